@@ -37,8 +37,8 @@ from transformers.utils import logging
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
 from bench._flops import Size
 from finetuning.data.task_tables import each_part
-from finetuning.tasks.registry import KINDS, kind_of, task_module
-from finetuning.trainer import FineTuningTrainer, load_model, open_run, task_arguments
+from finetuning.tasks.registry import KINDS, kind_of, task_of
+from finetuning.trainer import FineTuningTrainer
 from finetuning.used_rows import used_tokens
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.modeling_metaxlm import MetaXlmModel
@@ -118,12 +118,13 @@ class Contest:
         self.recipe = load_recipe(
             KINDS[kind_of(overrides)].recipe_class, None, [*settings, "training.epochs=1", *sizes, *rows, *overrides]
         )
-        self.kind, path, _, self.tokenizer, _ = open_run(self.recipe)
-        self.data = self.kind.encode(self.kind.read(self.recipe), self.tokenizer, self.recipe)
+        self.task = task_of(self.recipe)
+        path, _, self.tokenizer, _ = self.task.open()
+        self.data = self.task.encode(self.task.read())
         pad = self.tokenizer.pad_token_id
         self.whole = each_part(self.data, lambda rows, *_: padded(rows, flags.max_length, pad))
         self.ours, self.theirs = (
-            load_model(self.kind, self.data, str(path), 1, []) for path in (path, models / "transformers")
+            self.task.load_model(str(path), 1, self.data) for path in (path, models / "transformers")
         )
         self.flags, self.folder = flags, folder
         self.lengths = self.data.train["length"][:]
@@ -140,18 +141,11 @@ class Contest:
             def used_tokens(self, size: int) -> np.ndarray:
                 return used_V
 
-        arguments = task_arguments(self.recipe, self.kind, 1, self.folder)
+        arguments = self.task.arguments(1, self.folder)
         arguments.set_save(strategy="no").set_logging(strategy="no")
         arguments.disable_tqdm, arguments.train_sampling_strategy = True, order
-        trainer = Trainer(
-            model=self.ours if name.startswith(OURS) else self.theirs,
-            args=arguments,
-            data_collator=self.kind.collator(self.tokenizer),
-            processing_class=self.tokenizer,
-            kind=self.kind,
-            recipe=self.recipe,
-            data=data,
-        )
+        model = self.ours if name.startswith(OURS) else self.theirs
+        trainer = self.task.trainer(model, data, arguments, Trainer)
         trainer.used_rows_only = name == OURS
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -336,7 +330,7 @@ def texts_of(overrides: list[str], flags: argparse.Namespace) -> list[str]:
     recipe = load_recipe(
         KINDS[kind_of(overrides)].recipe_class, None, [*needed, f"hub_root={flags.hub_root or 'null'}", *overrides]
     )
-    data = task_module(recipe.kind).read(recipe)
+    data = task_of(recipe).read()
     texts = []
     for rows in (data.train, *data.evaluation.values()):
         if "words" in rows.column_names:

@@ -3,11 +3,13 @@
 import contextlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelerate import PartialState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from finetuning.recipe import TaskRecipe
+from finetuning.results.protocol import Protocol
 from modeling.checkpoints import check_weights, download_pinned, load_auto_model, load_config, load_tokenizer
 from modeling.fresh_weights import fresh_weights
 from zoo_core.console import without_load_report
@@ -19,14 +21,23 @@ from zoo_core.vocabularies import check_vocabulary, longest_input
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 
 
+class Start(NamedTuple):
+    """A model to start from, before its weights are loaded."""
+
+    path: str
+    config: Any
+    tokenizer: Any
+    identity: dict[str, Any]  # folder, fingerprint and type, for results.json
+
+
 def describe_model(
     model: str,
     tokenizer: str | None = None,
     hub_root: str | None = None,
     max_length: int | None = None,
     trust_remote_code: bool = False,
-) -> tuple[str, Any, Any, dict[str, Any]]:
-    """Resolved path, configuration, tokenizer and, for results.json, identity of the model to start from.
+) -> Start:
+    """The model to start from.
 
     `model` is a folder or a Hub id (`owner/name@revision` pins it), `tokenizer` likewise (default: the model's),
     `hub_root` a folder that mirrors the Hub. Code of theirs runs with `trust_remote_code` alone.
@@ -51,7 +62,12 @@ def describe_model(
         "fingerprint": fingerprint or f"hub:{getattr(config, '_commit_hash', None)}",
         "type": config.model_type,
     }
-    return path, config, loaded, identity
+    return Start(path, config, loaded, identity)
+
+
+def fine_tuned_on(config: Any) -> list[str]:
+    """The tasks that a model was fine-tuned on, as its configuration names them."""
+    return list(getattr(config, "fine_tuned_on", None) or [])
 
 
 def check_positions(max_length: int, config: Any, path: str) -> None:
@@ -64,7 +80,7 @@ def check_positions(max_length: int, config: Any, path: str) -> None:
         )
 
 
-def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any, Any, dict[str, Any]]:
+def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
     """As `describe_model`, of the model that a recipe starts from: its `model`, or what `init_from` made of that.
 
     Identity and fingerprint are those of `model`; `init_from` of the identity says which fine-tuned model it became.
@@ -73,7 +89,7 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
     described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
     if recipe.init_from is None:
         return described
-    identity = described[-1]
+    identity = described.identity
     folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
     if not (folder / "config.json").is_file():
         raise ValueError(
@@ -81,10 +97,8 @@ def describe_start(recipe: Any, max_length: int | None = None) -> tuple[str, Any
             "trains, and run it with save_models=true."
         )
     facts["fingerprint"] = folder_fingerprint(folder)
-    path, config, tokenizer, _ = describe_model(
-        str(folder), recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code
-    )
-    return path, config, tokenizer, {**identity, "init_from": facts}
+    tuned = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
+    return tuned._replace(identity={**identity, "init_from": facts})
 
 
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
@@ -105,7 +119,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Give both the same "
             "model."
         )
-    scores = results["protocol"]["selection"].get("scores") or [None]
+    scores = vars(Protocol.of(results["protocol"]).selection).get("scores") or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
     seed = results["seeds"][best]
     facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}

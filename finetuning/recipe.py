@@ -5,7 +5,7 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from omegaconf import MISSING
 
@@ -193,10 +193,62 @@ class Published(PublishedRow):
     average_over: list[str] = option([], "languages of that average, where the scores of some are not known")
 
 
+class TaskRecipe:
+    """What the recipes of all kinds have; fields that only some have are here with what holds for the others."""
+
+    main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
+    model: str
+    tokenizer: str | None
+    init_from: str | None = None
+    output_dir: str
+    hub_root: str | None
+    trust_remote_code: bool
+    kind: str
+    task: str
+    seeds: list[int]
+    max_length: int | None = None
+    precision: str
+    tracker: str | None = None
+    push_to_hub: str | None = None
+    compare_with: dict[str, list[str]] = {}
+
+    def check(self) -> None:
+        """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
+
+
+class TrainedRecipe(TaskRecipe):
+    """What the recipes of all kinds have that are trained."""
+
+    training: Hyperparameters
+    num_workers: int
+    save_models: bool
+
+    @property
+    def precision(self) -> str:
+        return self.training.precision
+
+    def check(self) -> None:
+        super().check()
+        training = self.training
+        if not training.epochs and not training.max_steps:
+            raise ValueError("training.epochs and training.max_steps are 0. Set one of them.")
+        if len(training.betas) != 2:
+            raise ValueError(f"training.betas must be two numbers, got {training.betas}.")
+        if self.push_to_hub and len(self.seeds) > 1:
+            raise ValueError(
+                f"push_to_hub is {self.push_to_hub}, which holds one model, and seeds is {self.seeds}. Set seeds=[1]."
+            )
+        if self.push_to_hub and not self.save_models:
+            raise ValueError(f"push_to_hub is {self.push_to_hub}, and the model is not kept. Set save_models=true.")
+
+
 @dataclass
-class Recipe:
+class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
+    main_score = "accuracy"
     model: str = option(MISSING, "checkpoint to start from: a folder, or owner/name or owner/name@revision of the Hub")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)
@@ -258,24 +310,17 @@ class Recipe:
     )
     published: Published | None = option(None, "published figure to print beside ours")
 
-
-def check_values(recipe: Any) -> None:
-    """Raises ValueError for values that no kind of task can train with."""
-    check_seeds(recipe)
-    training = recipe.training
-    if not training.epochs and not training.max_steps:
-        raise ValueError("training.epochs and training.max_steps are 0. Set one of them.")
-    if len(training.betas) != 2:
-        raise ValueError(f"training.betas must be two numbers, got {training.betas}.")
-    if recipe.push_to_hub and len(recipe.seeds) > 1:
-        raise ValueError(
-            f"push_to_hub is {recipe.push_to_hub}, which holds one model, and seeds is {recipe.seeds}. Set seeds=[1]."
-        )
-    if recipe.push_to_hub and not recipe.save_models:
-        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, and the model is not kept. Set save_models=true.")
-
-
-def check_seeds(recipe: Any) -> None:
-    """Raises ValueError for seeds that are not named once."""
-    if not recipe.seeds or len(set(recipe.seeds)) < len(recipe.seeds):
-        raise ValueError(f"seeds is {recipe.seeds}. Name each once, as in seeds=[1, 2].")
+    def check(self) -> None:
+        super().check()
+        is_translated = self.setting == "translate_train_all"
+        if self.plug_in and not is_translated:
+            raise ValueError(
+                f"plug_in is true, and setting is {self.setting}. Use setting=translate_train_all with translations in "
+                "every table, or plug_in=false."
+            )
+        if is_translated != bool(self.translations_from):
+            raise ValueError(
+                f"setting is {self.setting}, and translations_from is {self.translations_from!r}. Scores depend on who "
+                "translated, so a run on translations says it, and no other does. "
+                + ("Set translations_from." if is_translated else "Leave translations_from out.")
+            )

@@ -21,7 +21,7 @@ import os
 import sys
 
 from finetuning.results.published_rows import complete_published
-from finetuning.tasks.registry import KINDS, kind_of
+from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 
 FLAGS = {
@@ -63,8 +63,7 @@ def main(argv: list[str] | None = None) -> None:
         start_processes()
         from finetuning.seeds import check_hardware
 
-        # where nothing is trained, precision is a field of the recipe itself
-        check_hardware(getattr(recipe, "training", recipe).precision)
+        check_hardware(recipe.precision)
         if arguments.skip_missing:
             from accelerate import PartialState
 
@@ -73,18 +72,18 @@ def main(argv: list[str] | None = None) -> None:
             left_out = skip_missing(recipe)
             if left_out and PartialState().is_main_process:
                 print(f"left out, {left_out}")
-        if arguments.check_data:
-            from finetuning.data.data_report import report_data
+        from finetuning import running
 
-            return report_data(recipe)
+        if arguments.check_data:
+            return running.check_data(task_of(recipe))
         from zoo_core.run_folders import run_lock
 
         with run_lock(recipe.output_dir):
             if arguments.sweep:
                 from finetuning.experiments import sweep
 
-                return sweep.run(recipe, arguments.resume, command, kind.run_function)
-            kind.run_function(recipe, arguments.resume, command)
+                return sweep.run(recipe, arguments.resume, command, running.run)
+            running.run(task_of(recipe), arguments.resume, command)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Any
 import pandas
 from accelerate import PartialState
 
+from finetuning.recipe import TaskRecipe
+from finetuning.results.protocol import Protocol
 from zoo_core.provenance import read_json, run_facts, write_csv, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import not_own
@@ -24,7 +26,7 @@ SWEEP = r"sweep(\.(json|md|csv|png))?"
 class RunFolder:
     """recipe.yaml, run.json and seed-N/ of a run of any kind of recipe."""
 
-    def __init__(self, recipe: Any, model: dict[str, Any], resume: bool):
+    def __init__(self, recipe: TaskRecipe, model: dict[str, Any], resume: bool):
         self.path = Path(recipe.output_dir)
         self.recipe, self.model = recipe, model
         self.facts: dict[str, Any] | None = None
@@ -49,7 +51,7 @@ class RunFolder:
         check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
         check_same_start(self.path, self.facts["model"], model)
 
-    def begin(self, protocol: dict[str, Any], argv: list[str], lists: dict[str, list[dict]] | None = None) -> None:
+    def begin(self, protocol: Protocol, argv: list[str], lists: dict[str, list[dict[str, Any]]]) -> None:
         """Writes recipe.yaml and run.json, and `<name>.csv` of each of the lists that has rows."""
         data = data_of(protocol)
         if self.facts is not None:
@@ -62,7 +64,7 @@ class RunFolder:
             facts = {"sessions": [*earlier, run_facts(argv)], "model": self.model, "data": data}
             write_json(self.path / "run.json", facts)
             save_recipe(self.recipe, self.path / "recipe.yaml")
-            for name, rows in (lists or {}).items():
+            for name, rows in lists.items():
                 if rows:
                     write_csv(self.path / f"{name}.csv", pandas.DataFrame(rows))
         state.wait_for_everyone()
@@ -95,7 +97,7 @@ def not_empty(path: Path, held: list[str]) -> ValueError:
     )
 
 
-def check_same_recipe(path: Path, recipe: Any) -> None:
+def check_same_recipe(path: Path, recipe: TaskRecipe) -> None:
     """Raises ValueError where the run in `path` was started with another recipe, but for fields that may change."""
     if changes := changes_that_count(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)):
         raise ValueError(
@@ -115,12 +117,12 @@ def changes_that_count(before: dict[str, Any], now: dict[str, Any], swept: Itera
     ]
 
 
-def data_of(protocol: dict[str, Any]) -> dict[str, Any]:
+def data_of(protocol: Protocol) -> dict[str, Any]:
     """What a protocol says of the data that are trained on, selected by and evaluated, as run.json keeps it."""
     return {
-        "training_data": protocol["training_data"],
-        "selection_data": protocol["selection"]["data"],
-        "evaluation_data": protocol["evaluation_data"],
+        "training_data": protocol.training_data,
+        "selection_data": protocol.selection.data,
+        "evaluation_data": protocol.evaluation_data,
     }
 
 

@@ -18,6 +18,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer_checkpoints
+from finetuning.recipe import TrainedRecipe
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
 from zoo_core.provenance import forget_machine, write_json, write_rows
@@ -44,7 +45,9 @@ def check_hardware(precision: str) -> None:
         )
 
 
-def training_arguments(arguments_class: type, recipe: Any, seed: int, folder: Path, **of_the_kind: Any) -> Any:
+def training_arguments(
+    arguments_class: type, recipe: TrainedRecipe, seed: int, folder: Path, **of_the_kind: Any
+) -> Any:
     """The hyperparameters that all kinds of task have, in the Trainer's terms, and what the kind adds to them."""
     training = recipe.training
     arguments: TrainingArguments = arguments_class(
@@ -102,9 +105,9 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
 class SeedProgress(TrainerCallback):
     """Shows one seed: its steps with their loss, a line for each evaluation; and uploads its checkpoints."""
 
-    def __init__(self, recipe: Any, seed: int):
+    def __init__(self, seed: int, push_to_hub: str | None, output_dir: str):
         self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
-        self.uploads = CheckpointUploads(recipe.push_to_hub, Path(recipe.output_dir), self.bar.say)
+        self.uploads = CheckpointUploads(push_to_hub, Path(output_dir), self.bar.say)
         self.is_training = False
 
     def __enter__(self) -> "SeedProgress":
@@ -164,7 +167,7 @@ class KeepCheckpoints(TrainerCallback):
 
 
 def train_or_resume(
-    trainer: Trainer, recipe: Any, progress: SeedProgress, size: str, steps: int | None = None, keep: int = 1
+    trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str, steps: int | None = None, keep: int = 1
 ) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
 
@@ -188,19 +191,19 @@ def train_or_resume(
         trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
     else:
         if trainer.is_world_process_zero():
-            _start_tracker(trainer, recipe, step)
+            _start_tracker(trainer, recipe.tracker, step)
         trainer.train(resume_from_checkpoint=resumed)
 
 
-def _start_tracker(trainer: Trainer, recipe: Any, step: int) -> None:
+def _start_tracker(trainer: Trainer, tracker: str | None, step: int) -> None:
     """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder."""
     folder = Path(trainer.args.output_dir).parent  # of the seed; that of the checkpoints goes at the end
-    if recipe.tracker == "tensorboard":
+    if tracker == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter  # only where it is installed
 
         writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         trainer.add_callback(TensorBoardCallback(writer))
-    elif recipe.tracker == "wandb":
+    elif tracker == "wandb":
         settings = {"name": trainer.args.run_name, "dir": str(folder), "reinit": "finish_previous"}
         WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the run that there is
 

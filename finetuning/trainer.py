@@ -1,33 +1,37 @@
-"""The Trainer of one seed, its model, selection of a checkpoint, scores by language; for every kind but translation."""
+"""The Trainer of tasks that are evaluated by language: one pass over all languages, and texts beside translations."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
-from transformers import EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import EvalPrediction, Trainer
 
-from finetuning.checkpoints import (
-    describe_start,
-    readable_errors,
-    without_padding,
-)
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.recipe import Recipe, check_values
-from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, train_or_resume, training_arguments
-from finetuning.tasks.kind import Kind, Outcome
-from finetuning.tasks.registry import task_module
+from finetuning.recipe import Training
+from finetuning.results.table import LabelScores
 from finetuning.used_rows import TrainsUsedRows
-from modeling.checkpoints import load_auto_model, load_config
-from modeling.fresh_weights import fresh_weights
-from zoo_core.console import without_load_report
 from zoo_core.masking import IGNORED
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the predictions for the rows of one language are worth, and what they are."""
+
+    scores: dict[str, float]
+    """In percent, by name."""
+
+    records: Callable[[], Iterable[dict[str, Any]]]
+    """Makes the rows of `predictions/<language>.jsonl` from `TaskData.as_read`: `row`, the number of the row in its
+    table; gold; prediction. Called for evaluated rows alone, by the main process."""
+
+    label_scores: Callable[[], LabelScores] = dict
+    """Makes the scores of each label, where rows have labels; of what, `label_unit` of the protocol says: rows, words
+    or chunks. Called for evaluated rows alone."""
 
 
 class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
@@ -36,22 +40,35 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
     `eval_<language>_<score>` are the development scores, `eval_selection` the mean of those that are selected by.
     """
 
-    def __init__(self, *args: Any, kind: Kind, recipe: Recipe, data: TaskData, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        data: TaskData,
+        training: Training,
+        score: Callable[[str, str, Any], Outcome],
+        main_score: str,
+        loss: Callable[..., torch.Tensor] | None,
+        plug_in: bool,
+        **kwargs: Any,
+    ):
+        """`score` gives the outcome of (`dev` or `evaluation`, language, predictions); `main_score` is selected by.
+
+        `loss` is that of (outputs, labels, items of the step and, plug-in, the share of its translated labels).
+        """
         self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
+        self.score, self.main_score, self.loss = score, main_score, loss
         super().__init__(
             *args,
             train_dataset=data.train,
             eval_dataset=self.dev.rows,
-            compute_loss_func=self._loss_of_sides if recipe.plug_in else kind.loss,
+            compute_loss_func=self._loss_of_sides if plug_in else loss,
             compute_metrics=self._selection,
-            preprocess_logits_for_metrics=kind.predictions,
             **kwargs,
         )
-        self.kind, self.recipe, self.data = kind, recipe, data
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
         self.translation_share: Any = None  # those of the micro-batch over these
-        self.layerwise_decay = recipe.training.layerwise_decay
-        self.used_rows_only = recipe.training.used_rows_only
+        self.layerwise_decay = training.layerwise_decay
+        self.used_rows_only = training.used_rows_only
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
         """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
@@ -73,7 +90,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
 
     def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The kind's loss, told which share of the step's translated labels are in this micro-batch."""
-        return self.kind.loss(outputs, labels, num_items_in_batch, self.translation_share)
+        return self.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
     def outcomes(self) -> dict[str, Outcome]:
         """Scores and predictions of the evaluated rows, by language."""
@@ -88,14 +105,11 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         """What the Trainer calls `compute_metrics`: scores of the development rows."""
         scores = {name: found.scores for name, found in self._outcomes("dev", prediction.predictions).items()}
         named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
-        return {**named, "selection": float(np.mean([own[self.kind.score_name] for own in scores.values()]))}
+        return {**named, "selection": float(np.mean([own[self.main_score] for own in scores.values()]))}
 
     def _outcomes(self, part: str, batches: list[Any]) -> dict[str, Outcome]:
         merged: MergedLanguages = getattr(self, part)
-        return {
-            language: self.kind.score(self.recipe, self.data, part, language, predictions)
-            for language, predictions in merged.split(batches)
-        }
+        return {language: self.score(part, language, predictions) for language, predictions in merged.split(batches)}
 
 
 class MergedLanguages:
@@ -176,171 +190,3 @@ class TwoSidedCollator:
 
         translations = self.one_side(side(True))
         return {**self.one_side(side(False)), **{TRANSLATION + name: value for name, value in translations.items()}}
-
-
-def open_run(recipe: Recipe) -> tuple[Kind, str, Any, Any, dict[str, Any]]:
-    """Kind of task, path of the model to start from, its configuration, tokenizer and identity, all of them checked."""
-    kind = task_module(recipe.kind).KIND
-    check_setting(recipe, kind)
-    path, config, tokenizer, identity = describe_start(recipe, recipe.max_length)
-    check_plug_in(recipe, config)
-    kind.check_tokenizer(recipe, tokenizer)
-    # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
-    # BERT's tokenizer names the second text of a pair by a type, which a model of one type has no row for
-    if getattr(config, "type_vocab_size", 2) < 2:
-        names = tokenizer.model_input_names
-        tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
-    return kind, path, config, tokenizer, identity
-
-
-def check_setting(recipe: Recipe, kind: Kind) -> None:
-    """Raises ValueError for values that cannot be run, and for a setting that contradicts other fields."""
-    check_values(recipe)
-    micro_batch_size(recipe)
-    kind.check(recipe)
-    is_translated = recipe.setting == "translate_train_all"
-    if recipe.plug_in and not is_translated:
-        raise ValueError(
-            f"plug_in is true, and setting is {recipe.setting}. Use setting=translate_train_all with translations in "
-            "every table, or plug_in=false."
-        )
-    if is_translated != bool(recipe.translations_from):
-        raise ValueError(
-            f"setting is {recipe.setting}, and translations_from is {recipe.translations_from!r}. Scores depend on who "
-            "translated, so a run on translations says it, and no other does. "
-            + ("Set translations_from." if is_translated else "Leave translations_from out.")
-        )
-
-
-def micro_batch_size(recipe: Recipe) -> int:
-    """Examples in a forward pass of one process. Raises ValueError where batch_size cannot be split evenly."""
-    processes, steps = PartialState().num_processes, recipe.training.gradient_accumulation_steps
-    if recipe.training.batch_size % (processes * steps):
-        raise ValueError(
-            f"training.batch_size is {recipe.training.batch_size}, for {processes} processes with {steps} accumulated "
-            f"micro-batches each. It must be a multiple of {processes * steps}. Change one of them."
-        )
-    return recipe.training.batch_size // (processes * steps)
-
-
-def check_plug_in(recipe: Recipe, config: Any) -> None:
-    """Raises ValueError where a recipe wants to plug in cross-attention that the model does not have."""
-    if recipe.plug_in and not (hasattr(config, "plug_in") and config.cross_attention):
-        raise ValueError(
-            f"plug_in is true, and {recipe.model} ({config.model_type}) cannot be plugged in: it has no "
-            "cross-attention, or its code is older than plug-in. Name the folder of a VECO encoder that this version "
-            "wrote, or set plug_in=false."
-        )
-
-
-def load_model(
-    kind: Kind,
-    data: TaskData,
-    path: str,
-    seed: int,
-    trained_on: list[str],
-    plug_in: bool = False,
-    trust_remote_code: bool = False,
-) -> torch.nn.Module:
-    """The model of one seed: the encoder of the folder below a head that is drawn from the seed.
-
-    A head of the same kind and size that the folder has is kept. `fresh_parameters` of the model says what is not read
-    from the folder: `count` numbers, and the `names` of their parameters. A plug-in model says so in
-    its config, so that it is not used without translations by accident.
-    """
-    set_seed(seed)
-    with PartialState().main_process_first(), readable_errors(path), without_load_report():
-        config = load_config(path, trust_remote_code)
-        # said either way: the checkpoint may have been fine-tuned the other one
-        options = {"plug_in": plug_in} if hasattr(config, "plug_in") else {}
-        model, info = load_auto_model(
-            kind.auto_class,
-            path,
-            trust_remote_code,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels
-            **kind.head(data),
-            **options,
-        )
-    fresh = fresh_weights(model, info, path)
-    model.config.fine_tuned_on = trained_on
-    if "label_subword" in data.protocol:  # whoever reads the labels has to know where they are
-        model.config.label_subword = data.protocol["label_subword"]
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    model.fresh_parameters = {"count": sum(sizes.get(name, 0) for name in fresh), "names": fresh}
-    return without_padding(model)
-
-
-def task_arguments(recipe: Recipe, kind: Kind, seed: int, folder: Path) -> TrainingArguments:
-    """The recipe in the Trainer's terms."""
-    strategy = "steps" if recipe.evaluate_every_steps else "epoch"
-    is_last = recipe.selection == "last"
-    return training_arguments(
-        TrainingArguments,
-        recipe,
-        seed,
-        folder,
-        per_device_train_batch_size=micro_batch_size(recipe),
-        per_device_eval_batch_size=recipe.evaluation_batch_size,
-        num_train_epochs=recipe.training.epochs,
-        max_steps=recipe.training.max_steps or -1,
-        train_sampling_strategy="group_by_length",
-        eval_strategy="no" if is_last else strategy,
-        save_strategy=strategy,
-        eval_steps=recipe.evaluate_every_steps or None,
-        save_steps=recipe.evaluate_every_steps or 500,
-        load_best_model_at_end=not is_last,
-        metric_for_best_model=None if is_last else "eval_selection",
-        greater_is_better=None if is_last else True,
-        label_names=list(kind.label_fields),  # of evaluated rows: a translation has none
-        eval_do_concat_batches=False,  # `join` does it at the end
-        remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
-    )
-
-
-def run_seed(
-    recipe: Recipe,
-    kind: Kind,
-    seed: int,
-    data: TaskData,
-    model: torch.nn.Module,
-    tokenizer: Any,
-    folder: Path,
-    progress: SeedProgress,
-    evaluate: bool = True,
-) -> dict[str, Any]:
-    """Trains one seed in `folder`, from its last complete checkpoint if there is one, and evaluates every language.
-
-    Leaves scores.json, predictions/ and, with `save_models`, model/; returns the scores: by language in percent, the
-    selected step and the development scores. The evaluated rows are read once, by the selected checkpoint; without
-    `evaluate` they are not, and there are scores of no language.
-    """
-    checkpoints = folder / "checkpoints"
-    collator = kind.collator(tokenizer)
-    if recipe.plug_in:
-        collator = TwoSidedCollator(collator, [*inspect.signature(model.forward).parameters, *kind.label_fields])
-    trainer = FineTuningTrainer(
-        model=model,
-        args=task_arguments(recipe, kind, seed, checkpoints),
-        data_collator=collator,
-        processing_class=tokenizer,
-        kind=kind,
-        recipe=recipe,
-        data=data,
-    )
-    size = f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs"
-    train_or_resume(trainer, recipe, progress, size)
-    check_weights(model, seed)
-    outcomes = trainer.outcomes() if evaluate else {}
-    record = {
-        "metric": metric_facts(kind.score_name, kind.metric(recipe)),
-        "scores": {language: found.scores[kind.score_name] for language, found in outcomes.items()},
-        "all_scores": {language: found.scores for language, found in outcomes.items()},
-        "label_scores": {language: found.label_scores() for language, found in outcomes.items()},
-        "selected_step": trainer.state.best_global_step or trainer.state.global_step,
-        "fresh_parameters": model.fresh_parameters,
-    }
-    predictions = {language: found.records for language, found in outcomes.items()}
-    return finish(trainer, progress, record, predictions, folder, recipe.save_models)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments.benchmark import KIND as SUITE
-from finetuning.results.report import write_results
+from finetuning.results.protocol import Protocol
 from finetuning.results.table import Results, load_results, read_results
+from finetuning.tasks.registry import report_of
 from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint, read_json
@@ -192,8 +193,8 @@ def _with_result(
     shown = Results(forget_paths(content, is_local))
     name = _name(record, shown, about["folder"], collected)
     drawn = {f"{FOLDER}/figures/{name}-{plot}": bytes_ for plot, bytes_ in _plots(content, shown, run_folder).items()}
-    protocol = content["protocol"]
-    tables = [*protocol["evaluation_data"], *(protocol["training_data"] if about["own"] else [])]
+    protocol = Protocol.of(content["protocol"])
+    tables = [*protocol.evaluation_data, *(protocol.training_data if about["own"] else [])]
     licenses = _with_licenses(record, tables, recipe, run_folder, is_local)
     result = Result(name, shown, figures=list(drawn), **about)
     old = next((result for result in record.results if result.name == name), None)
@@ -230,7 +231,7 @@ def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> 
     there = [name for name in FIGURES if (run_folder / name).is_file()]
     if there and Path(content["model"]["folder"]).is_absolute():
         with tempfile.TemporaryDirectory() as folder:
-            write_results(shown, Path(folder))
+            report_of(shown).write(Path(folder))
             drawn = [name for name in FIGURES if (Path(folder) / name).is_file()]
             return {name: (Path(folder) / name).read_bytes() for name in drawn}
     return {name: (run_folder / name).read_bytes() for name in there}

@@ -16,7 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from finetuning.results.report import best_layer
-from finetuning.tasks.retrieval.recipe import POOLINGS, of_earlier
+from finetuning.tasks.retrieval.recipe import POOLINGS
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
@@ -133,12 +133,11 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a sentence that says why."""
     for kind in KINDS:
         for result in (result.content for result in record.results):
-            protocol = of_earlier(result["protocol"])
-            if result["kind"] == kind and protocol.get("pooling") in POOLINGS:
-                layer = protocol["layer"]
-                what = "state of <s>" if protocol["pooling"] == "cls" else "mean of the states"
+            layer, pooling = result.protocol.layer, result.protocol.pooling
+            if result["kind"] == kind and pooling in POOLINGS:
+                what = "state of <s>" if pooling == "cls" else "mean of the states"
                 text = f"The {what} of layer {layer}, as in the results of {result['task']} below."
-                return layer, protocol["pooling"], text
+                return layer, pooling, text
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
     text = f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured."
     return vectors.layer, vectors.pooling, f"{text} The layer matters, so try others on pairs of your own."
@@ -183,8 +182,8 @@ def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]
 
 def _reads_pairs(config: dict[str, Any], record: Record) -> bool:
     for content in own_results(record):
-        if "texts" in content["protocol"]:
-            return content["protocol"]["texts"] == 2
+        if content.protocol.texts:
+            return content.protocol.texts == 2
     tuned = config.get("fine_tuned_on") or [""]
     return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
 

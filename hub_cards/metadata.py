@@ -59,7 +59,7 @@ def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]
         base_model_relation="finetune" if head and hub_id(base) else None,
         pipeline_tag=next((tag for end, tag in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
         datasets=[path for path in learned_data(record) if hub_id(path)] or None,
-        metrics=list(dict.fromkeys(r.content["protocol"]["metric"]["name"] for r in record.results)) or None,
+        metrics=list(dict.fromkeys(r.content.protocol.metric.name for r in record.results)) or None,
         eval_results=[entry for result in record.results for entry in _index_entries(result.content)] or None,
     )
 
@@ -93,7 +93,7 @@ def pretrained_in(record: Record) -> list[str]:
 
 def trained_in(content: Results) -> list[str]:
     """The languages, or pairs, of a task's training rows."""
-    tables = content["protocol"]["training_data"]
+    tables = content.protocol.training_data
     return list(dict.fromkeys(name for table in tables for name in table.get("languages") or []))
 
 
@@ -140,7 +140,7 @@ def learned_corpora(record: Record) -> list[dict[str, Any]]:
 def learned_data(record: Record) -> list[str]:
     """The paths of all data that the weights learned from."""
     tables = [table for corpus in learned_corpora(record) for table in corpus["tables"]]
-    tables += [table for content in own_results(record) for table in content["protocol"]["training_data"]]
+    tables += [table for content in own_results(record) for table in content.protocol.training_data]
     return list(dict.fromkeys(table["path"] for table in tables))
 
 
@@ -179,7 +179,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
     first = next(iter(tables.values()))
     average = {**first, "config": configs.pop() if len(configs) == 1 else None}
     several = {"average": content.average} if len(content.names) > 1 else {}
-    metric = content["protocol"]["metric"]["name"]
+    metric = content.protocol.metric.name
     return [
         EvalResult(
             task_type=TASK_TYPES[content["kind"]],
@@ -203,13 +203,13 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
     for language, table in tables.items():
         by_config.setdefault((table["path"], table["config"], table.get("revision")), []).append(language)
     source = f"https://huggingface.co/{repo}/blob/main/provenance/results/{result.name}.json" if repo else None
-    rows = content["protocol"]["evaluated_rows"]
-    metric = content["protocol"]["metric"]
-    direction = "" if metric.get("greater_is_better", True) else " (lower is better)"
+    rows = content.protocol.evaluated_rows
+    metric = content.protocol.metric
+    direction = "" if metric.greater_is_better else " (lower is better)"
 
     def entry(path: str, task_id: str, revision: str | None, score: dict[str, Any], languages: list[str]) -> Any:
         number = sum(rows[language] for language in languages)
-        notes = [metric["name"] + direction, " ".join(languages), content.setting, _seeds(content)]
+        notes = [metric.name + direction, " ".join(languages), content.setting, _seeds(content)]
         return EvalResultEntry(
             dataset_id=path,
             task_id=task_id,
@@ -235,7 +235,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
 
 def _tables(content: Results) -> dict[str, dict[str, Any]]:
     """The evaluated table of each language, or pair."""
-    tables = {code: table for table in content["protocol"]["evaluation_data"] for code in table["languages"]}
+    tables = {code: table for table in content.protocol.evaluation_data for code in table["languages"]}
     return {language: tables[language] for language in content.languages}
 
 

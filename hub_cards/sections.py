@@ -7,8 +7,8 @@ from typing import Any
 from finetuning.experiments import benchmark
 from finetuning.results.differences import join_seeds
 from finetuning.results.files import FIGURE, markdown_table
-from finetuning.results.report import protocol_lines, score_table
 from finetuning.results.table import Results, with_deviation
+from finetuning.tasks.registry import report_of
 from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import (
     FINE_TUNED,
@@ -55,7 +55,7 @@ def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
     for content in own[:1]:
-        lines.append(f"Trained in: {', '.join(trained_in(content))} ({content['protocol']['training_rows']:,} rows)")
+        lines.append(f"Trained in: {', '.join(trained_in(content))} ({content.protocol.training_rows:,} rows)")
         lines.append(f"Scored in: {', '.join(content.names)} ({_score(content)})")
     path = record.base_model or start_of(record)
     notes = [line for result in record.results if result.own for line in _fine_tuning(result)]
@@ -191,8 +191,8 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
         {
             "title": f"{content['task']}, {content.setting}",
             "score": _score(content),
-            "table": markdown(*score_table(content)),
-            "protocol": protocol_lines(content, with_model=False),
+            "table": markdown(*report_of(content).table()),
+            "protocol": report_of(content).protocol_lines(with_model=False),
             "warnings": content["warnings"],
             "figures": [path for result in group for path in result.figures],
             "files": [f"{RESULTS}/{result.name}.json" for result in group],
@@ -203,13 +203,13 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    metric, several = content["protocol"]["metric"], len(content.names)
+    metric, several = content.protocol.metric, len(content.names)
     of = f", mean of {several}" if several > 1 else ""
-    return f"{metric['name']} {with_deviation(content.average)}{_direction(content)}{of}"
+    return f"{metric.name} {with_deviation(content.average)}{_direction(content)}{of}"
 
 
 def _direction(content: Results) -> str:
-    return "" if content["protocol"]["metric"].get("greater_is_better", True) else " (lower is better)"
+    return "" if content.protocol.metric.greater_is_better else " (lower is better)"
 
 
 def overview(experiments: list[Experiment]) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def overview(experiments: list[Experiment]) -> dict[str, Any]:
     columns, rows = benchmark.task_table(tasks)
     for row, task in zip(rows, tasks.values(), strict=True):
         row[1] += "".join(task["marks"])
-    metrics = [content["protocol"]["metric"] for _, content in experiments]
-    lower = [f"{metric['name']}: lower is better" for metric in metrics if not metric.get("greater_is_better", True)]
+    metrics = [content.protocol.metric for _, content in experiments]
+    lower = [f"{metric.name}: lower is better" for metric in metrics if not metric.greater_is_better]
     return {
         "tasks": markdown(columns, rows),
         "notes": [*dict.fromkeys(lower), *benchmark.footnotes((columns, rows))],
@@ -286,7 +286,7 @@ def limits(record: Record, experiments: list[Experiment], known: list[str]) -> l
 def licenses(record: Record) -> dict[str, str]:
     """The license of the weights, and a table of those of the data, as far as they are known."""
     learned = set(learned_data(record))
-    evaluated = {t["path"] for result in record.results for t in result.content["protocol"]["evaluation_data"]}
+    evaluated = {t["path"] for result in record.results for t in result.content.protocol.evaluation_data}
     evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
     rows = []
     for path, license in record.licenses.items():

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.results.table import load_results
-from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, of_earlier
+from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
 from hub_cards.record import FOLDER, provenance_folder
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, write_json
@@ -98,7 +98,7 @@ def write_modules(
 
 def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vectors:
     """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
-    from finetuning.tasks.features.models import layer_protocol
+    from finetuning.tasks.features.task import reported_layer
 
     default = RetrievalRecipe()
     pooling = pooling or default.pooling
@@ -106,9 +106,8 @@ def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vector
         raise ValueError(f"pooling is {pooling!r}: give one of {', '.join(POOLINGS)}.")
     if layer is not None:
         return Vectors(layer, pooling, None, "as asked for")
-    protocol = layer_protocol(default, depth)
-    why = f"{protocol['selection']['rule']}, which no results have chosen"
-    return Vectors(protocol["layer"], pooling, None, why)
+    layer, _, rule = reported_layer(default.layer, default.layers, depth)
+    return Vectors(layer, pooling, None, f"{rule}, which no results have chosen")
 
 
 def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
@@ -124,15 +123,15 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
     kind = results.get("kind") if isinstance(results, dict) else None
     if kind not in KINDS:
         raise ValueError(f"{path} has the kind {kind}: name results of a retrieval or mining task.")
-    protocol, model = of_earlier(results["protocol"]), results["model"]
+    protocol, model = results.protocol, results["model"]
     # of a fine-tuned model the vectors were read, not of the one that it started from
     measured = (model.get("init_from") or {}).get("fingerprint") or model["fingerprint"]
     if fingerprint not in measured.split("+"):
         raise ValueError(f"{path} is of the weights {measured[:19]}, and these are {fingerprint[:19]}.")
-    if protocol["pooling"] not in POOLINGS:
-        raise ValueError(f"{path} has the pooling {protocol['pooling']!r}, which is none of {', '.join(POOLINGS)}.")
-    why = f"as {path.name} of {results['task']} has it: {protocol['selection']['rule']}"
-    return Vectors(protocol["layer"], protocol["pooling"], protocol["max_length"], why)
+    if protocol.pooling not in POOLINGS:
+        raise ValueError(f"{path} has the pooling {protocol.pooling!r}, which is none of {', '.join(POOLINGS)}.")
+    why = f"as {path.name} of {results['task']} has it: {protocol.selection.rule}"
+    return Vectors(protocol.layer, protocol.pooling, protocol.max_length, why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:

@@ -393,11 +393,8 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
 
 def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
     """The values of the recipe that a run was started with, as it wrote them; fields that have been added since have
-    their defaults, or what `recipe_class.of_earlier` makes of the values."""
-    values = read_yaml(path)
-    if hasattr(recipe_class, "of_earlier"):
-        values = recipe_class.of_earlier(values)
-    return dataclasses.asdict(_overridden(recipe_class, values, [], str(path)))
+    their defaults."""
+    return dataclasses.asdict(_overridden(recipe_class, read_yaml(path), [], str(path)))
 
 
 def recipe_differences(old: dict, new: dict) -> list[str]:

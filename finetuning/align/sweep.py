@@ -24,13 +24,14 @@ def sweep_layers(flags: argparse.Namespace) -> None:
 
     from finetuning.results.files import print_table
     from finetuning.results.plots import plot_lines
-    from finetuning.results.report import best_layer, layer_tables
+    from finetuning.results.report import best_layer
     from finetuning.tasks.word_alignment.layers import as_results, sweep
+    from finetuning.tasks.word_alignment.results import AlignmentReport
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)
     results = as_results(scores, flags.gold, aligner.method, aligner.layer)
-    for table in layer_tables(results).values():
+    for table in AlignmentReport(results).layer_tables().values():
         print_table("Word alignment by layer, %", table, [])
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
     best, default = best_layer(results, flags.gold), aligner.layer

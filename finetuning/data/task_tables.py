@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
+from finetuning.results.protocol import LanguageProtocol, ReadTable, Selection
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from finetuning.recipe import LabeledTable, Recipe, TrainingTable
 
 TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
+Pair = TypeVar("Pair")  # what a kind of task evaluates of a pair of languages
 LABELED_BY = "labeled_by"  # column of rows that a model has labeled, which says what model
 DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
 
@@ -28,16 +30,29 @@ class Tables:
 
 
 @dataclass
-class TaskData:
+class Data:
+    """What a task reads, of any kind."""
+
+    protocol: Any  # what was read and how, for results.json: a Protocol with what the kind says in it
+    warnings: list[str]
+    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict, kw_only=True)  # rows of further files, by name
+
+
+@dataclass
+class PairData(Data, Generic[Pair]):
+    """What is evaluated where nothing is trained, by pair of languages."""
+
+    pairs: dict[str, Pair]
+
+
+@dataclass
+class TaskData(Data):
     """What a run is trained, selected and evaluated on; which columns the rows have is up to the kind of task."""
 
-    label_names: list[str]  # in the order of their ids; empty where a kind has no labels
     train: "Dataset"
-    dev: dict[str, "Dataset"]  # by language; empty where the last checkpoint is taken
-    evaluation: dict[str, "Dataset"]  # by language
-    protocol: dict[str, Any]  # what was read and how, for results.json
-    warnings: list[str]
-    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # rows of further files of the run, by name
+    dev: dict[str, "Dataset"]  # by language or pair; empty where the last checkpoint is taken
+    evaluation: dict[str, "Dataset"]
+    label_names: list[str] = field(default_factory=list)  # in the order of their ids
     as_read: dict[str, "Dataset"] = field(default_factory=dict)  # the evaluated rows before they were encoded
 
 
@@ -116,8 +131,9 @@ def gather(
     tables: Tables,
     evaluation: dict[str, "Dataset"],
     normalize: Callable[[Rows], "Dataset"],
-    label_names: list[str],
     warnings: list[str],
+    label_names: list[str],
+    protocol_class: type[LanguageProtocol],
 ) -> TaskData:
     """The data of a run from rows that a kind of task has checked and given columns of its own.
 
@@ -148,25 +164,25 @@ def gather(
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
     evaluation = drawn
-    protocol = {
-        "training_data": identities(tables.train),
-        "training_rows": len(train),
-        "plug_in": recipe.plug_in,
-        "translations": recipe.translations_from,
-        "labels": label_names,
-        "evaluation_data": identities(evaluated),
-        "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
-        "evaluated_rows": {language: len(rows) for language, rows in evaluation.items()},
-        "differs": list(dict.fromkeys(differs)),
-        "selection": {
-            "rule": recipe.selection,
-            "data": dev_data or None,
-            "rows": {language: len(rows) for language, rows in dev.items()},
-        },
-        "layer": None,
-        "pooling": None,
-    }
-    return TaskData(label_names, train, dev, evaluation, protocol, list(dict.fromkeys(warnings)))
+    protocol = protocol_class(
+        training_data=identities(tables.train),
+        training_rows=len(train),
+        plug_in=recipe.plug_in,
+        translations=recipe.translations_from,
+        labels=label_names,
+        evaluation_data=identities(evaluated),
+        evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
+        evaluated_rows={language: len(rows) for language, rows in evaluation.items()},
+        differs=list(dict.fromkeys(differs)),
+        selection=Selection(
+            rule=recipe.selection,
+            data=dev_data or None,
+            rows={language: len(rows) for language, rows in dev.items()},
+        ),
+        layer=None,
+        pooling=None,
+    )
+    return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, evaluation, label_names)
 
 
 def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]) -> TaskData:
@@ -237,9 +253,9 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
     return dataset.select(np.sort(np.random.default_rng(DATA_SEED).permutation(len(dataset))[:size]))
 
 
-def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
+def identities(all_rows: list[Rows]) -> list[ReadTable]:
     """What was read, for results.json: one entry a table with its languages, rows, fingerprint and translations."""
-    tables: dict[tuple, dict[str, Any]] = {}
+    tables: dict[tuple, ReadTable] = {}
     for rows in all_rows:
         table, joined = rows.table, rows.translations
         key = (*map(str, names_of(table).values()), joined and joined["path"], joined and joined["config"])

@@ -19,9 +19,10 @@ from rich.progress import track
 
 from finetuning.checkpoints import describe_model, load_pretrained
 from finetuning.results.attention_map import cross_attention, joint_attention
+from finetuning.results.protocol import Metric
 from finetuning.tasks.word_alignment.layers import score
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
-from finetuning.tasks.word_alignment.task import read
+from finetuning.tasks.word_alignment.task import WordAlignmentTask
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.console import CONSOLE, quiet_libraries
 from zoo_core.provenance import write_json
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     recipe, _ = parse_command_line(WordAlignmentRecipe, __doc__, {}, argv)
     with user_errors():
         quiet_libraries()
-        data = read(recipe)
+        data = WordAlignmentTask(recipe).read()
         path, config, tokenizer, _ = describe_model(
             recipe.model, recipe.tokenizer, recipe.hub_root, trust_remote_code=recipe.trust_remote_code
         )
@@ -51,11 +52,17 @@ def main(argv: list[str] | None = None) -> None:
                 scores = score({number: links[layer] for number, links in found.items()}, pair.gold)
                 row = dict(language=name, method=method, layer=layer + 1, seed=1, split="test")
                 rows += [{**row, "metric": metric, "value": value} for metric, value in scores.items()]
-        protocol = data.protocol | {"metric": {"name": "aer", "greater_is_better": False}, "method": method}
+        data.protocol.metric, data.protocol.method = Metric(name="aer", greater_is_better=False), method
         facts = dict(format=2, task="attention_links", kind="word_alignment", setting="feature", seeds=[1])
         write_json(
             Path(recipe.output_dir) / "results.json",
-            {**facts, "model": {"folder": recipe.model}, "command": sys.argv, "protocol": protocol, "scores": rows},
+            {
+                **facts,
+                "model": {"folder": recipe.model},
+                "command": sys.argv,
+                "protocol": data.protocol.as_json(),
+                "scores": rows,
+            },
         )
 
 

@@ -101,7 +101,7 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
 
 def is_trained(results: Results) -> bool:
     """Whether a task fine-tunes the model."""
-    return bool(results["protocol"]["training_data"])
+    return bool(results.protocol.training_data)
 
 
 def _with_seeds(found: dict[str, Results], task: str) -> Results:
@@ -186,7 +186,7 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
         known = ", ".join(results.metrics)
         raise ValueError(f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have {known}.")
     scores = {name: mean_of(results.of(language, name) for language in results.names) for name in names}
-    protocol = results["protocol"]
+    protocol = results.protocol
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
     chance = [results.chance(AVERAGE, name) for name in names]
     marks = [AT_CHANCE] * any(" at chance" in line or " is 0 in " in line for line in of_seeds)
@@ -203,9 +203,9 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
         "chance": None if None in chance else statistics.fmean(chance),
         "transfer_gap": results.transfer_gap,
         "init_from": results["model"].get("init_from"),
-        "fine_tuned_before": protocol["fine_tuned_before"],
-        "evaluated_rows": sum(protocol["evaluated_rows"].values()),
-        "marks": marks + [TUNED] * bool(protocol["fine_tuned_before"]),
+        "fine_tuned_before": protocol.fine_tuned_before,
+        "evaluated_rows": sum(protocol.evaluated_rows.values()),
+        "marks": marks + [TUNED] * bool(protocol.fine_tuned_before),
     }
 
 
@@ -381,7 +381,7 @@ def _reported(results: Results, run: str) -> pandas.DataFrame:
     table = results.frame(run=run)
     for column in ("method", "layer"):
         if column in table:
-            table = table[table[column] == results["protocol"][column]]
+            table = table[table[column] == getattr(results.protocol, column)]
     return table
 
 

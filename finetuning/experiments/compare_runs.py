@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas
 
-from finetuning.experiments.runs import pivot, title_of
 from finetuning.results.differences import check_alike, differences, join_seeds, named_folders
-from finetuning.results.files import markdown_list, markdown_table, print_table, run_name
+from finetuning.results.files import markdown_list, markdown_table, pivot, print_table, run_name
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
+from finetuning.tasks.features.recipe import FeatureRecipe
 from finetuning.tasks.translation.results import curve_of
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_csv
@@ -61,7 +61,7 @@ def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
     return runs
 
 
-def read_others(recipe: Any) -> dict[str, Results]:
+def read_others(recipe: FeatureRecipe) -> dict[str, Results]:
     """The results that a recipe's `compare_with` names, by the names of their models.
 
     Raises ValueError as `read_runs`, for results that cannot stand beside those of the recipe, and for one name of two.
@@ -80,12 +80,12 @@ def read_others(recipe: Any) -> dict[str, Results]:
     return others
 
 
-def own_name(recipe: Any) -> str:
+def own_name(recipe: FeatureRecipe) -> str:
     """The name of the recipe's model in a comparison."""
     return recipe.name or run_name(recipe.model)
 
 
-def write_beside(recipe: Any, others: dict[str, Results]) -> None:
+def write_beside(recipe: FeatureRecipe, others: dict[str, Results]) -> None:
     """Writes the comparison of a finished run with `others` (`read_others`) into its own folder; the main process."""
     from accelerate import PartialState
 
@@ -97,7 +97,7 @@ def write_comparison(runs: dict[str, Results], folder: Path) -> None:
     """Writes comparison.md, comparison.csv and comparison.png into a folder, and shows the table."""
     folder.mkdir(parents=True, exist_ok=True)
     first = next(iter(runs.values()))
-    title, table, lines = title_of(first), score_table(runs), differences(runs)
+    title, table, lines = first.title, score_table(runs), differences(runs)
     plot(runs, folder / "comparison.png", title)
     page = [f"# {title}", "", *markdown_table(table), "", *markdown_list("What differs between the runs", lines)]
     (folder / "comparison.md").write_text("\n".join([*page, "![comparison](comparison.png)", ""]), encoding="utf-8")

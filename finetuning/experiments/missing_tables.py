@@ -7,11 +7,12 @@ from typing import Any
 
 from finetuning.data.rows import filled, selected
 from finetuning.data.task_tables import training_languages
+from finetuning.recipe import TaskRecipe
 from finetuning.tasks.retrieval import recipe as retrieval_recipe
 from zoo_core.tables import Table, describe, load_table, split_names
 
 
-def skip_missing(recipe: Any) -> str | None:
+def skip_missing(recipe: TaskRecipe) -> str | None:
     """Removes from a recipe the languages whose tables are not there; returns which, as its results then say.
 
     Raises ValueError where its training rows are not there, or nothing is left to evaluate.
@@ -26,12 +27,12 @@ def skip_missing(recipe: Any) -> str | None:
     return reason
 
 
-def evaluated_tables(recipe: Any) -> list[Any]:
+def evaluated_tables(recipe: TaskRecipe) -> list[Any]:
     """The tables of what a recipe of any kind evaluates."""
     return next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
 
 
-def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
+def leave_out_missing(recipes: dict[str, TaskRecipe]) -> dict[str, str]:
     """Removes languages whose tables are not there, and tasks without training rows or any language.
 
     Changes `recipes`; returns what was left out of each task, in words. A table of several languages
@@ -70,9 +71,9 @@ def leave_out_missing(recipes: dict[str, Any]) -> dict[str, str]:
     return left_out
 
 
-def source_of(recipe: Any) -> str:
+def source_of(recipe: TaskRecipe) -> str:
     """The task of the same suite that a recipe starts from; empty where it is none."""
-    start = Path(getattr(recipe, "init_from", None) or "")
+    start = Path(recipe.init_from or "")
     return start.name if start.parent == Path(recipe.output_dir).parent else ""
 
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import pandas
 
+from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results.differences import differences, warnings_of
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.published_rows import complete_published
-from finetuning.results.table import FORMAT, Results, Summary, load_results, with_deviation
-from finetuning.tasks.registry import KINDS, kind_of
+from finetuning.results.table import FORMAT, Results, load_results
+from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import CommandParser
 from zoo_core.provenance import folder_fingerprint, write_csv, write_json
 from zoo_core.recipes import load_recipe
@@ -39,7 +40,7 @@ class Run:
     """A recipe with its model and folder; `keys` are columns of the joined table, such as model and source."""
 
     name: str
-    recipe: Any
+    recipe: TaskRecipe
     keys: dict[str, Any]
 
 
@@ -110,7 +111,7 @@ def check_names(flag: str, names: list[str]) -> None:
             raise ValueError(f"{flag} {name} cannot name a folder. Use letters, digits, and _ . + - or spaces.")
 
 
-def recipe_of(options: argparse.Namespace, model: str, folder: Path) -> Any:
+def recipe_of(options: argparse.Namespace, model: str, folder: Path) -> TaskRecipe:
     """The recipe of a run; fine-tuned models, of which there are many, are kept only where an override asks for it."""
     recipe_class = KINDS[kind(options)].recipe_class
     keep = ["save_models=false"] if "save_models" in recipe_class.__dataclass_fields__ else []
@@ -121,9 +122,9 @@ def recipe_of(options: argparse.Namespace, model: str, folder: Path) -> Any:
     return recipe
 
 
-def refuse_push(recipe: Any) -> None:
+def refuse_push(recipe: TaskRecipe) -> None:
     """Raises ValueError for a recipe that sends its model to the Hub: many runs would send theirs to one repository."""
-    if getattr(recipe, "push_to_hub", None):
+    if recipe.push_to_hub:
         raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and there are many runs.")
 
 
@@ -134,9 +135,9 @@ def kind(options: argparse.Namespace) -> str:
 
 def check_has_languages(options: argparse.Namespace) -> None:
     """Raises ValueError for a kind of task that is not trained in one language and evaluated in others."""
-    if not KINDS[kind(options)].is_by_language:
-        fitting = ", ".join(name for name, other in KINDS.items() if other.is_by_language)
-        raise ValueError(f"kind is {kind(options)}, which has no language to be trained in. Use {fitting}.")
+    fitting = [name for name, other in KINDS.items() if issubclass(other.recipe_class, Recipe)]
+    if kind(options) not in fitting:
+        raise ValueError(f"kind is {kind(options)}, which has no language to be trained in. Use {', '.join(fitting)}.")
 
 
 def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
@@ -154,8 +155,7 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
 
     quiet_libraries()
     start_processes()
-    first = runs[0].recipe
-    check_hardware(getattr(first, "training", first).precision)
+    check_hardware(runs[0].recipe.precision)
     with run_lock(output):
         fingerprint = functools.cache(folder_fingerprint)  # each model is that of many runs
         waiting = [(run, state) for run in runs if (state := state_of(run.recipe, fingerprint)) != FINISHED]
@@ -178,17 +178,19 @@ def run_all(runs: list[Run], output: Path, command: list[str]) -> list[Results]:
     return [load_results(Path(run.recipe.output_dir) / "results.json") for run in runs]
 
 
-def execute(recipe: Any, state: str, command: list[str], name: str) -> None:
+def execute(recipe: TaskRecipe, state: str, command: list[str], name: str) -> None:
     """Runs a recipe, or goes on with it. Ends the program where the user interrupts it."""
+    from finetuning import running
+
     try:
         with run_lock(recipe.output_dir):
-            KINDS[recipe.kind].run_function(recipe, state == BEGUN, command)
+            running.run(task_of(recipe), state == BEGUN, command)
     except KeyboardInterrupt:
         print(f"interrupted in {name}: the same command goes on here", file=sys.stderr)
         sys.exit(130)
 
 
-def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
+def state_of(recipe: TaskRecipe, fingerprint: Callable[[str], str]) -> str:
     """FINISHED, BEGUN or WAITING.
 
     Raises ValueError where the finished run is of another recipe, or its model has another `fingerprint` now.
@@ -209,7 +211,7 @@ def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
     if all(Path(path).is_dir() for path in paths):
         now = "+".join(map(fingerprint, paths))
         check_same_weights(folder, recipe.model, results["model"]["fingerprint"], now)
-        if getattr(recipe, "init_from", None):
+        if recipe.init_from:
             source, facts = best_seed(recipe.init_from, recipe.model, now)
             if (source / "config.json").is_file():  # the model may have been deleted since, to save space
                 facts["fingerprint"] = fingerprint(str(source))
@@ -217,12 +219,12 @@ def state_of(recipe: Any, fingerprint: Callable[[str], str]) -> str:
     return FINISHED
 
 
-def models_of(recipe: Any) -> list[str]:
+def models_of(recipe: TaskRecipe) -> list[str]:
     """The model of a recipe, or those of its seeds."""
     return [recipe.model.replace(SEED, str(seed)) for seed in recipe.seeds] if SEED in recipe.model else [recipe.model]
 
 
-def train_in(recipe: Any, language: str) -> None:
+def train_in(recipe: Recipe, language: str) -> None:
     """Makes `language` the source: keeps the training tables that have rows in it.
 
     Tables with `{language}` or a `language_column` are read in that language; others keep the language they have.
@@ -247,7 +249,7 @@ def train_in(recipe: Any, language: str) -> None:
     recipe.train, recipe.source_language = kept, language
 
 
-def evaluate_in(recipe: Any, languages: list[str]) -> None:
+def evaluate_in(recipe: Recipe, languages: list[str]) -> None:
     """Evaluates these languages of the recipe's, in its order. Raises ValueError for one that it does not have."""
     kept, missing = [], list(languages)
     for table in recipe.evaluation:
@@ -259,22 +261,6 @@ def evaluate_in(recipe: Any, languages: list[str]) -> None:
     if missing:
         raise ValueError(f"The recipe evaluates no {', '.join(missing)}. Add it to evaluation.N.languages.")
     recipe.evaluation = kept
-
-
-def pivot(corner: str, columns: dict[str, dict[str, Summary | str]]) -> Table:
-    """Header and rows of {column: {row: summary or text}}; a cell may be missing."""
-    rows = dict.fromkeys(row for column in columns.values() for row in column)
-
-    def cell(entry: Summary | str | None) -> str:
-        return with_deviation(entry) if isinstance(entry, dict) else entry or ""
-
-    return [corner, *columns], [[row, *(cell(column.get(row)) for column in columns.values())] for row in rows]
-
-
-def title_of(results: Results) -> str:
-    """Task, metric and split."""
-    lower = "" if results.is_higher_better else " (lower is better)"
-    return f"{results['task']}, {results.metric}{lower} on {results['protocol']['evaluated_split']}"
 
 
 def write_experiment(
@@ -305,7 +291,7 @@ def write_experiment(
     content = {
         "format": FORMAT,
         **{field: first[field] for field in ("task", "kind", "seeds")},
-        "metric": first["protocol"]["metric"],
+        "metric": first.protocol.metric.as_json(),
         "models": {run.name: found["model"] for run, found in zip(runs, results, strict=True)},
         **facts,
         "scores": table.drop(columns=["model", "task"]).to_dict("records"),

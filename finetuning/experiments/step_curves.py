@@ -20,6 +20,7 @@ from typing import Any
 from finetuning.experiments import runs as many
 from finetuning.experiments.runs import Run
 from finetuning.results.differences import check_alike, named_folders
+from finetuning.results.files import pivot
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import AVERAGE, Results, Summary, summary
 from zoo_core.command_line import user_errors
@@ -115,9 +116,9 @@ def write(runs: list[Run], results: list[Results], folder: Path) -> None:
         panel: {f"{name}, step {step}": entry for name, by_step in by_run.items() for step, entry in by_step.items()}
         for panel, by_run in panels.items()
     }
-    title = f"{many.title_of(results[0])}, over pre-training"
+    title = f"{results[0].title}, over pre-training"
     plot_lines(panels, folder / "curves.png", title, "pre-training steps", "score (%)", same_scale=False)
-    table = many.pivot("run", columns)
+    table = pivot("run", columns)
     facts = {"source_language": results[0].get("source_language"), "curves": panels}
     many.write_experiment(folder, "curves", title, {"": table}, runs, results, ["curves.png"], **facts)
 

@@ -28,10 +28,11 @@ from finetuning.experiments import benchmark
 from finetuning.experiments.missing_tables import leave_out_missing, source_of
 from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, refuse_push, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
+from finetuning.recipe import TaskRecipe
 from finetuning.results.files import print_table, run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
-from finetuning.tasks.registry import KINDS, kind_of
+from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest
@@ -74,13 +75,13 @@ def main(argv: list[str]) -> None:
         run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
 
 
-def check_data(recipes: dict[str, Any], left_out: dict[str, str]) -> None:
+def check_data(recipes: dict[str, TaskRecipe], left_out: dict[str, str]) -> None:
     """What `--check_data` of run.py tells, task by task; one that starts from another is read with the model itself."""
-    from finetuning.data.data_report import report_data
+    from finetuning.running import check_data as check
 
     for name, recipe in recipes.items():
         print(f"\n{name}")
-        report_data(dataclasses.replace(recipe, init_from=None))
+        check(task_of(dataclasses.replace(recipe, init_from=None)))
     for name, reason in left_out.items():
         print(f"{name}: {reason}")
 
@@ -181,7 +182,7 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
     with run_lock(output):
         check_folder(suite, output)
         for name, recipe in recipes.items():
-            check_hardware(getattr(recipe, "training", recipe).precision)
+            check_hardware(recipe.precision)
             check_length(name, recipe)
             if (Path(recipe.output_dir) / "recipe.yaml").is_file():
                 check_same_recipe(Path(recipe.output_dir), recipe)
@@ -235,7 +236,7 @@ def _names(suite: Suite) -> dict[str, Any]:
     return {"name": suite.name, "tasks": [task.name for task in suite.tasks]}
 
 
-def check_length(name: str, recipe: Any) -> None:
+def check_length(name: str, recipe: TaskRecipe) -> None:
     """Raises ValueError for a model that is not there, or has fewer positions than a task's inputs."""
     from finetuning.checkpoints import read_config
     from zoo_core.vocabularies import longest_input

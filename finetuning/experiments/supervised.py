@@ -17,6 +17,8 @@ from typing import Any
 
 from finetuning.experiments import runs as many
 from finetuning.experiments.runs import Run
+from finetuning.recipe import Recipe
+from finetuning.results.files import pivot
 from finetuning.results.plots import plot_bars
 from finetuning.results.report import shown
 from finetuning.results.table import AVERAGE, Results, mean_of
@@ -49,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         write(runs, results, published, options.output)
 
 
-def make_supervised(recipe: Any, language: str, domain: str | None) -> None:
+def make_supervised(recipe: Recipe, language: str, domain: str | None) -> None:
     """Makes a recipe one of a single language and domain, with the published figure of these alone.
 
     Raises ValueError where `{domain}` is in the recipe or --domains given, and not both.
@@ -91,10 +93,10 @@ def write(runs: list[Run], results: list[Results], published: Any, folder: Any) 
     figures = published_of(published, cells)
     source = f"{published.paper}, {published.table}, {published.row}" if published else ""
     columns = {**scores, **({source: {cell: shown(figure) for cell, figure in figures.items()}} if figures else {})}
-    title = f"{many.title_of(results[0])}, trained and tested alike"
+    title = f"{results[0].title}, trained and tested alike"
     marks = {f"published: {published.row}": figures} if figures else None
     plot_bars(scores, folder / "supervised.png", title, "score (%)", marks=marks)
-    table = many.pivot("trained and tested on", columns)
+    table = pivot("trained and tested on", columns)
     facts = {"published": dataclasses.asdict(published) if published else None}
     many.write_experiment(
         folder, "supervised", title, {"": table}, runs, results, ["supervised.png"], alike="cell", **facts

@@ -20,10 +20,12 @@ from typing import Any
 
 import pandas
 
+from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results.files import Table, markdown_table, print_table
 from finetuning.results.plots import plot_lines
+from finetuning.results.protocol import Protocol
 from finetuning.results.table import FORMAT
-from finetuning.tasks.registry import task_module
+from finetuning.tasks.registry import task_of
 from zoo_core.provenance import read_json, write_csv, write_json
 from zoo_core.recipes import change_recipe, read_yaml
 
@@ -44,8 +46,8 @@ class Point:
     diverged: bool = False
 
 
-def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., Any]) -> None:
-    """Runs every point, then the best one; `execute` is the runner of the recipe's kind.
+def run(recipe: Recipe, resume: bool, command: list[str], execute: Callable[..., Any]) -> None:
+    """Runs every point, then the best one; `execute` runs a task, as `running.run`.
 
     Each point is a run of its own, and refuses on --resume another recipe, model or data than it was started with.
 
@@ -55,15 +57,14 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     from accelerate import PartialState
 
     from finetuning.checkpoints import CHECKPOINT
-    from finetuning.recipe import check_values
     from finetuning.run_folder import HALF_WRITTEN, RunFolder, check_same_data, not_empty
     from finetuning.seeds import Diverged
     from zoo_core.recording import check_recording
     from zoo_core.run_folders import not_own, remove_own
 
-    check_values(recipe)
-    check_recording(recipe.tracker, recipe.push_to_hub)
     points = points_of(recipe)
+    recipe.check()
+    check_recording(recipe.tracker, recipe.push_to_hub)
     recipes = [recipe_of(recipe, point) for point in points]
     model = check_points(points, recipes)
     folder = Path(recipe.output_dir)
@@ -90,7 +91,7 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
         try:
             is_done = (path / f"seed-{own.seeds[0]}" / "scores.json").is_file()
             record = RunFolder(own, model, resume=True).finished(own.seeds[0]) if is_done else None
-            record = record or execute(own, path.exists(), command, evaluate=False)[0]
+            record = record or execute(task_of(own), path.exists(), command, evaluate=False)[0]
             point.diverged = not math.isfinite(record["selection_score"])
             if not point.diverged:
                 point.score, point.selected_step = record["selection_score"], record["selected_step"]
@@ -112,10 +113,10 @@ def run(recipe: Any, resume: bool, command: list[str], execute: Callable[..., An
     equal = sum(point.score == best.score for point in points)
     tie = f"{equal} points have the best score, and the first of them is taken: " if equal > 1 else ""
     say(f"{tie}{best.name} is taken, and run with seeds {recipe.seeds}")
-    execute(recipe_of(recipe, best, final=True), (folder / "recipe.yaml").is_file(), command)
+    execute(task_of(recipe_of(recipe, best, final=True)), (folder / "recipe.yaml").is_file(), command)
 
 
-def points_of(recipe: Any) -> list[Point]:
+def points_of(recipe: Recipe) -> list[Point]:
     """The points of a recipe's grid, the last field changing fastest.
 
     Raises ValueError for a recipe without a grid or without development scores, for fields that cannot be swept, and
@@ -144,7 +145,7 @@ def points_of(recipe: Any) -> list[Point]:
     ]
 
 
-def recipe_of(recipe: Any, point: Point, final: bool = False) -> Any:
+def recipe_of(recipe: Recipe, point: Point, final: bool = False) -> Recipe:
     """The recipe of a point: with its values, and unless it is `final` one seed and a folder of its own, and no model
     is kept. Raises ValueError for fields that are not there and values of a wrong type.
     """
@@ -156,26 +157,25 @@ def recipe_of(recipe: Any, point: Point, final: bool = False) -> Any:
     return dataclasses.replace(own, output_dir=folder, seeds=recipe.seeds[:1], sweep={}, **kept)
 
 
-def check_points(points: list[Point], recipes: list[Any]) -> dict[str, Any]:
+def check_points(points: list[Point], recipes: list[Recipe]) -> dict[str, Any]:
     """What run.json says of the model. Raises ValueError, before anything is run, for a point that cannot be."""
     from finetuning.checkpoints import check_positions, describe_start
     from finetuning.seeds import check_hardware
-    from finetuning.trainer import check_setting
 
-    path, config, tokenizer, model = describe_start(recipes[0])
+    start = describe_start(recipes[0])
     for point, recipe in zip(points, recipes, strict=True):
-        kind = task_module(recipe.kind).KIND
+        task = task_of(recipe)
         try:
-            check_hardware(recipe.training.precision)
-            check_setting(recipe, kind)
-            check_positions(recipe.max_length, config, path)
-            kind.check_tokenizer(recipe, tokenizer)
+            check_hardware(recipe.precision)
+            task.check()
+            check_positions(recipe.max_length, start.config, start.path)
+            task.check_start(start)
         except ValueError as error:
             raise ValueError(f"sweep, {point.name}: {error}") from None
-    return model
+    return start.identity
 
 
-def read_earlier(folder: Path, recipe: Any, model: dict[str, Any]) -> dict[str, Any]:
+def read_earlier(folder: Path, recipe: Recipe, model: dict[str, Any]) -> dict[str, Any]:
     """The points of an earlier session by name.
 
     Raises ValueError for a sweep with another seed or model, and for a run in output_dir that is no point.
@@ -209,10 +209,10 @@ def best_of(points: list[Point]) -> Point:
     return max(scored, key=lambda point: point.score)
 
 
-def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) -> dict[str, Any]:
-    """What a run's protocol says of the sweep that chose its values: `{"sweep": {fields, points, score}}`.
+def sweep_facts(recipe: TaskRecipe, model: dict[str, Any], protocol: Protocol) -> dict[str, Any] | None:
+    """What a run's protocol says of the sweep that chose its values: fields, points and score.
 
-    Empty where there was none in its folder, it chose other values, or it was of another recipe or model. Raises
+    None where there was none in its folder, it chose other values, or it was of another recipe or model. Raises
     ValueError where it was of other data.
     """
     from finetuning.run_folder import check_same_data, check_same_recipe, data_of
@@ -221,20 +221,20 @@ def sweep_facts(recipe: Any, model: dict[str, Any], protocol: dict[str, Any]) ->
     found, values = read_json(folder / "sweep.json", {}, advice=REMOVABLE), dataclasses.asdict(recipe)
     taken = next((point for point in found.get("points", []) if point["values"] == found["taken"]), None)
     if not taken or found["model"]["fingerprint"] != model["fingerprint"]:
-        return {}
+        return None
     if any(_at(values, name) != value for name, value in taken["values"].items()):
-        return {}
+        return None
     point = folder / FOLDER / taken["name"]
     if (point / "recipe.yaml").is_file():
         try:
             check_same_recipe(point, recipe_of(recipe, Point(taken["values"], taken["name"])))
         except ValueError:
-            return {}
+            return None
     check_same_data(point, read_json(point / "run.json", {}).get("data", {}), data_of(protocol))
-    return {"sweep": {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}}
+    return {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}
 
 
-def write(recipe: Any, model: dict[str, Any], points: list[Point], taken: Point | None, folder: Path) -> None:
+def write(recipe: Recipe, model: dict[str, Any], points: list[Point], taken: Point | None, folder: Path) -> None:
     """Writes sweep.{json,md,csv} and, once every point has run, sweep.png; `taken` is None until then."""
     found = [dataclasses.asdict(point) for point in points]
     content = {
@@ -275,7 +275,7 @@ def table_of(points: list[Point], taken: Point | None) -> Table:
     return [*points[0].values, "dev score", ""], rows
 
 
-def plot(recipe: Any, points: list[Point], taken: Point, path: Path, title: str) -> None:
+def plot(recipe: Recipe, points: list[Point], taken: Point, path: Path, title: str) -> None:
     """Development scores over the values of the field that has most of them, a line for each choice of the others."""
     axis = max(recipe.sweep, key=lambda name: len(recipe.sweep[name]))
     lines: dict[str, dict[str, float]] = {}

@@ -15,6 +15,8 @@ from typing import Any
 
 from finetuning.experiments import runs as many
 from finetuning.experiments.runs import Run
+from finetuning.recipe import Recipe
+from finetuning.results.files import pivot
 from finetuning.results.plots import plot_heat_maps
 from finetuning.results.table import Results
 from zoo_core.command_line import user_errors
@@ -41,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         write(runs, results, options.output)
 
 
-def make_transfer(recipe: Any, source: str, languages: list[str]) -> None:
+def make_transfer(recipe: Recipe, source: str, languages: list[str]) -> None:
     """Makes a recipe one of transfer from `source` to all `languages`. Raises ValueError for a setting without."""
     if recipe.setting != "zero_shot":
         raise ValueError(f"setting is {recipe.setting}, and a matrix is of transfer. Use setting=zero_shot.")
@@ -64,7 +66,7 @@ def write(runs: list[Run], results: list[Results], folder: Path) -> None:
         for name, row in found.items()
     }
     changes = minus_first(means)
-    title = f"{many.title_of(results[0])}, from each language to all"
+    title = f"{results[0].title}, from each language to all"
     axes = dict(x_label="evaluated on", y_label="fine-tuned on")
     plot_heat_maps(means, folder / "matrix.png", title, "score (%)", **axes)
     pictures = ["matrix.png"]
@@ -78,7 +80,7 @@ def write(runs: list[Run], results: list[Results], folder: Path) -> None:
         }
         cells = [value for row in matrix.values() for value in row.values()]
         heading = f"{name}: higher in {sum(value > 0 for value in cells)} of {len(cells)} directions"
-        tables[heading] = many.pivot("from", columns)
+        tables[heading] = pivot("from", columns)
     many.write_experiment(folder, "matrix", title, tables, runs, results, pictures, alike="source", differences=changes)
 
 
@@ -102,7 +104,7 @@ def transfer_table(by_source: dict[str, Results]) -> Any:
         transfer = {names[key]: entry for key, entry in result.transfer.items() if key in names}
         for column, entry in {**result.languages, **transfer}.items():
             columns.setdefault(column, {})[source] = entry
-    return many.pivot("from", columns)
+    return pivot("from", columns)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any
+
+from finetuning.results.protocol import ReadTable
+from finetuning.results.table import Summary, with_deviation
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -25,7 +27,7 @@ def run_name(folder: str | Path) -> str:
     return above.parent.name if re.match("seed(-|$)", above.name) else above.name
 
 
-def table_names(entries: list[dict[str, Any]]) -> str:
+def table_names(entries: list[ReadTable]) -> str:
     """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
 
     Where the translations of a table are in another one: `bible en test with bible de test`.
@@ -42,6 +44,16 @@ def table_names(entries: list[dict[str, Any]]) -> str:
         " ".join(filter(None, (name, ", ".join(configs), split, target)))
         for (name, split, target), configs in groups.items()
     )
+
+
+def pivot(corner: str, columns: dict[str, dict[str, Summary | str]]) -> Table:
+    """Header and rows of {column: {row: summary or text}}; a cell may be missing."""
+    rows = dict.fromkeys(row for column in columns.values() for row in column)
+
+    def cell(entry: Summary | str | None) -> str:
+        return with_deviation(entry) if isinstance(entry, dict) else entry or ""
+
+    return [corner, *columns], [[row, *(cell(column.get(row)) for column in columns.values())] for row in rows]
 
 
 def markdown_table(table: Table) -> list[str]:

@@ -7,8 +7,9 @@ names a row of hub_cards/published/xlm_align.yaml. Figures of a paper that is no
 
 from typing import Any
 
-from finetuning.tasks.registry import KINDS
-from finetuning.tasks.retrieval.recipe import of_earlier
+from finetuning.recipe import TaskRecipe
+from finetuning.results.protocol import Protocol
+from finetuning.results.table import Results
 from zoo_core.published import Row, Table, find, load, papers
 from zoo_core.recipes import nearest
 
@@ -20,7 +21,7 @@ XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
 XTREME_SCORES = {"tatoeba": ["target_to_source"]}
 
 
-def complete_published(recipe: Any) -> None:
+def complete_published(recipe: TaskRecipe) -> None:
     """Fills in, from the papers' tables, the figures of every row that a recipe names by paper, table and row.
 
     Columns that are languages or pairs give scores by language, with the average as printed. Of a table whose columns
@@ -47,7 +48,7 @@ def _figures(item: Any) -> list[str]:
     return [name for name in FIGURES if getattr(item, name, None) not in ({}, None)]
 
 
-def _fill(item: Any, recipe: Any, own: list[str]) -> None:
+def _fill(item: Any, recipe: TaskRecipe, own: list[str]) -> None:
     paper, place = item.paper, f"published: {item.paper}, {item.table}, {item.row}"
     table, row = find(paper, item.table, item.row)
     if own:
@@ -64,7 +65,7 @@ def _fill(item: Any, recipe: Any, own: list[str]) -> None:
     item.paper = load(paper).paper
 
 
-def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
+def _fill_by_column(item: Any, recipe: TaskRecipe, table: Table, row: Row, place: str) -> None:
     if table.task is not None and table.task not in (recipe.task, recipe.kind):
         raise ValueError(
             f"{place} is of task {table.task}, and the recipe's is {recipe.task}. Name a table of that task, or set "
@@ -78,7 +79,7 @@ def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) 
     if hasattr(recipe, "pair_names"):
         names = {column: _pair_of(column, recipe.pair_names) for column in table.columns}
     figures = {metric: {names[column]: score for column, score in found.items()} for metric, found in scores.items()}
-    main = KINDS[recipe.kind].metric
+    main = recipe.main_score
     item.languages = figures.pop(main, {})
     item.further = {metric: found for metric, found in figures.items() if found}
     item.average = row.average.get(main)
@@ -88,7 +89,7 @@ def _fill_by_column(item: Any, recipe: Any, table: Table, row: Row, place: str) 
         item.table = f"{item.table} (average: {row.average_from})"
 
 
-def _fill_from_tasks(item: Any, recipe: Any, table: Table, row: Row, place: str) -> None:
+def _fill_from_tasks(item: Any, recipe: TaskRecipe, table: Table, row: Row, place: str) -> None:
     if recipe.task not in table.columns:
         raise ValueError(
             f"{place} has no column {recipe.task}, the recipe's task. {nearest(recipe.task, table.columns)}"
@@ -118,26 +119,26 @@ def _pair_of(column: str, pairs: list[str]) -> str:
     return next((pair for pair in pairs if set(pair.split("-")) == languages), column)
 
 
-def marks(protocol: dict[str, Any], pooling: str | None = None) -> list[str]:
+def marks(protocol: Protocol, pooling: str | None = None) -> list[str]:
     """In a few words each, how what a results.json scored differs from what a published row did.
 
     `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
     """
-    is_other = pooling not in (None, of_earlier(protocol).get("pooling"))
-    return [*protocol.get("differs", []), *([f"pooling {pooling.replace('_', ' ')}"] if is_other else [])]
+    is_other = pooling not in (None, protocol.pooling)
+    return [*protocol.differs, *([f"pooling {pooling.replace('_', ' ')}"] if is_other else [])]
 
 
-def column_title(item: dict[str, Any], protocol: dict[str, Any]) -> str:
+def column_title(item: dict[str, Any], protocol: Protocol) -> str:
     """Paper, table and row of published figures in results.json, and in brackets how they were measured otherwise."""
     found = marks(protocol, item.get("pooling"))
     name = f"{item['paper']}, {item['table']}, {item['row']}"
     return f"{name} [{OTHERWISE} {', '.join(found)}]" if found else name
 
 
-def marks_in_suite(task: dict[str, Any], results: dict[str, Any], table: Table, row: Row) -> list[str]:
+def marks_in_suite(task: dict[str, Any], results: Results, table: Table, row: Row) -> list[str]:
     """`marks` of a row whose columns are tasks, at a task of a suite; also another score, or other languages."""
     name = task["name"]
-    found = marks(results["protocol"], (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
+    found = marks(results.protocol, (row.pooling or XTREME_POOLING[name]) if name in XTREME_POOLING else None)
     if task["scores"] != XTREME_SCORES.get(name, task["scores"]):
         found.append("from English")
     columns, ours = _languages_of(name, table), results.names

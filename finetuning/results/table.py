@@ -15,7 +15,9 @@ from typing import Any
 
 import pandas
 
-FORMAT = 2  # of results.json; 1 is read too
+from finetuning.results.protocol import Protocol
+
+FORMAT = 2  # of results.json
 AVERAGE = "average"  # over languages or pairs, in place of one
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
@@ -44,6 +46,11 @@ class Results(dict):
     """The content of results.json, with what its table says."""
 
     @cached_property
+    def protocol(self) -> Protocol:
+        """Which data were read and how the scores came about."""
+        return Protocol.of(self["protocol"])
+
+    @cached_property
     def _by_place(self) -> dict[tuple[str | None, int | None, str, str], dict[int, float]]:
         """Value by seed, by (method, layer, metric, language)."""
         found: dict[tuple, dict[int, float]] = {}
@@ -58,7 +65,7 @@ class Results(dict):
     @property
     def metric(self) -> str:
         """The metric that results are about."""
-        return self["protocol"]["metric"]["name"]
+        return self.protocol.metric.name
 
     @property
     def metrics(self) -> list[str]:
@@ -68,7 +75,7 @@ class Results(dict):
     @property
     def methods(self) -> list[str | None]:
         """What reads scores from vectors, the reported one first; [None] where nothing does."""
-        return list(dict.fromkeys([self["protocol"].get("method"), *self._values(0)]))
+        return list(dict.fromkeys([self.protocol.method, *self._values(0)]))
 
     @property
     def layers(self) -> list[int | None]:
@@ -77,17 +84,23 @@ class Results(dict):
 
     @property
     def is_higher_better(self) -> bool:
-        return self["protocol"]["metric"].get("greater_is_better", True)
+        return self.protocol.metric.greater_is_better
 
     @property
     def setting(self) -> str:
         """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
-        return self["setting"] + (", plug-in" if self["protocol"].get("plug_in") else "")
+        return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
+
+    @property
+    def title(self) -> str:
+        """Task, metric and split."""
+        lower = "" if self.is_higher_better else " (lower is better)"
+        return f"{self['task']}, {self.metric}{lower} on {self.protocol.evaluated_split}"
 
     def of(self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None):
         """The scores of a language, or of their AVERAGE, as a Summary: by default of what is reported."""
-        method = self["protocol"].get("method") if method is None else method
-        layer = self["protocol"].get("layer") if layer is None else layer
+        method = self.protocol.method if method is None else method
+        layer = self.protocol.layer if layer is None else layer
         if language == AVERAGE:
             return mean_of(self.of(name, metric, method, layer) for name in self.names)
         by_seed = self._by_place[method, layer, metric or self.metric, language]
@@ -134,10 +147,9 @@ class Results(dict):
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
         """What guessing scores; None where the protocol does not say it."""
-        protocol, metric = self["protocol"], metric or self.metric
-        shares = protocol.get("majority_share", {})
-        levels = {name: {"accuracy": 100 * share} for name, share in shares.items()}
-        levels = levels or protocol.get("chance") or protocol.get("by_position")
+        protocol, metric = self.protocol, metric or self.metric
+        levels = {name: {"accuracy": 100 * share} for name, share in protocol.majority_share.items()}
+        levels = levels or protocol.chance or protocol.by_position
         if not levels or metric not in next(iter(levels.values())):
             return None
         return statistics.fmean(levels[name][metric] for name in (levels if language == AVERAGE else [language]))
@@ -210,24 +222,18 @@ def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def load_results(path: Path) -> Any:
-    """A results file: `Results` where it is of one task, else its content. Files of format 1 are read as format 2.
+    """A results file: `Results` where it is of one task, else its content.
 
     Raises ValueError where it is no JSON, and for a format that is not known.
     """
-
-    def current(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key.replace("piece", "token"): value for key, value in pairs}  # as version 0.1.0 called it
-
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=current)
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from None
     if not isinstance(content, dict) or "protocol" not in content:
         return content
-    if content.get("format") == 1:
-        content = _from_format_1(content)
     if content.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads 1 and {FORMAT}.")
+        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
     return Results(content)
 
 
@@ -240,43 +246,3 @@ def read_results(folder: str | Path) -> Results:
     if not isinstance(results, Results):
         raise ValueError(f"{path} holds no results of a single task.")
     return results
-
-
-def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 had summaries by language, metric and layer in place of the table, and one published row or a list."""
-    protocol = content["protocol"]
-    split, main = protocol["evaluated_split"], protocol["metric"]["name"]
-    if "layers" in content:
-        places = [
-            ({"method": method, "layer": int(layer)}, {metric: {pair: of[metric] for pair, of in pairs.items()}})
-            for method, by_layer in content["layers"].items()
-            for layer, pairs in by_layer.items()
-            for metric in next(iter(pairs.values()))
-        ]
-    else:
-        places = [({}, content.get("metrics") or {main: content["languages"]})]
-    rows = [
-        {"language": language, **place, "seed": seed, "split": split, "metric": metric, "value": value}
-        for place, by_metric in places
-        for metric, languages in by_metric.items()
-        for language, entry in languages.items()
-        for seed, value in zip(content["seeds"], entry["scores"], strict=True)
-    ]
-    published = content.get("published") or []
-    derived = ("languages", "metrics", "average", "layers", "source_score", "transfer_gap")
-    return {
-        **{name: value for name, value in content.items() if name not in derived},
-        "format": FORMAT,
-        "scores": rows,
-        "published": [_published_1(item, main) for item in ([published] if isinstance(published, dict) else published)],
-    }
-
-
-def _published_1(item: dict[str, Any], main: str) -> dict[str, Any]:
-    item = dict(item)
-    metric = item.pop("score", None) or main
-    figures = {metric: item.pop("languages"), **item.pop("further", {})}
-    if "bleu" in item:  # of translation
-        figures["bleu"] = item.pop("bleu")
-    average = item.get("average")
-    return {**item, "figures": figures, "average": {} if average is None else {metric: average}}

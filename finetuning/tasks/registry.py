@@ -1,103 +1,105 @@
-"""The kinds of task: what recipe each has, what runs it, and what shows its results.
-
-A kind is a package of finetuning/tasks/. A new one is its package and its line in `KINDS`.
-"""
+"""The kinds of task: the recipe of each, and its Task. A new kind is a package of finetuning/tasks/ and a line here."""
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
+from finetuning.recipe import Recipe, TaskRecipe
+from finetuning.results.table import Results
+from finetuning.tasks.mining.recipe import MiningRecipe
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.retrieval.recipe import RetrievalRecipe
+from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from zoo_core.recipes import nearest, read_yaml
 
-# how kinds run, and read their data for `--check_data`
-BY_LANGUAGE, FEATURES, TRANSLATION = "by_language", "features", "translation"
+if TYPE_CHECKING:
+    from finetuning.results.report import Report
+    from finetuning.tasks.base import Task
+
+
+def classification() -> type["Task"]:
+    from finetuning.tasks.classification.task import ClassificationTask
+
+    return ClassificationTask
+
+
+def tagging() -> type["Task"]:
+    from finetuning.tasks.tagging.task import TaggingTask
+
+    return TaggingTask
+
+
+def question_answering() -> type["Task"]:
+    from finetuning.tasks.question_answering.task import QuestionAnsweringTask
+
+    return QuestionAnsweringTask
+
+
+def translation() -> type["Task"]:
+    from finetuning.tasks.translation.task import TranslationTask
+
+    return TranslationTask
+
+
+def word_alignment() -> type["Task"]:
+    from finetuning.tasks.word_alignment.task import WordAlignmentTask
+
+    return WordAlignmentTask
+
+
+def retrieval() -> type["Task"]:
+    from finetuning.tasks.retrieval.task import RetrievalTask
+
+    return RetrievalTask
+
+
+def mining() -> type["Task"]:
+    from finetuning.tasks.mining.task import MiningTask
+
+    return MiningTask
 
 
 @dataclass(frozen=True)
-class TaskKind:
-    """Where a kind's parts are; imported when they are asked for, so that `--help` needs no torch."""
+class Kind:
+    """A kind of task. `task_class()` imports its Task, and torch with it: `--help` needs the recipe alone."""
 
-    recipe: str
-    procedure: str
-    metric: str  # the score that results are about, beside which published figures of that name stand
-    results: str = "finetuning.results.by_language"
-
-    @property
-    def recipe_class(self) -> type:
-        return _load(self.recipe)
-
-    @property
-    def run_function(self) -> Callable[[Any, bool, list[str]], Any]:
-        """Runs a recipe: (recipe, resume, command)."""
-        return _load(f"finetuning.running:run_{self.procedure}")
-
-    @property
-    def data_function(self) -> Callable[[Any], tuple[Any, Any]]:
-        """Reads all data of a recipe: (data, table of what is in them)."""
-        return _load(f"finetuning.data.data_report:read_{self.procedure}")
+    recipe_class: type[TaskRecipe]
+    task_class: Callable[[], type["Task"]]
 
     @property
     def is_trained(self) -> bool:
-        return self.procedure != FEATURES
-
-    @property
-    def is_by_language(self) -> bool:
-        """Whether every language is evaluated by itself, with scores that a sweep can choose by."""
-        return self.procedure == BY_LANGUAGE
+        """Whether the model is fine-tuned, once a seed."""
+        return "training" in {field.name for field in fields(self.recipe_class)}
 
 
 KINDS = {
-    "classification": TaskKind("finetuning.recipe:Recipe", BY_LANGUAGE, "accuracy"),
-    "tagging": TaskKind("finetuning.tasks.tagging.recipe:TaggingRecipe", BY_LANGUAGE, "f1"),
-    "question_answering": TaskKind(
-        "finetuning.tasks.question_answering.recipe:QuestionAnsweringRecipe", BY_LANGUAGE, "f1"
-    ),
-    "translation": TaskKind(
-        "finetuning.tasks.translation.recipe:TranslationRecipe",
-        TRANSLATION,
-        "sacrebleu",
-        "finetuning.tasks.translation.results",
-    ),
-    "word_alignment": TaskKind(
-        "finetuning.tasks.word_alignment.recipe:WordAlignmentRecipe",
-        FEATURES,
-        "aer",
-        "finetuning.tasks.word_alignment.results",
-    ),
-    "retrieval": TaskKind(
-        "finetuning.tasks.retrieval.recipe:RetrievalRecipe",
-        FEATURES,
-        "accuracy",
-        "finetuning.tasks.retrieval.results",
-    ),
-    "mining": TaskKind(
-        "finetuning.tasks.mining.recipe:MiningRecipe", FEATURES, "f1", "finetuning.tasks.mining.results"
-    ),
+    kind.recipe_class.kind: kind
+    for kind in (
+        Kind(Recipe, classification),
+        Kind(TaggingRecipe, tagging),
+        Kind(QuestionAnsweringRecipe, question_answering),
+        Kind(TranslationRecipe, translation),
+        Kind(WordAlignmentRecipe, word_alignment),
+        Kind(RetrievalRecipe, retrieval),
+        Kind(MiningRecipe, mining),
+    )
 }
 
 
-def task_module(kind: str) -> Any:
-    """finetuning/tasks/<kind>/task.py: what is read, encoded and scored."""
-    return import_module(f"finetuning.tasks.{kind}.task")
+def task_of(recipe: TaskRecipe) -> "Task":
+    """The task of a recipe."""
+    return KINDS[recipe.kind].task_class()(recipe)
 
 
-def recipe_module(kind: str) -> Any:
-    """The module of a kind's recipe, with its `check_recipe` where it has one."""
-    return import_module(KINDS[kind].recipe.partition(":")[0])
-
-
-def results_module(kind: str) -> Any:
-    """The module with the `REPORT` of a kind. Raises ValueError for a kind that is none."""
+def report_of(results: Results) -> "Report":
+    """What is shown of results. Raises ValueError for those of a kind that is none."""
+    kind = results["kind"]
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. {nearest(str(kind), KINDS)}")
-    return import_module(KINDS[kind].results)
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+    return KINDS[kind].task_class().report(results)
 
 
 def kind_of(argv: list[str]) -> str:

@@ -127,11 +127,11 @@ def planted(words: list[str]) -> None:
     """A table of many runs, each of which is as if it had been run: its results are those of another one."""
     from finetuning import running
 
-    def run(recipe, resume: bool, command: list[str]) -> None:
-        shutil.copytree("runs/suite/topics", recipe.output_dir, dirs_exist_ok=True)
+    def run(task, resume: bool, command: list[str]) -> None:
+        shutil.copytree("runs/suite/topics", task.recipe.output_dir, dirs_exist_ok=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "run_by_language", run)
+        patch.setattr(running, "run", run)
         call(words[2], *words[3:])
     assert list(Path(words[words.index("--output") + 1]).glob("*.png"))
 

@@ -4,14 +4,11 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from finetuning.recipe import Recipe
-from finetuning.tasks.classification import task as classification
-from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
@@ -69,7 +66,6 @@ def questions(count):
 class PlugIn:
     """A kind of task whose texts are read beside their translations."""
 
-    task: ModuleType
     recipe: type
     rows: Any
     texts: list[str]
@@ -78,7 +74,7 @@ class PlugIn:
 
     def columns(self, is_trained):
         """Names of the columns that are learned from, or of the texts alone; a text's class is its translation's."""
-        return [*self.texts, *([self.label] if is_trained and self.task is not classification else [])]
+        return [*self.texts, *([self.label] if is_trained and self.recipe is not Recipe else [])]
 
     def table(self, path, is_trained, **fields):
         """A table in a recipe, without the fields that are None."""
@@ -100,18 +96,18 @@ class PlugIn:
         return load_recipe(self.recipe, None, self.overrides(*given))
 
     def read(self, *given):
-        return self.task.read(self.load(*given))
+        return task_of(self.load(*given)).read()
 
 
 KINDS = {
     "classification": PlugIn(
-        classification, Recipe, lambda count: texts("abc" * (count // 3)), ["text"], "label", ["kind=classification"]
+        Recipe, lambda count: texts("abc" * (count // 3)), ["text"], "label", ["kind=classification"]
     ),
     "tagging": PlugIn(
-        tagging, TaggingRecipe, sentences, ["tokens"], "labels", ["kind=tagging", "label_subword=first"]
+        TaggingRecipe, sentences, ["tokens"], "labels", ["kind=tagging", "label_subword=first"]
     ),
     "question_answering": PlugIn(
-        question_answering, QuestionAnsweringRecipe, questions, ["question", "context"], "answers",
+        QuestionAnsweringRecipe, questions, ["question", "context"], "answers",
         ["kind=question_answering", "doc_stride=12", "max_question_length=8"],
     ),
 }  # fmt: skip

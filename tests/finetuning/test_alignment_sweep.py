@@ -4,8 +4,8 @@ import pytest
 
 from finetuning.align.gold import Gold
 from finetuning.results.plots import plot_lines
-from finetuning.results.report import layer_tables
 from finetuning.results.table import summary
+from finetuning.tasks.registry import report_of
 from finetuning.tasks.word_alignment.layers import as_results, position_links, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
@@ -79,7 +79,7 @@ def test_links_by_position_run_along_the_diagonal():
 
 def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
     scores = sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"])
-    tables = layer_tables(as_results(scores, "gold", "ot", 0))
+    tables = report_of(as_results(scores, "gold", "ot", 0)).layer_tables()
     columns, rows = tables["ot"]
     assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
     assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]

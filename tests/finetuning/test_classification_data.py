@@ -6,7 +6,8 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from finetuning.recipe import Recipe
-from finetuning.tasks.classification import task as classification
+from finetuning.tasks.registry import task_of
+from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -16,7 +17,7 @@ def read(train, evaluation, *overrides):
     """Reads the tables given as dictionaries of fields; JSON is YAML."""
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
     tables = [f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
-    return classification.read(load_recipe(Recipe, None, [*base, *tables, *overrides]))
+    return task_of(load_recipe(Recipe, None, [*base, *tables, *overrides])).read()
 
 
 def rows(labels, column="label", **more):
@@ -147,7 +148,7 @@ def test_languages_come_from_one_table_each(write, tmp_path):
     test = {"path": str(tmp_path / "test.{language}.parquet")}
     data = read(train, {**test, "languages": ["fr", "de"]})
     assert list(data.evaluation) == ["fr", "de"]
-    assert data.protocol["evaluated_split"] == "whole file"
+    assert data.protocol.evaluated_split == "whole file"
     with pytest.raises(ValueError, match="`languages` is empty"):
         read(train, test)
 
@@ -176,7 +177,7 @@ def test_a_training_table_with_a_place_for_the_language_is_of_the_source_where_n
     test = evaluated(write("test", rows(NLI)))
     tables = f"train={json.dumps([{'path': path}, {'path': path, 'languages': ['de']}])}"
     data = read({}, test, "setting=translate_train_all", "translations_from=someone", tables)
-    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
+    assert [table["languages"] for table in data.protocol.training_data] == [["en"], ["de"]]
     assert len(data.train) == 5
     with pytest.raises(ValueError, match="all training rows are en"):
         read({"path": path}, test, "setting=translate_train_all", "translations_from=someone")
@@ -262,10 +263,10 @@ def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_hel
     assert list(data.dev) == ["en"]
     assert "there are no development rows in de: the checkpoint is best on the others' mean" in data.warnings
     data = read({**train, "dev_split": "validation"}, test, "selection=source_dev")
-    assert len(data.dev["en"]) == 6 and data.protocol["selection"]["data"][0]["split"] == "validation"
+    assert len(data.dev["en"]) == 6 and data.protocol.selection.data[0]["split"] == "validation"
     data = read(train, test, "selection=source_dev")
     assert (len(data.train), len(data.dev["en"])) == (54, 6)
-    assert "10% of the training rows, held out" in data.protocol["selection"]["data"]
+    assert "10% of the training rows, held out" in data.protocol.selection.data
     assert set(data.train["text"]).isdisjoint(data.dev["en"]["text"])
     assert read(train, test).dev == {}
     with pytest.raises(ValueError, match="dev_fraction is 0.0"):
@@ -281,7 +282,7 @@ def test_samples_are_the_same_every_time(write):
     )
     assert first.train["text"][:] == second.train["text"][:] and len(first.train) == 7
     assert len(first.evaluation["de"]) == 15
-    assert first.protocol["training_data"][0]["rows"] == 60 and first.protocol["training_rows"] == 7
+    assert first.protocol.training_data[0]["rows"] == 60 and first.protocol.training_rows == 7
 
 
 def test_pairs_are_encoded_as_xlm_r_does_and_cut_texts_are_counted(write, sample_tokenizer):
@@ -289,14 +290,14 @@ def test_pairs_are_encoded_as_xlm_r_does_and_cut_texts_are_counted(write, sample
     pairs = [{"x": x, "y": y, "label": label} for (x, y), label in zip(texts, NLI, strict=True)]
     table = {"path": write("train", pairs), "text_columns": ["x", "y"]}
     data = read(table, evaluated(write("test", pairs), text_columns=["x", "y"]))
-    encoded = classification.encode(data, sample_tokenizer, max_length=16)
+    encoded = encode(Recipe(max_length=16), data, sample_tokenizer)
     bos, eos = sample_tokenizer.bos_token_id, sample_tokenizer.eos_token_id
     x, y = (sample_tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("one", "two"))
     assert encoded.train[0]["input_ids"] == [bos, *x, eos, eos, *y, eos]
     assert len(encoded.train[1]["input_ids"]) == 16
     assert encoded.train[1]["input_ids"][-len(y) - 1 :] == [*y, eos]  # the longer text is cut, not the second
-    assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
-    assert encoded.protocol["max_length"] == 16
+    assert encoded.protocol.cut_texts == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
+    assert encoded.protocol.max_length == 16
     assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}
 
 
@@ -304,5 +305,5 @@ def test_a_text_that_just_fits_is_not_cut(write, sample_tokenizer):
     length = len(sample_tokenizer("text 0")["input_ids"])
     path = write("train", rows(NLI))
     data = read({"path": path}, evaluated(write("test", rows(NLI))))
-    encoded = classification.encode(data, sample_tokenizer, max_length=length)
-    assert encoded.protocol["cut_texts"]["train"] == {"all": 0}
+    encoded = encode(Recipe(max_length=length), data, sample_tokenizer)
+    assert encoded.protocol.cut_texts["train"] == {"all": 0}

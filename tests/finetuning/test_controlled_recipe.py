@@ -7,10 +7,8 @@ import datasets
 import pytest
 
 from finetuning.recipe import Recipe
-from finetuning.tasks.classification import task as classification
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
-from finetuning.trainer import check_setting
 from pretraining.tools import controlled_pair
 from zoo_core.recipes import load_recipe
 
@@ -60,8 +58,8 @@ def test_words_get_twins_with_the_same_labels(pair_tokenizer, tmp_path):
     path = RECIPE.with_name("controlled_panx.yaml")
     make_pair(path)
     recipe = load_recipe(TaggingRecipe, str(path), ["model=somewhere"])
-    check_setting(recipe, tagging.KIND)
-    data = tagging.read(recipe)
+    task_of(recipe).check()
+    data = task_of(recipe).read()
     english, fake = data.evaluation["en"], data.evaluation["fake"]
     assert english["words"][0] == ["Ann", "sails", "to", "Rio"] and len(data.train) == 18
     assert fake["words"][0] == [controlled_pair.twin_of(word) for word in english["words"][0]]
@@ -86,8 +84,8 @@ def test_the_recipe_reads_what_the_command_in_its_header_writes(pair_tokenizer, 
         table.to_parquet(tmp_path / "hub/local/sick" / f"{split}.parquet")
     make_pair(RECIPE)
     recipe = load_recipe(Recipe, str(RECIPE), ["model=somewhere"])
-    check_setting(recipe, classification.KIND)
-    data = classification.read(recipe)
+    task_of(recipe).check()
+    data = task_of(recipe).read()
     assert data.label_names == FEATURES["label"].names and len(data.train) == 9
     assert list(data.evaluation) == ["en", "fake"] and list(data.dev) == ["en"]
     assert data.evaluation["en"]["labels"] == data.evaluation["fake"]["labels"] == [0, 1, 2]

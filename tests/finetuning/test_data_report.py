@@ -4,7 +4,7 @@ from datasets import Dataset
 
 from finetuning.data.data_report import as_table, print_labels
 from finetuning.data.task_tables import TaskData
-from finetuning.recipe import Recipe
+from finetuning.results.protocol import Protocol
 from finetuning.run import main
 
 
@@ -43,8 +43,8 @@ def test_of_many_labels_the_rarest_are_counted_together_and_so_are_many_language
         return Dataset.from_dict({"labels": values})
 
     evaluation = {language: rows([7, 7, 0]) for language in ("de", "fr", "sw")}
-    data = TaskData(names, rows(labels), {}, evaluation, {}, [])
-    print_labels(Recipe(task="t"), data, most_languages=2)
+    data = TaskData(Protocol(), [], rows(labels), {}, evaluation, names)
+    print_labels("t", data, most_languages=2)
     printed = capsys.readouterr().out
     assert rows_of(printed, "train") == {"all": ["8", "7", "6", "5", "4", "3", "3"]}  # of h, g, ...; b and a together
     assert rows_of(printed, "evaluation") == {"3 languages": ["6", "0", "0", "0", "0", "0", "3"]}

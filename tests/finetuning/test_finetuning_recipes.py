@@ -1,7 +1,6 @@
 """Every fine-tuning recipe: it parses, names real tables and published rows, says its command, and repeats no data."""
 
 import functools
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -14,11 +13,9 @@ from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
 from finetuning.experiments import sweep
 from finetuning.results.published_rows import complete_published
-from finetuning.tasks.features.models import layer_protocol
-from finetuning.tasks.registry import KINDS, kind_of, recipe_module
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.features.task import reported_layer
+from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
-from finetuning.trainer import check_setting
 from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +94,7 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     if recipe.kind in TRAINED:
         check_trained(recipe)
     else:
-        recipe_module(recipe.kind).check_recipe(recipe)
+        recipe.check()
     if recipe.kind == "translation":
         translation.check_tables(recipe)
         assert folder != "veco" or recipe.task == task
@@ -115,13 +112,12 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
 
 
 def check_trained(recipe):
-    kind = importlib.import_module(f"finetuning.tasks.{recipe.kind}.task").KIND
-    check_setting(recipe, kind)
+    task_of(recipe).check()
     check_tables(recipe)
     if recipe.sweep:
         points = sweep.points_of(recipe)
         for point in (points[0], points[-1]):
-            check_setting(sweep.recipe_of(recipe, point), kind)
+            task_of(sweep.recipe_of(recipe, point)).check()
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
             assert getattr(recipe.training, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:
@@ -395,7 +391,7 @@ def test_runs_start_from_those_that_the_papers_name(name, start):
     recipe = load(name)
     assert recipe.init_from == (start and load(start).output_dir)
     if recipe.kind in ("retrieval", "mining"):
-        assert [layer_protocol(recipe, depth)["layer"] for depth in (6, 12, 24)] == [3, 6, 12]
+        assert [reported_layer(recipe.layer, recipe.layers, depth)[0] for depth in (6, 12, 24)] == [3, 6, 12]
     if start:
         assert f"{start.rpartition('/')[2]}.yaml" in head(name)
 
@@ -431,10 +427,10 @@ def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypa
         german = tmp_path / "conll/de" / f"{split}.jsonl"
         german.parent.mkdir(exist_ok=True)
         german.write_text('{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": ["I-PER", "O", "I-LOC"]}\n')
-    data = tagging.read(load("ernie_m/conll", "hub_root=hub"))
+    data = task_of(load("ernie_m/conll", "hub_root=hub")).read()
     assert list(data.evaluation) == ["en", "nl", "es"] and list(data.dev) == ["en"]
     german = [f"{part}.1.languages=[nl, es, de]" for part in ("train", "evaluation")]
-    data = tagging.read(load("ernie_m/conll_supervised", "hub_root=hub", *german))
+    data = task_of(load("ernie_m/conll_supervised", "hub_root=hub", *german)).read()
     assert list(data.evaluation) == list(data.dev) == ["en", "nl", "es", "de"] and len(data.train) == 4
     assert all(rows["tags"][:] == [[1, 0, 5]] for rows in data.evaluation.values())
     assert data.label_names == labels.names
@@ -454,7 +450,7 @@ def test_parts_of_speech_are_selected_on_the_languages_that_have_development_row
             lines += [f"  - split: {split}", f"    path: udpos.{name}/{split}.parquet"]
     (folder / "README.md").write_text("\n".join(["---", "configs:", *lines, "---", ""]))
     here = ["evaluation.0.languages=[en, de]", "evaluation.1.languages=[th]", f"hub_root={tmp_path}"]
-    data = tagging.read(load("xlm_align/udpos", *here))
+    data = task_of(load("xlm_align/udpos", *here)).read()
     assert list(data.evaluation) == ["en", "de", "th"] and list(data.dev) == ["en", "de"]
     assert any("no development rows in th" in warning for warning in data.warnings)
-    assert list(tagging.read(load("xtreme/udpos", *here)).dev) == ["en"]
+    assert list(task_of(load("xtreme/udpos", *here)).read().dev) == ["en"]

@@ -26,7 +26,7 @@ from finetuning.checkpoints import last_complete_checkpoint, load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.tasks.kind import mean_cross_entropy
+from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from finetuning.recipe import Recipe
-from finetuning.results.report import build_results, label_tables, score_table, to_markdown, write_results
+from finetuning.results.protocol import LanguageProtocol
 from finetuning.results.table import load_results
-from finetuning.tasks.kind import by_label
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.by_language import by_label
+from finetuning.tasks.registry import report_of, task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.tasks.tagging.task import TaggingTask
+from tests.finetuning.tasks import encode
 from tests.finetuning.test_results import BASE, MODEL, record
 from zoo_core.recipes import load_recipe
 
@@ -44,14 +46,14 @@ def outcome_of(write, tokenizer, sentences, predicted, gold_of_training=None):
         f"evaluation=[{{path: {write('test', rows)}, languages: [fi], {columns}}}]",
     ]
     base = ["kind=tagging", "model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-    data = tagging.read(load_recipe(TaggingRecipe, None, [*base, *tables]))
-    data = tagging.encode(data, tokenizer, 60, "first")
+    data = task_of(load_recipe(TaggingRecipe, None, [*base, *tables])).read()
+    data = encode(TaggingRecipe(max_length=60, label_subword="first"), data, tokenizer)
     windows = data.evaluation["fi"]
     assert len(windows) == len(sentences)
     ids = np.full((len(windows), max(windows["length"][:])), -100)
     for row, (labels, tags) in enumerate(zip(windows["labels"][:], predicted, strict=True)):
         ids[row, np.flatnonzero(np.array(labels) != -100)] = [data.label_names.index(tag) for tag in tags]
-    return tagging.score(None, data, "evaluation", "fi", ids), data.protocol
+    return TaggingTask(None).score(data, "evaluation", "fi", ids), data.protocol
 
 
 def test_chunks_are_scored_by_their_type(write, sample_tokenizer):
@@ -95,7 +97,7 @@ def results():
     protocol = {"label_unit": "rows", "evaluated_split": "test", "labels": ["a", "b"], "fine_tuned_before": []}
     protocol |= {"training_data": [], "training_rows": 1, "evaluation_data": [], "max_length": 9}
     protocol |= {"selection": {"rule": "last", "data": None}}
-    return build_results(load_recipe(Recipe, None, BASE), MODEL, protocol, records, [])
+    return task_of(load_recipe(Recipe, None, BASE)).results(MODEL, LanguageProtocol.of(protocol), records, [])
 
 
 def test_they_are_a_table_beside_the_scores(results, tmp_path):
@@ -103,7 +105,7 @@ def test_they_are_a_table_beside_the_scores(results, tmp_path):
     assert {tuple(row) for row in results["label_scores"]} == {
         ("language", "label", "seed", "precision", "recall", "f1", "support")
     }
-    write_results(results, tmp_path)
+    report_of(results).write(tmp_path)
     assert load_results(tmp_path / "results.json") == results
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -116,11 +118,11 @@ def test_they_are_a_table_beside_the_scores(results, tmp_path):
 
 
 def test_the_page_shows_means_over_seeds_and_over_languages_that_have_the_label(results):
-    (columns, rows), (languages, by_language) = label_tables(results).values()
+    (columns, rows), (languages, by_language) = report_of(results).label_tables().values()
     assert columns == ["label", "precision", "recall", "f1", "rows"]
     assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
     assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
-    assert results.metrics == ["accuracy"] and "rows" not in score_table(results)[0]
+    assert results.metrics == ["accuracy"] and "rows" not in report_of(results).table()[0]
 
 
 @pytest.mark.parametrize(("labels", "languages"), [(3, 30), (30, 3), (30, 30)])
@@ -132,9 +134,9 @@ def test_the_longer_side_are_the_rows_and_what_is_wide_both_ways_is_left_to_the_
     ]
     results["scores"] = [{**results["scores"][0], "language": f"l{n}", "seed": 1} for n in range(languages)]
     results["seeds"] = [1]
-    tables = list(label_tables(results).values())
+    tables = list(report_of(results).label_tables().values())
     assert len(tables[0][1]) == labels
     assert [len(rows) for _, rows in tables[1:]] == ([30] if (labels, languages) != (30, 30) else [])
-    page = to_markdown(results, None)
+    page = report_of(results).to_markdown(None)
     assert "| \\|1 |" in page
     assert ("F1 by label and language is in results.csv." in page) == ((labels, languages) == (30, 30))

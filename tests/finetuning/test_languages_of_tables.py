@@ -7,6 +7,7 @@ import pytest
 from finetuning.data.rows import TableReader
 from finetuning.recipe import Recipe
 from finetuning.tasks.classification import task as classification
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
@@ -50,7 +51,7 @@ def read(hub_root, module, train, evaluation):
         f"train={json.dumps([{'path': 'owner/words', **train}])}",
         f"evaluation={json.dumps([{'path': 'owner/words', **evaluation}])}",
     ]
-    return module.read(load_recipe(recipe_class, None, [*base, f"kind={kind}", *tables]))
+    return task_of(load_recipe(recipe_class, None, [*base, f"kind={kind}", *tables])).read()
 
 
 TAGS = {"text_columns": ["tokens"], "label_column": "tags"}

@@ -10,9 +10,8 @@ from finetuning.data.table_checks import check_tables
 from finetuning.experiments.runs import train_in
 from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
-from finetuning.tasks.classification import task as classification
-from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
@@ -63,13 +62,13 @@ def test_tydiqa_is_told_apart_by_the_ids(tmp_path):
     lines += [line for split in parts for line in (f"  - split: {split}", f"    path: tydiqa/{split}.parquet")]
     (folder.parent / "README.md").write_text("\n".join([*lines, "---", ""]))
     recipe = read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[en, fi, id]")
-    data = question_answering.read(recipe)
+    data = task_of(recipe).read()
     assert len(data.train) == len(rows("english"))
     assert {name: len(part) for name, part in data.evaluation.items()} == {
         "en": len(rows("english")), "fi": len(rows("finnish")), "id": len(rows("indonesian")),
     }  # fmt: skip
     with pytest.raises(ValueError, match="no row with 'korean-\\*' in column id"):
-        question_answering.read(read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[ko]"))
+        task_of(read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[ko]")).read()
 
 
 def test_amazon_is_read_from_the_files_that_its_head_names(tmp_path, monkeypatch):
@@ -85,13 +84,13 @@ def test_amazon_is_read_from_the_files_that_its_head_names(tmp_path, monkeypatch
     recipe = read("amazon", "evaluation.0.languages=[en, de]", "source_language=de")
     train_in(recipe, "de")
     check_tables(recipe)
-    data = classification.read(recipe)
+    data = task_of(recipe).read()
     assert data.label_names == ["negative", "positive"] and len(data.train) == 3
-    assert data.protocol["training_data"][0]["path"] == "amazon_reviews/de"
+    assert data.protocol.training_data[0]["path"] == "amazon_reviews/de"
     assert {name: len(rows) for name, rows in data.evaluation.items()} == {"en": 3, "de": 3}
     domain = [f"{part}.0.where.domain=books" for part in ("train", "evaluation")]
     recipe = read("amazon_supervised", *domain, "train.0.languages=[en]", "evaluation.0.languages=[en]")
-    data = classification.read(recipe)
+    data = task_of(recipe).read()
     assert len(data.train) == len(data.evaluation["en"]) == 2
 
 

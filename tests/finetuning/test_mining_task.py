@@ -16,6 +16,7 @@ from finetuning.tasks.mining import task as mining
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.mining.task import Pool, chance_level, divide
+from finetuning.tasks.registry import task_of
 from tests.finetuning.feature_recipes import DEV, mining_of, sentence, write_pools
 from zoo_core.recipes import load_recipe
 
@@ -132,7 +133,7 @@ def test_pools_and_gold_of_csv_are_those_of_parquet(pools, tiny_model, tmp_path)
     for side, table in part.items():
         Dataset.from_parquet(table["path"]).to_csv(tables[side]["path"])
     recipes = (load_recipe(MiningRecipe, None, [*base, mining_of(each)]) for each in (part, tables))
-    found = [mining.read(recipe).pools["xx-en"] for recipe in recipes]
+    found = [task_of(recipe).read().pairs["xx-en"].pool for recipe in recipes]
     assert found[0] == found[1] and len(found[0].gold) == 13
 
 
@@ -220,7 +221,7 @@ def test_pools_that_cannot_be_mined_are_refused(pools, write):
     ):
         recipe = load_recipe(MiningRecipe, None, ["model=m", "output_dir=o", "task=t", mining_of({**table, **changes})])
         with pytest.raises(ValueError, match=named):
-            mining.read(recipe)
+            task_of(recipe).read()
 
 
 def test_the_sample_recipe_runs(tiny_model, tmp_path, sample_corpus_dir):

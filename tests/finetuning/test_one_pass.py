@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,12 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from finetuning.checkpoints import describe_model
-from finetuning.data.task_tables import TaskData
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
-from finetuning.trainer import FineTuningTrainer, MergedLanguages, join, load_model, task_arguments
+from finetuning.trainer import MergedLanguages, join
+from tests.finetuning.tasks import task_with
 from zoo_core.recipes import load_recipe
 
 LANGUAGES = ["en", "de", "zh"]
@@ -69,26 +68,17 @@ def words(topics, sample_corpus_dir, tmp_path):
     ]
 
 
-KINDS = {
-    "words": (tagging, TaggingRecipe),
-    "questions": (question_answering, QuestionAnsweringRecipe),
-}
+KINDS = {"words": TaggingRecipe, "questions": QuestionAnsweringRecipe}
 
 
-def data_and_model(overrides, module, recipe_class, folder):
-    """The encoded data of a recipe, and a function that makes a trainer of some data, of the same random model."""
+def task_and_data(overrides, recipe_class, folder):
+    """The task of a recipe, its data, and a function that makes a trainer of some data, of the same random model."""
     recipe = load_recipe(recipe_class, None, [*overrides, "evaluation_batch_size=7"])
     path, _, tokenizer, _ = describe_model(recipe.model)
-    kind = module.KIND
-    data = kind.encode(kind.read(recipe), tokenizer, recipe)
-    model = load_model(kind, data, path, 3, [])
-
-    def make(some):
-        arguments = task_arguments(recipe, kind, 3, folder)
-        common = dict(args=arguments, data_collator=kind.collator(tokenizer), processing_class=tokenizer)
-        return FineTuningTrainer(model=model, kind=kind, recipe=recipe, data=some, **common)
-
-    return data, make
+    task = task_with(recipe, tokenizer)
+    data = task.encode(task.read())
+    model = task.load_model(path, 3, data)
+    return task, data, lambda some: task.trainer(model, some, task.arguments(3, folder))
 
 
 def scores_of(trainer):
@@ -97,18 +87,18 @@ def scores_of(trainer):
 
 @pytest.mark.parametrize("fixture", KINDS)
 def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, request, tmp_path):
-    data, make = data_and_model(request.getfixturevalue(fixture), *KINDS[fixture], tmp_path)
-    data = TaskData(data.label_names, data.train, data.evaluation, data.evaluation, data.protocol, [])
+    task, data, make = task_and_data(request.getfixturevalue(fixture), KINDS[fixture], tmp_path)
+    data = replace(data, dev=data.evaluation)
     trainer = make(data)
     passes = []
     trainer.model.register_forward_pre_hook(lambda *_: passes.append(None))
     together, dev = scores_of(trainer), trainer.evaluate()
     rows = sum(len(rows) for rows in data.evaluation.values())
     assert len(passes) == 2 * -(-rows // 7)  # no batch is cut short where a language ends
-    main_score = trainer.kind.score_name
+    main_score = task.recipe.main_score
     assert dev["eval_selection"] == pytest.approx(np.mean([together[name][main_score] for name in LANGUAGES]))
     for language, rows in data.evaluation.items():
-        single = TaskData(data.label_names, data.train, data.dev, {language: rows}, data.protocol, [])
+        single = replace(data, evaluation={language: rows})
         assert scores_of(make(single)) == {language: together[language]}
         assert {name: dev[f"eval_{language}_{name}"] for name in together[language]} == together[language]
 

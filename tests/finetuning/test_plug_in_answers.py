@@ -1,7 +1,8 @@
 """Plug-in question answering: windows beside those of the translation, whose answers count once."""
 
-from finetuning.tasks.question_answering import task as question_answering
+from finetuning.tasks.registry import task_of
 from tests.finetuning.plug_in_kinds import KINDS, questions
+from tests.finetuning.tasks import encode
 
 KIND = KINDS["question_answering"]
 
@@ -15,7 +16,7 @@ def test_a_translation_without_its_answer_is_counted(write):
 def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_once(write, sample_tokenizer):
     rows = questions(8)
     recipe = KIND.load(write("train", rows), write("test", rows))
-    encoded = question_answering.encode(question_answering.read(recipe), sample_tokenizer, recipe)
+    encoded = encode(recipe, task_of(recipe).read(), sample_tokenizer)
 
     def alone(suffix):
         """The windows of the columns of a side, read as a text of its own."""
@@ -26,7 +27,7 @@ def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_on
         )
         paths = write(f"train{suffix}2", swapped), write(f"test{suffix}2", swapped)
         own = [KIND.table(path, True, **fields) for path, fields in zip(paths, names, strict=True)]
-        return question_answering.encode(KIND.read(*own), sample_tokenizer, recipe).evaluation["de"].to_list()
+        return encode(recipe, KIND.read(*own), sample_tokenizer).evaluation["de"].to_list()
 
     x, y = alone(""), alone("_en")
     found = encoded.evaluation["de"].to_list()
@@ -50,4 +51,4 @@ def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_on
             else:
                 assert positions == other["labels"]
     assert unread and any(len([w for w in y if w["row"] == row]) > 1 for row in range(8))
-    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}
+    assert encoded.protocol.cut_translations["evaluation"] == {"de": unread}

@@ -18,9 +18,10 @@ from transformers import AutoTokenizer, DataCollatorWithPadding
 from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.tasks.classification import task as classification
-from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, check_setting, join, load_model, task_arguments
+from finetuning.tasks.registry import task_of
+from finetuning.trainer import TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
+from tests.finetuning.tasks import encode, task_with
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
@@ -31,7 +32,7 @@ BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learnin
 def read(train, evaluation, *overrides):
     """Reads the tables given as lists of dictionaries of fields; JSON is YAML."""
     tables = [f"train={json.dumps(train)}", f"evaluation={json.dumps(evaluation)}"]
-    return classification.read(load_recipe(Recipe, None, [*BASE, *tables, *overrides]))
+    return task_of(load_recipe(Recipe, None, [*BASE, *tables, *overrides])).read()
 
 
 # --- translate-train-all, plug-out ---
@@ -46,8 +47,8 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
     test = [{"path": write("test", texts()), "languages": ["de"]}]
     data = read([gold, one_each, mixed], test, *ALL)
     assert len(data.train) == 20 and "gold 0" in data.train["text"][:] and "fr 3" in data.train["text"][:]
-    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
-    assert data.protocol["plug_in"] is False and data.protocol["translations"] == "Anna"
+    assert [table["languages"] for table in data.protocol.training_data] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
+    assert data.protocol.plug_in is False and data.protocol.translations == "Anna"
     data = read([{**mixed, "languages": ["sw"]}], test, *ALL)
     assert len(data.train) == 4
     with pytest.raises(ValueError, match="train.en.parquet does not exist"):
@@ -108,8 +109,8 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
         "labels": 1,
         "row": 1,
     }
-    assert data.protocol["plug_in"] is True and data.warnings == []
-    encoded = classification.encode(data, sample_tokenizer, max_length=12)
+    assert data.protocol.plug_in is True and data.warnings == []
+    encoded = encode(Recipe(max_length=12), data, sample_tokenizer)
     row = encoded.train[1]
     alone = sample_tokenizer("en text 1", "en hypothesis 1", truncation=True, max_length=12)
     assert row["translation_input_ids"] == alone["input_ids"]
@@ -117,8 +118,8 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
     assert row["labels"] == row["translation_labels"] == 1
     # an evaluated translation has no label: only x is scored
     assert set(encoded.evaluation["de"].column_names) == set(encoded.train.column_names) - {"translation_labels"}
-    long = classification.encode(data, sample_tokenizer, max_length=len(row["input_ids"]))
-    assert long.protocol["cut_texts"]["train"]["all"] == sum(
+    long = encode(Recipe(max_length=len(row["input_ids"])), data, sample_tokenizer)
+    assert long.protocol.cut_texts["train"]["all"] == sum(
         len(sample_tokenizer(*sides)["input_ids"]) > len(row["input_ids"])
         for text in data.train
         for sides in ((text["text"], text["pair"]), (text["translation_text"], text["translation_pair"]))
@@ -140,7 +141,7 @@ def test_joined_translations_are_those_of_columns(kind, write):
     found, expected = of.read(joined(path, True), joined(test, False)), of.read(path, test)
     assert found.train.to_list() == expected.train.to_list()
     assert found.evaluation["de"].to_list() == expected.evaluation["de"].to_list()
-    assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
+    assert found.protocol.training_data[0]["translations"]["join_on"] == "id"
 
 
 def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
@@ -156,7 +157,7 @@ def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
     assert data.train["translation_text"][:] == [f"en train {i}" for i in range(4)]
     assert data.dev["de"]["translation_text"][:] == [f"en validation {i}" for i in range(2)]
     assert data.evaluation["de"]["translation_text"][:] == [f"en test {i}" for i in range(3)]
-    (entry,) = data.protocol["evaluation_data"]
+    (entry,) = data.protocol.evaluation_data
     assert entry["translations"]["path"] == str(folder / "en") and entry["translations"]["split"] == "test"
     assert entry["translations"]["fingerprint"].startswith("sha256:") and entry["translations"]["join_on"] == "id"
     # a slice of the texts meets the whole of the translations; a file holds those of every split
@@ -233,7 +234,7 @@ def labeled(*names):
 def test_settings_that_contradict_each_other_are_refused(overrides, named):
     recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", *overrides])
     with pytest.raises(ValueError, match=named):
-        check_setting(recipe, classification.KIND)
+        task_of(recipe).check()
 
 
 # --- runs ---
@@ -299,13 +300,13 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_run):
-    out, task = plug_in_run(kind), KINDS[kind].task.KIND
+    out = plug_in_run(kind)
     folder = out / "seed-1" / "model"
+    recipe = load_recipe(KINDS[kind].recipe, str(out / "recipe.yaml"), [])
+    task = task_with(recipe, AutoTokenizer.from_pretrained(folder, trust_remote_code=True))
     model = task.auto_class.from_pretrained(folder, trust_remote_code=True).eval()
     assert model.config.plug_in and model.config.fine_tuned_on[0].endswith("(translate_train_all, plug-in)")
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    recipe = load_recipe(KINDS[kind].recipe, str(out / "recipe.yaml"), [])
-    data = task.encode(task.read(recipe), tokenizer, recipe)
+    data = task.encode(task.read())
 
     def logits_of(row, other):
         """Of a row alone, beside the translation of another one."""
@@ -319,13 +320,13 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
         rows = rows.to_list()
         found = [logits_of(row, row) for row in rows]
         batches = [tuple(values.numpy() for values in logits) for logits in found]
-        if task.predictions:
-            kept = [task.predictions(torch.tensor(logits[0]), None) for logits in batches]
+        if task.kept:
+            kept = [task.kept(torch.tensor(logits[0]), None) for logits in batches]
             batches = [ids.numpy() if torch.is_tensor(ids) else tuple(part.numpy() for part in ids) for ids in kept]
             ids = [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
             assert len(np.unique(np.concatenate(ids, axis=None))) > 1
         predictions = join(batches, np.arange(len(rows)))
-        outcome = task.score(recipe, data, "evaluation", language, predictions)
+        outcome = task.score(data, "evaluation", language, predictions)
         assert outcome.scores == pytest.approx(scores[language])
         assert [record["row"] for record in outcome.records()] == data.as_read[language]["row"][:]
         elsewhere = logits_of(
@@ -343,7 +344,8 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_run, topics, tm
     assert config["plug_in"] is False
     assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
     assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    model = load_model(classification.KIND, labeled("a", "b"), str(plain), 1, [], plug_in=True)
+    recipe = load_recipe(Recipe, None, [*BASE, *PLUG_IN])
+    model = task_of(recipe).load_model(str(plain), 1, labeled("a", "b"))
     assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
 
 
@@ -351,12 +353,12 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_run, topics, tm
 def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
     kind, plug_in_veco, write, sample_tokenizer, tmp_path
 ):
-    of, task = KINDS[kind], KINDS[kind].task.KIND
+    of = KINDS[kind]
     recipe = of.load(write("train", of.rows(9)), write("test", of.rows(9)))
-    data = task.encode(task.read(recipe), sample_tokenizer, recipe)
-    model = load_model(task, data, str(plug_in_veco), 1, [], plug_in=True).eval()
-    arguments = task_arguments(recipe, task, 1, tmp_path / "trainer")
-    trainer = FineTuningTrainer(model=model, args=arguments, kind=task, recipe=recipe, data=data)
+    task = task_with(recipe, sample_tokenizer)
+    data = task.encode(task.read())
+    model = task.load_model(str(plug_in_veco), 1, data).eval()
+    trainer = task.trainer(model, data, task.arguments(1, tmp_path / "trainer"))
     fields = [*inspect.signature(model.forward).parameters, *task.label_fields]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
     whole = collate(data.train.to_list())

@@ -3,8 +3,9 @@
 import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.tagging.recipe import TaggingRecipe
 from tests.finetuning.plug_in_kinds import KINDS, sentences
+from tests.finetuning.tasks import encode
 from zoo_core.faults import listed_faults
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -59,7 +60,7 @@ def test_a_label_of_the_translations_alone_is_one_of_the_labels(write):
 def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once(write, sample_tokenizer):
     rows = sentences(12)
     data = KIND.read(write("train", rows), write("test", rows))
-    encoded = tagging.encode(data, sample_tokenizer, 32, "first")
+    encoded = encode(TaggingRecipe(max_length=32, label_subword="first"), data, sample_tokenizer)
     assert "translation_labels" not in encoded.evaluation["de"].column_names
     split = [number for number in range(12) if encoded.train["sentence"][:].count(number) > 1]
     cut = 0
@@ -80,6 +81,6 @@ def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once
             assert window["length"] == len(window["input_ids"]) + len(kept)
             assert len(window["input_ids"]) <= 32
     assert split == [0, 4, 8] and cut == 4
-    assert encoded.protocol["cut_translations"]["train"] == {"all": 4}
-    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": 4}
-    assert encoded.protocol["split_texts"]["train"] == {"all": 3}
+    assert encoded.protocol.cut_translations["train"] == {"all": 4}
+    assert encoded.protocol.cut_translations["evaluation"] == {"de": 4}
+    assert encoded.protocol.split_texts["train"] == {"all": 3}

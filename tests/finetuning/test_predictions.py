@@ -11,10 +11,10 @@ from finetuning import seeds
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import finish_seed
-from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.tagging import task as tagging
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
@@ -72,7 +72,7 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
     ]
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", "max_length=12"]
     recipe = load_recipe(TaggingRecipe, None, ["kind=tagging", *base, *tables])
-    data = tagging.encode(tagging.read(recipe), sample_tokenizer, 12, "first")
+    data = encode(TaggingRecipe(max_length=12, label_subword="first"), task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["es"]
     assert len(windows) > 3
     outside = data.label_names.index("O")
@@ -80,7 +80,7 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
     width = max(map(len, labels))
     predictions = np.array([[*tags, *[outside] * (width - len(tags))] for tags in labels])
     predictions[0] = outside  # the first sentence's person is missed
-    found = list(tagging.score(recipe, data, "evaluation", "es", predictions).records())
+    found = list(task_of(recipe).score(data, "evaluation", "es", predictions).records())
     assert [(row["row"], row["words"]) for row in found] == [(n, sentences[n][0]) for n in (0, 2, 4)]
     assert [row["gold"] for row in found] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
@@ -98,7 +98,7 @@ def test_sentences_of_a_language_have_the_numbers_of_the_whole_table(write):
     ]
     base = ["kind=tagging", "model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
     recipe = load_recipe(TaggingRecipe, None, [*base, "setting=supervised", "source_language=es", *tables])
-    found = tagging.read(recipe).evaluation
+    found = task_of(recipe).read().evaluation
     assert {language: dataset["row"][:] for language, dataset in found.items()} == {"pt": [1, 7], "es": [4, 10]}
     assert found["es"]["words"][:] == [["word4", "x"], ["word10", "x"]]
 
@@ -123,12 +123,12 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
             f"evaluation=[{{path: {write('test', rows)}, languages: [en], {columns}}}]",
         ],
     )
-    data = question_answering.encode(question_answering.read(recipe), sample_tokenizer, recipe)
+    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["en"]
     logits = np.zeros((2, len(windows), max(windows["length"][:])), dtype=np.float32)
     for window, places in enumerate(windows["labels"][:]):
         logits[[0, 1], window, places] = 9
-    found = list(question_answering.score(recipe, data, "evaluation", "en", tuple(logits)).records())
+    found = list(task_of(recipe).score(data, "evaluation", "en", tuple(logits)).records())
     assert [(row["row"], row["question"], row["gold"]) for row in found] == [
         (0, "which 0 ?", ["ten"]), (1, "which 1 ?", ["river"])
     ]  # fmt: skip

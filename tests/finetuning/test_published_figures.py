@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from finetuning.recipe import Recipe
+from finetuning.results.protocol import Protocol
 from finetuning.results.published_rows import column_title, complete_published
-from finetuning.results.report import published_figures, published_notes, score_table
+from finetuning.results.report import published_figures, published_notes
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.registry import report_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
@@ -155,8 +157,8 @@ def test_a_row_of_bucc_says_how_its_vectors_were_pooled(row, pooling):
     (found,) = completed(MiningRecipe, *given, published=[place], task="bucc")
     assert found.pooling == pooling
     item = {**place, "pooling": pooling}
-    assert column_title(item, {"pooling": pooling}) == f"veco, Table 11, {row}"
-    marked = column_title(item, {"pooling": "mean", "differs": ["gold pairs only"]})
+    assert column_title(item, Protocol(pooling=pooling)) == f"veco, Table 11, {row}"
+    marked = column_title(item, Protocol(pooling="mean", differs=["gold pairs only"]))
     assert marked == f"veco, Table 11, {row} [≠ gold pairs only, pooling {pooling.replace('_', ' ')}]"
 
 
@@ -176,7 +178,7 @@ def test_retrieval_shows_published_accuracy_beside_the_direction_it_is_of(tiny_m
         ["kind=retrieval", "task=tatoeba", f"model={tiny_model}", f"output_dir={out}", "layers=[1]", "layer=1", *given]
     )
     results = read_results(out)
-    columns, rows = score_table(results)
+    columns, rows = report_of(results).table()
     title = "target -> source: Another, T,"
     assert columns[-2:] == [f"{title} as ours", f"{title} R [≠ pooling mean with special tokens]"], (
         "the comparable first"

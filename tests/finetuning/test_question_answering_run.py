@@ -9,8 +9,9 @@ import pytest
 
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
-from finetuning.tasks.question_answering.task import place, read
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.question_answering.task import place
+from finetuning.tasks.registry import task_of
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "ernie_m"
@@ -123,8 +124,8 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     german = f"{{path: {tmp_path}/translated.jsonl, languages: [de], {TABLE}}}"
     train = f"train=[{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}, {german}]"
     setting = ["setting=translate_train_all", "translations_from=ours"]
-    data = read(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting]))
-    assert len(data.train) == data.protocol["training_rows"] == 5 and data.protocol["left_out_rows"] == {"de": 1}
+    data = task_of(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting])).read()
+    assert len(data.train) == data.protocol.training_rows == 5 and data.protocol.left_out_rows == {"de": 1}
     warnings = "\n".join(data.warnings)
     assert "1 training rows were left out: their answer is not in their context" in warnings
     assert "language de: 1 of 3 rows have an answer that does not stand where answer_start says" in warnings
@@ -160,8 +161,8 @@ def read_rows(tmp_path, *rows, language="en", more=(), **table):
         *more,
     ]
     recipe = load_recipe(QuestionAnsweringRecipe, None, recipe)
-    check_recipe(recipe)
-    return read(recipe)
+    recipe.check()
+    return task_of(recipe).read()
 
 
 def test_rows_have_the_characters_of_their_answers_without_white_space_around_them(tmp_path):

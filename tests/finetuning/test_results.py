@@ -7,8 +7,9 @@ import evaluate
 import pytest
 
 from finetuning.recipe import Recipe
-from finetuning.results.report import build_results, score_table, to_markdown, write_results
+from finetuning.results.protocol import LanguageProtocol
 from finetuning.results.table import load_results
+from finetuning.tasks.registry import report_of, task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
@@ -53,7 +54,7 @@ def results(*overrides, records=None, rows=ROWS, fine_tuned_before=()):
         "cut_texts": {"train": {"all": 3}, "dev": {}, "evaluation": dict.fromkeys(languages, 1)},
         "fine_tuned_before": list(fine_tuned_before),
     }
-    return build_results(recipe, MODEL, protocol, records, ["a warning of the data"])
+    return task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), records, ["a warning of the data"])
 
 
 def test_means_deviations_average_and_gap():
@@ -72,8 +73,8 @@ def test_means_deviations_average_and_gap():
 def test_one_seed_has_no_deviation():
     found = results("seeds=[1]", records=[record(1, en=80.0, de=70.0)])
     assert found.average["sd"] is None
-    assert score_table(found)[0] == ["language", "accuracy"]
-    assert "| de | 70.0 |" in to_markdown(found, None)
+    assert report_of(found).table()[0] == ["language", "accuracy"]
+    assert "| de | 70.0 |" in report_of(found).to_markdown(None)
 
 
 def test_seeds_at_chance_are_named():
@@ -89,7 +90,7 @@ def test_always_giving_the_commonest_label_is_chance_too():
     recipe = load_recipe(Recipe, None, BASE)
     found = results()
     protocol = {**found["protocol"], "majority_share": {"en": 0.57}, "evaluated_rows": {"en": 4927}}
-    again = build_results(recipe, MODEL, protocol, [record(1, en=57.1)], [])
+    again = task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), [record(1, en=57.1)], [])
     assert any("en 57.1 (guessing: 57.0)" in line for line in again["warnings"])
 
 
@@ -121,7 +122,7 @@ def test_published_figures_stand_beside_ours_and_their_average_only_over_the_sam
     found = results(published)
     assert found["published"][0]["figures"] == {"accuracy": {"en": 83.0, "de": 70.5, "sw": 58.0}}
     assert found["published"][0]["average"] == {"accuracy": 70.5}
-    columns, rows = score_table(found)
+    columns, rows = report_of(found).table()
     assert columns == ["language", "accuracy", "seed 1", "seed 2", "VECO, Table 9, large"]
     assert rows[1] == ["de", "72.0 ± 2.8", "70.0", "74.0", "70.5"]
     assert all(len(row) == len(columns) for row in rows)
@@ -142,8 +143,8 @@ def test_further_scores_have_columns_rows_and_published_figures():
     recipe = load_recipe(TaggingRecipe, None, [*BASE, "seeds=[1]", "kind=tagging", published])
     protocol = {name: value for name, value in results()["protocol"].items() if name != "majority_share"}
     protocol |= {"split_texts": {"train": {"all": 2}, "dev": {}, "evaluation": {"en": 1}}, "facts": ["a fact"]}
-    found = build_results(recipe, MODEL, protocol, records, [])
-    columns, rows = score_table(found)
+    found = task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), records, [])
+    columns, rows = report_of(found).table()
     assert columns == ["language", "f1", "token_accuracy", "P, T, R", "token_accuracy: P, T, R"]
     assert rows[:3] == [
         ["en", "80.0", "95.0", "81.0", "96.0"],
@@ -157,37 +158,19 @@ def test_further_scores_have_columns_rows_and_published_figures():
         ("token_accuracy", "de", 85.0),
     ]
     assert found["warnings"] == ["seed 1: f1 is 0 in de"]
-    page = to_markdown(found, None)
+    page = report_of(found).to_markdown(None)
     assert "texts cut, 3 split)" in page and "- a fact" in page
 
 
-def test_format_1_is_read_as_the_table(tmp_path):
-    """Version 0.1.0 wrote summaries by language, metric and layer."""
-    found = results("published={paper: P, table: T, row: R, average: 70, languages: {en: 80, de: 70, sw: 60}}")
-    kept = {name: value for name, value in found.items() if name not in ("format", "scores", "published")}
-    published = {"paper": "P", "table": "T", "row": "R", "further": {}, "average_over": ["en", "de", "sw"]}
-    figures = {"languages": {"en": 80.0, "de": 70.0, "sw": 60.0}, "average": 70.0}
-    old = {
-        "format": 1, **kept, "languages": found.languages, "metrics": {"accuracy": found.languages},
-        "average": found.average, "transfer_gap": found.transfer_gap, "published": {**published, **figures},
-    }  # fmt: skip
-    write_json(tmp_path / "results.json", old)
-    again = load_results(tmp_path / "results.json")
-    assert score_table(again) == score_table(found) and again.transfer == found.transfer
-    pair = {"aer": {"scores": [20.0]}, "f1": {"scores": [75.0]}}
-    layers = {"ot": {str(layer): {"en-de": pair} for layer in (0, 8)}}
-    protocol = {**found["protocol"], "method": "ot", "layer": 8, "metric": {"name": "aer"}}
-    write_json(tmp_path / "results.json", {**old, "seeds": [1], "layers": layers, "protocol": protocol})
-    again = load_results(tmp_path / "results.json")
-    assert again.layers == [0, 8] and again.metrics == ["aer", "f1"] and again.of("en-de", "f1", layer=0)["mean"] == 75
-    write_json(tmp_path / "results.json", {**old, "format": 3})
+def test_an_unknown_format_is_refused(tmp_path):
+    write_json(tmp_path / "results.json", {**results(), "format": 3})
     with pytest.raises(ValueError, match="format 3"):
         load_results(tmp_path / "results.json")
 
 
 def test_every_figure_of_the_page_is_in_the_json(tmp_path, drawn):
     found = results()
-    write_results(found, tmp_path)
+    report_of(found).write(tmp_path)
     assert load_results(tmp_path / "results.json") == found
     figures = [entry[key] for entry in [*found.languages.values(), found.average] for key in ("mean", "sd")]
     figures += [score for entry in [*found.languages.values(), found.average] for score in entry["scores"]]

@@ -15,13 +15,12 @@ from finetuning.results.plots import plot_lines
 from finetuning.results.table import Results, read_results
 from finetuning.run import main
 from finetuning.tasks.features.results import curves
-from finetuning.tasks.retrieval import results as retrieval_results
+from finetuning.tasks.registry import report_of
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
 from finetuning.tasks.retrieval.task import Side
-from finetuning.tasks.tagging.recipe import TaggingRecipe
 from tests.finetuning.feature_recipes import pairs_of
-from zoo_core.recipes import load_recipe, recipe_of_run, save_recipe
+from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 LANGUAGES = {"source_language": "a", "target_language": "b"}
@@ -195,21 +194,5 @@ def test_many_pairs_are_rows_and_the_average_alone_is_drawn_by_name(feature_run,
 def test_of_a_single_layer_bars_are_drawn(feature_run, tmp_path):
     results = read_results(feature_run("retrieval")[0])
     rows = [row for row in results["scores"] if row["layer"] == 1]
-    assert retrieval_results.plot(Results({**results, "scores": rows}), tmp_path) == "scores.png"
+    assert report_of(Results({**results, "scores": rows})).plot(tmp_path) == "scores.png"
     assert [path.name for path in tmp_path.iterdir()] == ["scores.png"]
-
-
-def test_a_run_from_before_is_read_as_it_was(tmp_path):
-    """Fields that were renamed or added keep the meaning that the run had."""
-    path = tmp_path / "recipe.yaml"
-
-    def before(recipe_class, name, field, line):
-        save_recipe(load_recipe(recipe_class, str(RECIPES / name), ["model=x"]), path)
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(line if old.startswith(f"{field}:") else old for old in lines), encoding="utf-8")
-        return recipe_of_run(path, recipe_class)[field]
-
-    for counts, pooling in (("true", "mean_with_special_tokens"), ("false", "mean")):
-        line = f"special_tokens: {counts}\n"
-        assert before(RetrievalRecipe, "xtreme/tatoeba.yaml", "pooling", line) == pooling
-    assert before(TaggingRecipe, "controlled_panx.yaml", "label_subword", "") == "first"

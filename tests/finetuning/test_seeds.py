@@ -14,8 +14,7 @@ from finetuning.checkpoints import trainer_checkpoints
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.seeds import check_hardware, finite
-from finetuning.tasks.classification.task import KIND
-from finetuning.trainer import task_arguments
+from finetuning.tasks.registry import task_of
 from zoo_core.recipes import load_recipe
 
 KINDS = ["topics", "captions"]  # the fixtures with a recipe of each kind
@@ -105,7 +104,7 @@ def test_fp16_is_refused_on_a_cpu_before_anything_is_written(topics, tmp_path, r
 
 def test_arithmetic_is_the_recipes_and_not_that_of_accelerate_config(topics, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    arguments = task_arguments(load_recipe(Recipe, None, topics), KIND, 1, tmp_path)
+    arguments = task_of(load_recipe(Recipe, None, topics)).arguments(1, tmp_path)
     assert arguments.mixed_precision == "no"
 
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from finetuning import checkpoints, trainer
+from finetuning import checkpoints
 from finetuning.align import command as align
 from finetuning.checkpoints import load_pretrained, without_padding
-from finetuning.tasks.classification import task as classification
+from finetuning.recipe import Recipe
+from finetuning.tasks import by_language
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
@@ -24,7 +26,7 @@ def padded(monkeypatch):
 
     def pad():
         passed = []
-        for module in (checkpoints, trainer, translation_model):
+        for module in (checkpoints, by_language, translation_model):
             monkeypatch.setattr(module, "without_padding", lambda model: (passed.append(model), model)[1])
         return passed
 
@@ -32,8 +34,8 @@ def padded(monkeypatch):
 
 
 def test_models_that_are_trained_are_told_not_to(captions, plug_in_veco):
-    data = SimpleNamespace(label_names=["a", "b"], protocol={})
-    assert trainer.load_model(classification.KIND, data, str(plug_in_veco), 1, []).skip_padding
+    data = SimpleNamespace(label_names=["a", "b"])
+    assert task_of(Recipe()).load_model(str(plug_in_veco), 1, data).skip_padding
     config = AutoConfig.from_pretrained(plug_in_veco, trust_remote_code=True)
     recipe = load_recipe(TranslationRecipe, None, captions)
     assert translation_model.build_model(recipe, str(plug_in_veco), config, 1).skip_padding

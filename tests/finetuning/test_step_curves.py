@@ -44,13 +44,13 @@ def recipe(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The output folders of the runs that were really executed."""
-    run, folders = finetuning.running.run_by_language, []
+    run, folders = finetuning.running.run, []
 
-    def counted(recipe, resume, command):
-        folders.append(recipe.output_dir.rsplit("/", 2)[-2:])
-        return run(recipe, resume, command)
+    def counted(task, resume, command):
+        folders.append(task.recipe.output_dir.rsplit("/", 2)[-2:])
+        return run(task, resume, command)
 
-    monkeypatch.setattr(finetuning.running, "run_by_language", counted)
+    monkeypatch.setattr(finetuning.running, "run", counted)
     return folders
 
 

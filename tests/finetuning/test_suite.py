@@ -11,7 +11,7 @@ from finetuning.experiments.suite import read_recipes
 from finetuning.experiments.suite_recipe import SUITES, load_suite
 from finetuning.results.table import load_results
 from finetuning.run import main
-from finetuning.tasks.features.models import layer_protocol
+from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.registry import KINDS
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
@@ -301,7 +301,7 @@ def test_ernie_ms_suites_are_of_one_size_each(name, size, depth, layer):
     decays = {task: recipe.training.layerwise_decay for task, recipe in recipes.items() if task != "tatoeba"}
     of_two = {"base": 0.8, "large": 0.9}[size]
     assert decays == {"xnli": 0.8, "conll": 0.8, "mlqa": of_two, "pawsx": of_two}
-    assert layer_protocol(recipes["tatoeba"], depth)["layer"] == layer
+    assert reported_layer(recipes["tatoeba"].layer, [], depth)[0] == layer
     for recipe in recipes.values():
         for item in recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published]):
             assert (" large" in item.row) == (size == "large")

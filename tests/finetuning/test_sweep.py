@@ -11,6 +11,7 @@ import pytest
 from finetuning.checkpoints import describe_start
 from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
+from finetuning.results.protocol import Protocol, Selection
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.run_folder import RunFolder
@@ -33,7 +34,8 @@ def read_json(path):
 def scored(dev, calls):
     """Stands for the runner of a kind: the development score of a point by the name of its folder."""
 
-    def execute(recipe, resume, command, evaluate=True):
+    def execute(task, resume, command, evaluate=True):
+        recipe = task.recipe
         name = recipe.output_dir.rpartition("/")[2]
         calls.append((name, evaluate, recipe.seeds, recipe.training.learning_rate, recipe.training.batch_size, resume))
         if evaluate:
@@ -126,20 +128,20 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
 
 def test_results_of_runs_with_the_chosen_values_say_so(recipe, tmp_path):
     model = describe_start(recipe)[-1]
-    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": None}}
-    assert sweep.sweep_facts(recipe, model, protocol) == {}
+    protocol = Protocol(training_data=[], evaluation_data=[], selection=Selection(data=None))
+    assert sweep.sweep_facts(recipe, model, protocol) is None
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
     best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
     best.seeds = [7]  # the values are chosen whatever the seed
-    assert sweep.sweep_facts(best, model, protocol)["sweep"]["score"] == 4.0
-    assert sweep.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) == {}
+    assert sweep.sweep_facts(best, model, protocol)["score"] == 4.0
+    assert sweep.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) is None
     point = tmp_path / "out" / "sweep" / NAMES[3]
     point.mkdir(parents=True)
     (point / "run.json").write_text(json.dumps({"data": {"training_data": [{"rows": 5}]}}))
     with pytest.raises(ValueError, match="data have changed"):
         sweep.sweep_facts(best, model, protocol)
     save_recipe(dataclasses.replace(best, selection="mean_dev", save_models=False), point / "recipe.yaml")
-    assert sweep.sweep_facts(best, model, protocol) == {}, "of another recipe"
+    assert sweep.sweep_facts(best, model, protocol) is None, "of another recipe"
     best.training.learning_rate = 1e-4
     assert sweep.sweep_facts(best, model, protocol) == {}
 
@@ -168,16 +170,18 @@ def test_points_with_other_data_are_not_compared(topics, sample_corpus_dir, tmp_
 
 
 def test_development_rows_of_a_resumed_run_have_to_be_the_same(recipe, tmp_path):
-    protocol = {"training_data": [], "evaluation_data": [], "selection": {"data": [{"rows": 5}]}}
-    model = describe_start(recipe)[-1]
-    RunFolder(recipe, model, False).begin(protocol, ["run"])
+    def protocol(rows):
+        return Protocol(training_data=[], evaluation_data=[], selection=Selection(data=[{"rows": rows}]))
+
+    model = describe_start(recipe).identity
+    RunFolder(recipe, model, False).begin(protocol(5), ["run"], {})
     with pytest.raises(ValueError, match="The data have changed since .* selection_data.0.rows: 5 -> 6"):
-        RunFolder(recipe, model, True).begin({**protocol, "selection": {"data": [{"rows": 6}]}}, ["run"])
+        RunFolder(recipe, model, True).begin(protocol(6), ["run"], {})
     file = tmp_path / "out" / "run.json"
     facts = read_json(file)
     del facts["data"]["selection_data"]  # as an older version left it
     file.write_text(json.dumps(facts))
-    RunFolder(recipe, model, True).begin({**protocol, "selection": {"data": [{"rows": 6}]}}, ["run"])
+    RunFolder(recipe, model, True).begin(protocol(6), ["run"], {})
 
 
 @pytest.mark.parametrize(("change", "message"), [({"seeds": [2]}, "seed 1"), ({}, "weights of .* have changed")])

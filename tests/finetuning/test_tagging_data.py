@@ -11,8 +11,11 @@ import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 
 from finetuning.data.label_schemes import Scheme
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.tasks.tagging.task import TaggingTask
+from tests.finetuning.tasks import encode
 from zoo_core.faults import listed_faults
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -34,7 +37,7 @@ def read(train, evaluation, *overrides):
         f"train={json.dumps([{**columns, **table} for table in (train if isinstance(train, list) else [train])])}",
         f"evaluation={json.dumps([{**columns, 'languages': ['de'], **evaluation}])}",
     ]
-    return tagging.read(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides]))
+    return task_of(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides])).read()
 
 
 def names_of(data, dataset):
@@ -99,9 +102,9 @@ def test_iob1_is_read_as_iob2_whatever_the_training_data_know(write):
     data = read({"path": first}, {"path": second})  # the training data never say B-LOC
     assert set(data.label_names) == set(IOB2)
     assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
-    assert data.protocol["read_as_iob2"] == {"en": 4, "de": 0}
+    assert data.protocol.read_as_iob2 == {"en": 4, "de": 0}
     data = read({"path": second}, {"path": first})
-    assert names_of(data, data.evaluation["de"]) == TAGS and data.protocol["read_as_iob2"] == {"en": 0, "de": 4}
+    assert names_of(data, data.evaluation["de"]) == TAGS and data.protocol.read_as_iob2 == {"en": 0, "de": 4}
 
 
 def test_other_labels_stay_as_they_are_with_a_warning(write):
@@ -206,10 +209,10 @@ def test_words_without_a_label_are_neither_learned_nor_scored(write, sample_toke
     assert first[1] == IGNORED and "_" not in data.label_names
     # I- begins a chunk where the word before it has no label
     assert data.label_names[first[2]] == ("VERB" if tags[0][2] == "VERB" else "B-PER")
-    encoded = tagging.encode(data, sample_tokenizer, 64, "first_with_text")
-    assert [label for label in encoded.train["labels"][0] if label != IGNORED] == [first[0], first[2]]
+    windows = encode(TaggingRecipe(max_length=64, label_subword="first_with_text"), data, sample_tokenizer)
+    assert [label for label in windows.train["labels"][0] if label != IGNORED] == [first[0], first[2]]
     gold = tagging.labels_of_sentences(
-        encoded.evaluation["de"], encoded.evaluation["de"]["labels"][:], data.label_names
+        windows.evaluation["de"], windows.evaluation["de"]["labels"][:], data.label_names
     )
     assert len(gold[1][0]) == 2
     with pytest.raises(ValueError, match="no word has a label"):
@@ -261,7 +264,7 @@ def test_supervised_trains_on_every_language_and_refuses_one_without_rows(write,
     train = {"path": str(tmp_path / "train.{language}.parquet"), "languages": ["en", "de"]}
     test = {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["en", "de"]}
     data = read(train, test, "setting=supervised")
-    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
+    assert [table["languages"] for table in data.protocol.training_data] == [["en"], ["de"]]
     assert len(data.train) == 6
     with pytest.raises(ValueError, match="supervised, and there are no training rows in de.*are in en"):
         read({**train, "languages": ["en"]}, test, "setting=supervised")
@@ -277,7 +280,7 @@ def test_supervised_trains_on_every_language_and_refuses_one_without_rows(write,
 def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     content = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
     data = read({"path": write("train", content)}, {"path": write("test", content)})
-    return tagging.encode(data, tokenizer, max_length, label_subword)
+    return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
 
 
 def test_the_first_subword_of_a_word_has_its_label(write, sample_tokenizer):
@@ -293,7 +296,7 @@ def test_the_first_subword_of_a_word_has_its_label(write, sample_tokenizer):
     for place, tag in zip(firsts, tags, strict=True):
         expected[place] = data.label_names.index(tag)
     assert row["labels"] == expected and row["length"] == len(expected) and set(row["attention_mask"]) == {1}
-    assert data.protocol["split_texts"]["train"] == {"all": 0}
+    assert data.protocol.split_texts["train"] == {"all": 0}
 
 
 def test_the_label_can_be_at_the_first_subword_that_holds_text(write, sample_tokenizer):
@@ -311,7 +314,7 @@ def test_the_label_can_be_at_the_first_subword_that_holds_text(write, sample_tok
             for of_word, is_blank in zip(alone, blank, strict=True)
         ]
         assert labeled == skipped
-        assert data.protocol["words_with_blank_first_token"]["evaluation"] == {"de": sum(blank)}
+        assert data.protocol.words_with_blank_first_token["evaluation"] == {"de": sum(blank)}
         told = [line for line in data.warnings if "label_subword" in line and f"de {sum(blank) / 5:.0%}" in line]
         assert len(told) == (where == "first"), "more than punctuation"
 
@@ -329,14 +332,14 @@ def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_to
     data = encoded(write, sample_tokenizer, sentences, 12)
     windows = data.evaluation["de"]
     assert max(windows["length"][:]) <= 12
-    assert data.protocol["split_texts"]["evaluation"]["de"] >= 2
-    assert data.protocol["cut_texts"]["evaluation"]["de"] == sum(
+    assert data.protocol.split_texts["evaluation"]["de"] >= 2
+    assert data.protocol.cut_texts["evaluation"]["de"] == sum(
         len(sample_tokenizer(word, add_special_tokens=False)["input_ids"]) > 10
         for words, _ in sentences
         for word in words
     )
     empty = sum(word in ("\u200b", "") for words, _ in sentences for word in words)
-    assert data.protocol["words_without_tokens"]["evaluation"]["de"] == empty > 0
+    assert data.protocol.words_without_tokens["evaluation"]["de"] == empty > 0
     assert windows["input_ids"][:][0][0] == sample_tokenizer.bos_token_id
     assert all(row[-1] == sample_tokenizer.eos_token_id for row in windows["input_ids"][:])
 
@@ -359,11 +362,11 @@ def test_chunks_are_joined_over_windows(write, sample_tokenizer):
     assert len(rows_of_language) > 2
     width = max(rows_of_language["length"][:])
     predictions = np.array([[*row, *[-100] * (width - len(row))] for row in rows_of_language["labels"][:]])
-    outcome = tagging.score(None, data, "evaluation", "de", predictions)
+    outcome = TaggingTask(None).score(data, "evaluation", "de", predictions)
     assert outcome.scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
 
 
 def test_a_tokenizer_that_does_not_know_words_is_refused(write):
     data = read({"path": write("train", rows(TAGS))}, {"path": write("test", rows(TAGS))})
     with pytest.raises(ValueError, match="is not a fast tokenizer.*XLM-R's"):
-        tagging.encode(data, SimpleNamespace(is_fast=False), 64, "first")
+        encode(TaggingRecipe(max_length=64, label_subword="first"), data, SimpleNamespace(is_fast=False))

@@ -12,8 +12,10 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.results.table import read_results
 from finetuning.run import main
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
@@ -88,14 +90,16 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
                 predicted = model(**batch).logits[0].argmax(-1).tolist()
             by_hand.append([model.config.id2label[predicted[words.index(word)]] for word in range(len(row["tokens"]))])
     recipe = load_recipe(TaggingRecipe, None, people)
-    data = tagging.KIND.encode(tagging.read(recipe), tokenizer, recipe)
+    data = encode(recipe, task_of(recipe).read(), tokenizer)
     rows = data.evaluation["de"]
-    batch = tagging.KIND.collator(tokenizer)([dict(zip(COLUMNS, map(row.get, COLUMNS), strict=True)) for row in rows])
+    batch = tagging.TaggingTask.collator(tokenizer)(
+        [dict(zip(COLUMNS, map(row.get, COLUMNS), strict=True)) for row in rows]
+    )
     with torch.no_grad():
         predictions = model(**batch).logits.argmax(-1).numpy()
     found, _ = tagging.labels_of_sentences(rows, predictions, data.label_names)
     assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
-    outcome = tagging.score(recipe, data, "evaluation", "de", predictions)
+    outcome = task_of(recipe).score(data, "evaluation", "de", predictions)
     assert outcome.scores == pytest.approx(record["all_scores"]["de"])
 
 

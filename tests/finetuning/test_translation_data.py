@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
     Layout,
@@ -19,7 +20,7 @@ from finetuning.tasks.translation.batches import (
     layout_of,
 )
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.task import encode, read
+from tests.finetuning.tasks import encode
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
@@ -44,15 +45,15 @@ def files(captions, tmp_path):
 
 
 def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
-    data = read(recipe_of(captions, "max_test_examples=0"))
-    assert (len(data.train), len(data.test["en-de"])) == (240, 30)
+    data = task_of(recipe_of(captions, "max_test_examples=0")).read()
+    assert (len(data.train), len(data.evaluation["en-de"])) == (240, 30)
     rows = {}
     for language in ("en", "de"):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
         rows[language] = [json.loads(line)["text"] for line in lines]
     assert (data.train["source"][:], data.train["target"][:]) == (rows["en"], rows["de"])
-    assert data.protocol["evaluation_data"][0]["languages"] == ["en-de"]
-    assert data.protocol["training_data"][0]["rows"] == 240
+    assert data.protocol.evaluation_data[0]["languages"] == ["en-de"]
+    assert data.protocol.training_data[0]["rows"] == 240
 
 
 def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
@@ -66,14 +67,14 @@ def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
     target = f"path: {tmp_path / 'set' / 'de'}"
 
     def read_test(target, *more):
-        return read(recipe_of(files, f"test=[{{{table}, target: {{{target}}}}}]", *more))
+        return task_of(recipe_of(files, f"test=[{{{table}, target: {{{target}}}}}]", *more)).read()
 
     data = read_test(target)
-    assert data.test["en-de"]["target"][:] == ["de test 0", "de test 1", "de test 2"]
-    assert data.protocol["evaluation_data"][0]["target"]["split"] == "test"
+    assert data.evaluation["en-de"]["target"][:] == ["de test 0", "de test 1", "de test 2"]
+    assert data.protocol.evaluation_data[0]["target"]["split"] == "test"
     data = read_test(f"{target}, split: validation")
-    assert data.test["en-de"]["target"][:] == ["de validation 0", "de validation 1", "de validation 2"]
-    assert data.protocol["evaluation_data"][0]["target"]["split"] == "validation"
+    assert data.evaluation["en-de"]["target"][:] == ["de validation 0", "de validation 1", "de validation 2"]
+    assert data.protocol.evaluation_data[0]["target"]["split"] == "validation"
     # references that are trained on, as a side or on both
     for train in (
         f"{{{table}, target: {{{target}, split: test}}, split: validation}}",
@@ -89,31 +90,31 @@ def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
     texts = "path: PATH, format: text".replace("PATH", str(tmp_path / "x.en"))
     target = f"target: {{path: {tmp_path / 'x.de'}, format: text}}"
     table = f"{texts}, {target}, source_column: text, target_column: text"
-    data = read(recipe_of(files, f"train=[{{{table}}}]"))
+    data = task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
     assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
     (tmp_path / "x.de").write_text("de 1\n")
     with pytest.raises(ValueError, match="aligned row by row, and its sides have 2 and 1 rows.*set join_on"):
-        read(recipe_of(files, f"train=[{{{table}}}]"))
+        task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
 
 
 def test_a_dotted_path_reaches_into_a_struct(files, tmp_path):
     path = tmp_path / "nested.jsonl"
     path.write_text(json.dumps({"translation": {"en": "a sea", "de": "ein Meer"}}))
     table = f"path: {path}, source_column: translation.en, target_column: translation.de"
-    assert read(recipe_of(files, f"train=[{{{table}}}]")).train["target"][:] == ["ein Meer"]
+    assert task_of(recipe_of(files, f"train=[{{{table}}}]")).read().train["target"][:] == ["ein Meer"]
 
 
 def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
-    data = read(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]"))
+    data = task_of(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]")).read()
     assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
-    assert data.protocol["empty_pairs_left_out"] == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
+    assert data.protocol.empty_pairs_left_out == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
     with pytest.raises(ValueError, match="t.tsv, .*line 3: the source is empty, and 1 more"):
-        read(recipe_of(files, f"test=[{{path: {train}, {TSV}}}]"))
+        task_of(recipe_of(files, f"test=[{{path: {train}, {TSV}}}]")).read()
     nothing = write_tsv(tmp_path / "n.tsv", [("a", " ")])
     with pytest.raises(ValueError, match="no pair with text on both sides"):
-        read(recipe_of(files, f"train=[{{path: {nothing}, {TSV}}}]"))
+        task_of(recipe_of(files, f"train=[{{path: {nothing}, {TSV}}}]")).read()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_tables_that_cannot_be_read_are_refused(files, tmp_path, table, message)
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
     with pytest.raises(ValueError, match=message):
-        read(recipe_of(files, f"train=[{{path: {path}, {table}}}]"))
+        task_of(recipe_of(files, f"train=[{{path: {path}, {table}}}]")).read()
 
 
 def test_joins_that_cannot_be_made_are_refused(files, tmp_path):
@@ -143,31 +144,31 @@ def test_joins_that_cannot_be_made_are_refused(files, tmp_path):
         other = write_tsv(tmp_path / "other.tsv", rows)
         table = f"path: {one}, target: {{path: {other}}}, join_on: a, source_column: b, target_column: b"
         with pytest.raises(ValueError, match=message):
-            read(recipe_of(files, f"train=[{{{table}}}]"))
+            task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
 
 
 def test_no_table_and_a_pair_twice_are_refused(files, tmp_path):
     for part in ("train", "test"):
         with pytest.raises(ValueError, match=f"no {part} table"):
-            read(recipe_of(files, f"{part}=[]"))
+            task_of(recipe_of(files, f"{part}=[]")).read()
     more = write_tsv(tmp_path / "more.tsv", [("x", "y")])
     tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, {TSV}}}]"
     with pytest.raises(ValueError, match="en-de is evaluated twice"):
-        read(recipe_of(files, tables))
-    data = read(recipe_of(files, tables.replace(f"{more},", f"{more}, target_language: fr,")))
-    assert list(data.test) == ["en-de", "en-fr"]
+        task_of(recipe_of(files, tables)).read()
+    data = task_of(recipe_of(files, tables.replace(f"{more},", f"{more}, target_language: fr,"))).read()
+    assert list(data.evaluation) == ["en-de", "en-fr"]
 
 
 @pytest.mark.parametrize(("part", "other"), [("train", "test"), ("dev", "test"), ("train", "dev")])
 def test_what_is_scored_or_selected_on_is_not_trained_on(files, tmp_path, part, other):
     table = f"[{{path: {write_tsv(tmp_path / 'same.tsv', [('x', 'y')])}, {TSV}}}]"
     with pytest.raises(ValueError, match=f"{part}.0 and {other}.0 both read"):
-        read(recipe_of(files, f"{part}={table}", f"{other}={table}"))
+        task_of(recipe_of(files, f"{part}={table}", f"{other}={table}")).read()
 
 
 def test_a_pair_is_encoded_as_the_decoder_reads_it(files, sample_tokenizer):
     recipe = recipe_of(files)
-    data = encode(read(recipe), sample_tokenizer, recipe)
+    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     row = data.train[0]
     assert row["source_ids"] == sample_tokenizer("a house").input_ids
     assert row["target_ids"] == [*sample_tokenizer("ein Haus", add_special_tokens=False).input_ids, 2]
@@ -182,14 +183,14 @@ def test_long_pairs_are_dropped_or_cut_and_counted(files, sample_tokenizer, tmp_
 
     def encoded(*more):
         recipe = recipe_of(files, *tables, *limits, *more)
-        return encode(read(recipe), sample_tokenizer, recipe)
+        return encode(recipe, task_of(recipe).read(), sample_tokenizer)
 
     dropped = encoded()
-    assert len(dropped.train) == dropped.protocol["training_rows"] == 1
-    assert dropped.protocol["too_long"] == {"rule": "drop", "train": 2, "dev": {}, "test_sources": {"en-de": 1}}
-    source = dropped.test["en-de"][0]["source_ids"]
+    assert len(dropped.train) == dropped.protocol.training_rows == 1
+    assert dropped.protocol.too_long == {"rule": "drop", "train": 2, "dev": {}, "test_sources": {"en-de": 1}}
+    source = dropped.evaluation["en-de"][0]["source_ids"]
     assert len(source) == 20 and (source[0], source[-1]) == (0, 2)
-    assert dropped.test["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
+    assert dropped.evaluation["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
     cut = encoded("too_long=cut")
     assert cut.train["source_length"][:] == [
         len(sample_tokenizer("a house").input_ids),

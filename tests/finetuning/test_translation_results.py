@@ -3,8 +3,9 @@
 import pytest
 
 from finetuning.results.files import table_names
-from finetuning.results.report import build_results, protocol_lines, score_table
+from finetuning.tasks.registry import report_of, task_of
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.results import TranslationProtocol
 from zoo_core.recipes import load_recipe
 
 MODEL = {"folder": "runs/m/model", "fingerprint": "sha256:" + "0" * 64, "type": "veco"}
@@ -47,7 +48,8 @@ def record(seed, score, ratio=1.0):
 
 def results(*overrides, records=None):
     recipe = load_recipe(TranslationRecipe, None, [*BASE, *overrides])
-    return build_results(recipe, MODEL, PROTOCOL, records or [record(1, 30.0), record(2, 31.0)], ["of the data"])
+    records = records or [record(1, 30.0), record(2, 31.0)]
+    return task_of(recipe).results(MODEL, TranslationProtocol.of(PROTOCOL), records, ["of the data"])
 
 
 def test_the_decoder_is_that_of_the_model_and_not_that_of_the_recipe():
@@ -79,7 +81,7 @@ def test_the_table_of_the_translations_is_named():
 def test_published_figures_stand_beside_ours():
     published = "published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}, bleu: {en-de: 31.7}}"
     found = results(published)
-    columns, rows = score_table(found)
+    columns, rows = report_of(found).table()
     bleu, source = "BLEU (tokenized, case-insensitive)", "VECO, Table 3, VECO"
     assert columns == ["pair", "sacreBLEU", bleu, "chrF", "seed 1", "seed 2", source, f"{bleu}: {source}"]
     assert rows == [["en-de", "30.5 ± 0.7", "31.5 ± 0.7", "60.5 ± 0.7", "30.0", "31.0", "30.6", "31.7"]]
@@ -92,7 +94,7 @@ def test_tokenized_bleu_says_which_published_score_it_stands_for():
     metric = found["protocol"]["metric"]
     assert list(metric["stands_for"]) == ["bleu"] and "multi-bleu.perl" in metric["stands_for"]["bleu"]
     assert metric["signatures"]["en-de"]["sacrebleu"] == "tok:13a"
-    assert any("multi-bleu.perl" in line for line in protocol_lines(found))
+    assert any("multi-bleu.perl" in line for line in report_of(found).protocol_lines())
     assert sum("multi-bleu.perl" in warning for warning in found["warnings"]) == 1
     for other in ("published={paper: VECO, table: Table 3, row: VECO, sacrebleu: {en-de: 30.6}}", "published=null"):
         assert not any("multi-bleu.perl" in warning for warning in results(other)["warnings"])

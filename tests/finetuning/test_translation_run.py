@@ -14,13 +14,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from finetuning.results.table import read_results
 from finetuning.run import main
-from finetuning.tasks.registry import kind_of
+from finetuning.tasks.registry import kind_of, task_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.task import encode, read
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
+from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 
@@ -194,7 +194,7 @@ def test_the_loss_of_dev_is_the_mean_over_its_tokens(base):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     recipe = load_recipe(TranslationRecipe, str(base[0] / "recipe.yaml"), [])
     total = count = 0
-    for row in encode(read(recipe), tokenizer, recipe).dev["en-de"]:
+    for row in encode(recipe, task_of(recipe).read(), tokenizer).dev["en-de"]:
         with torch.no_grad():
             loss = model(torch.tensor([row["source_ids"]]), labels=torch.tensor([row["target_ids"]])).loss
         total, count = total + float(loss) * len(row["target_ids"]), count + len(row["target_ids"])

@@ -7,12 +7,13 @@ import pytest
 from transformers import AutoConfig
 
 from finetuning.run import main
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import Examples, collate, layout_of
 from finetuning.tasks.translation.model import build_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.task import encode, read
 from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
 from modeling.modeling_veco import VecoForConditionalGeneration
+from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 NO_DROPOUT = ["training.dropout=0", "training.attention_dropout=0"]
@@ -26,10 +27,10 @@ def record_of(folder):
 def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, sample_tokenizer):
     main([*captions, "training.max_steps=1", "training.label_smoothing=0.5", *NO_DROPOUT])
     recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
-    data = encode(read(recipe), sample_tokenizer, recipe)
+    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     layout = layout_of(sample_tokenizer, decoder_start_id=2)
     rows = Examples(data.train, layout).__getitems__(
-        [(int(r), 0, True) for r in make_plan(recipe, data, 1).updates(0)[0]]
+        [(int(r), 0, True) for r in make_plan(recipe, data.train, 1).updates(0)[0]]
     )
     model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
     plain, smoothed = (model(**collate(rows, layout), label_smoothing=share).loss.item() for share in (0.0, 0.5))

@@ -7,9 +7,8 @@ import yaml
 
 from finetuning.data.translations import main
 from finetuning.recipe import Recipe
-from finetuning.tasks.classification import task as classification
-from finetuning.tasks.question_answering import task as question_answering
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.registry import task_of
 from zoo_core.recipes import load_recipe
 
 BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
@@ -114,14 +113,14 @@ def test_rows_are_what_recipes_read(tmp_path):
     table = {"path": f"{out}/xnli/{{language}}", "languages": ["de", "fr"], **texts}
     settings = ["setting=translate_train_all", "translations_from=XTREME", "plug_in=true"]
     tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'test'}])}"]
-    data = classification.read(load_recipe(Recipe, None, [*BASE, *settings, *tables]))
+    data = task_of(load_recipe(Recipe, None, [*BASE, *settings, *tables])).read()
     assert len(data.train) == 4 and data.train["translation_text"][0] == "They left."
     assert set(data.label_names) == {"contradiction", "neutral"}
     table = {"path": f"{out}/squad/{{language}}", "languages": ["de", "fr"], "label_column": "answers"}
     table["text_columns"] = ["question", "context"]
     tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'validation'}])}"]
     recipe = load_recipe(QuestionAnsweringRecipe, None, [*BASE, *settings[:2], *tables])
-    assert question_answering.read(recipe).train["context"][:] == ["Rom ist alt."] * 4
+    assert task_of(recipe).read().train["context"][:] == ["Rom ist alt."] * 4
 
 
 def test_malformed_rows_are_left_out_counted_and_listed(tmp_path):

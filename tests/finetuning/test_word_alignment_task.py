@@ -10,10 +10,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetuning.align.gold import read_gold
 from finetuning.align.pairs import PairReader
-from finetuning.results.report import score_table
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.registry import report_of, task_of
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
@@ -53,7 +53,7 @@ def test_gold_counts_the_words_between_spaces_and_tabs(tmp_path, name):
     (tmp_path / "gold").write_text("0-0 1-1 3-2\n")
     files = dict(path=str(tmp_path), source=name, gold="gold")
     pair = AlignedPairs(source_language="de", target_language="en", **files)
-    data = word_alignment.read(WordAlignmentRecipe(pairs=[pair]))
+    data = task_of(WordAlignmentRecipe(pairs=[pair])).read()
     words = ["Preis", "10\u00a0000", "\u00a0", "EUR."], ["price", "10\u00a0000", "EUR."]
     assert data.pairs["de-en"].sentences == [words]
     assert data.pairs["de-en"].gold[0].sure == {(0, 0), (1, 1), (3, 2)} and not data.warnings
@@ -118,7 +118,7 @@ def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_
     assert results["protocol"]["evaluated_rows"] == {"de-en": 2}
     assert any("de-en: 1 of 3 sentences" in warning for warning in results["warnings"])
     gold.write_text(gold.read_text(encoding="utf-8") + "0009 1 1 S\n", encoding="utf-8")  # 1, 3 and 9, of 3 sentences
-    data = word_alignment.read(load_recipe(WordAlignmentRecipe, None, [*aligned, f"pairs=[{pair}]"]))
+    data = task_of(load_recipe(WordAlignmentRecipe, None, [*aligned, f"pairs=[{pair}]"])).read()
     assert sorted(data.pairs["de-en"].gold) == [0, 1, 2] and "gold.txt" in data.warnings[0]
     assert str(tmp_path) not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8").split("model:")[0]
 
@@ -151,7 +151,7 @@ def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned
     ]
     main([*aligned, f"published={json.dumps(rows)}"])
     results = read_results(tmp_path / "out")
-    columns, table = score_table(results)
+    columns, table = report_of(results).table()
     assert all(len(row) == len(columns) for row in table)
     cells = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in table}
     assert [place[1:] for place in cells if place[0] == "en-de"] == [("ot", "1"), ("itermax", "1"), ("itermax", "2")]
@@ -170,7 +170,7 @@ def test_the_sample_gold_is_of_sentences_of_the_sample_corpus(sample_corpus_dir)
         str(RECIPES / "xlm_align" / "sample_word_alignment.yaml"),
         ["model=x", *(f"pairs.{number}.path={sample_corpus_dir / 'alignments'}" for number in (0, 1))],
     )
-    data = word_alignment.read(recipe)
+    data = task_of(recipe).read()
     assert not data.warnings
     squeezed = {}
     for language in ("en", "de", "zh"):

@@ -112,10 +112,9 @@ def test_the_card_is_the_same_from_a_copy_of_the_folder(made_up_run, tmp_path):
 def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     folder, (file,) = made_up_run("xlm_align", "tagging")
     other = json.loads(file.read_text())
-    other["seeds"], other["transfer_gap"] = [2], 7.87
-    for name, score in (("en", 95.11), ("de", 87.24)):
-        other["languages"][name] = other["metrics"]["f1"][name] = {"scores": [score], "mean": score, "sd": None}
-    other["average"] = {"scores": [91.175], "mean": 91.175, "sd": None}
+    other["seeds"] = [2]
+    for row, score in zip(other["scores"], (95.11, 87.24), strict=True):
+        row |= {"seed": 2, "value": score}
     second = file.parent.with_name("second") / "results.json"
     second.parent.mkdir()
     second.write_text(json.dumps(other))
@@ -124,6 +123,7 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     assert "| 91.6 ± 0.6 | 92.1 | 91.2 |" in text and "| 87.9 ± 1.0 | 88.6 | 87.2 |" in text and "| 7.4 |" in text
     assert all(f"](provenance/results/{name}.json)" in text for name in ("udpos", "udpos-2"))
     other["seeds"] = [1]  # the same seed again is another experiment
+    other["scores"] = [{**row, "seed": 1} for row in other["scores"]]
     second.write_text(json.dumps(other))
     again = write_card(folder, [second]).read_text(encoding="utf-8")
     assert again.count("### udpos, zero_shot") >= 2

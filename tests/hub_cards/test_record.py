@@ -94,7 +94,7 @@ def test_files_folders_and_suites(made_up_run):
     for file in files:
         shutil.copytree(file.parent, suite / file.parent.name)
     tasks = ["udpos", "xnli", "ntrex_retrieval"]
-    content = {"format": 1, "kind": "benchmark", "suite": {"tasks": [{"name": name} for name in tasks]}}
+    content = {"format": 2, "kind": "benchmark", "suite": {"tasks": [{"name": name} for name in tasks]}}
     (suite / "results.json").write_text(json.dumps(content))
     for paths in ([suite], [suite / "results.json"], [suite, suite / "xnli", suite / "udpos" / "results.json"]):
         shutil.rmtree(folder / "provenance", ignore_errors=True)

@@ -5,7 +5,6 @@ XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothin
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,52 +17,88 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.recipe import Recipe
+from finetuning.results.protocol import LanguageProtocol
 from finetuning.results.table import LabelScores
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, Outcome, by_label, label_options, mean_cross_entropy
+from finetuning.tasks.by_language import LanguageTask, by_label, label_options, mean_cross_entropy
+from finetuning.trainer import Outcome
 from zoo_core.tables import has_text, require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 
 
-def read(recipe: Recipe) -> TaskData:
-    """Reads and checks every table of the recipe, before a model is loaded.
+class ClassificationTask(LanguageTask[Recipe]):
+    """Texts, or pairs of them, with a label."""
 
-    Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table; plug-in, also the texts of
-    the translation, with `translation_` before their names.
-    """
-    check_tables(recipe)
-    _check_columns(recipe)
-    tables = open_tables(recipe)
-    names, is_declared = label_names([_label_column(rows) for rows in tables.train])
-    warnings: list[str] = []
-    normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
-    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-    for language, dataset in evaluation.items():
-        if len(found := dataset.unique("labels")) == 1:
-            refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
-    data = gather(recipe, tables, evaluation, normalize, names, warnings)
-    if len(used := data.train.unique("labels")) < 2:
-        raise ValueError(
-            f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
-            f"{recipe.train[0].label_column}."
-        )
-    data.protocol["texts"] = len(recipe.train[0].text_columns)
-    data.protocol["majority_share"] = {  # accuracy of always answering the commonest label
-        language: float(np.bincount(rows["labels"][:]).max() / len(rows)) for language, rows in data.evaluation.items()
-    }
-    return data
+    auto_class = AutoModelForSequenceClassification
+    collator = DataCollatorWithPadding
+    metric = "accuracy"
+    loss = staticmethod(mean_cross_entropy)
 
+    @staticmethod
+    def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids (B,) and probabilities (B,) of the highest logits (B, L)."""
+        return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
 
-def encode(data: TaskData, tokenizer: Any, max_length: int) -> TaskData:
-    """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
+    def read(self) -> TaskData:
+        """Reads and checks every table of the recipe, before a model is loaded.
 
-    Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation is an
-    input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
-    """
-    encoded, counts = encode_parts(data, _encode_batch, ["cut"], tokenizer=tokenizer, max_length=max_length)
-    protocol = {"max_length": max_length, "cut_texts": counts["cut"], "label_unit": "rows"}
-    return replace(encoded, protocol={**data.protocol, **protocol})
+        Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table; plug-in, also the texts
+        of the translation, with `translation_` before their names.
+        """
+        recipe = self.recipe
+        check_tables(recipe)
+        _check_columns(recipe)
+        tables = open_tables(recipe)
+        names, is_declared = label_names([_label_column(rows) for rows in tables.train])
+        warnings: list[str] = []
+        normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
+        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
+        for language, dataset in evaluation.items():
+            if len(found := dataset.unique("labels")) == 1:
+                refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
+        data = gather(recipe, tables, evaluation, normalize, warnings, names, LanguageProtocol)
+        if len(used := data.train.unique("labels")) < 2:
+            raise ValueError(
+                f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
+                f"{recipe.train[0].label_column}."
+            )
+        data.protocol.texts = len(recipe.train[0].text_columns)
+        data.protocol.majority_share = {  # accuracy of always answering the commonest label
+            language: float(np.bincount(rows["labels"][:]).max() / len(rows))
+            for language, rows in data.evaluation.items()
+        }
+        return data
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
+
+        Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation
+        is an input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
+        """
+        arguments = {"tokenizer": self.start.tokenizer, "max_length": self.recipe.max_length}
+        encoded, counts = encode_parts(data, _encode_batch, ["cut"], **arguments)
+        protocol = encoded.protocol
+        protocol.max_length, protocol.cut_texts, protocol.label_unit = self.recipe.max_length, counts["cut"], "rows"
+        return encoded
+
+    def head(self, data: TaskData) -> dict[str, Any]:
+        return {**label_options(data), "problem_type": "single_label_classification"}
+
+    def score(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
+        found, probabilities = predictions
+        gold, names = getattr(data, part)[language]["labels"][:], data.label_names
+
+        def records() -> Iterator[dict[str, Any]]:
+            for row, label, probability in zip(data.as_read[language].to_list(), found, probabilities, strict=True):
+                texts = {name: row[name] for name in TEXTS if name in row}
+                answer = {"gold": names[row["labels"]], "prediction": names[label]}
+                yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
+
+        def label_scores() -> LabelScores:
+            return by_label(gold, found, names)
+
+        return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records, label_scores)
 
 
 def _encode_batch(
@@ -138,40 +173,3 @@ def _label_column(rows: Rows) -> LabelColumn:
     column = rows.table.label_column
     feature = require_column(rows.dataset, column, rows.name)
     return LabelColumn(rows, feature, rows.dataset[column][:])
-
-
-def _likeliest(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids (B,) and probabilities (B,) of the highest logits (B, L)."""
-    return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
-
-
-def _score(
-    recipe: Recipe, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]
-) -> Outcome:
-    found, probabilities = predictions
-    gold, names = getattr(data, part)[language]["labels"][:], data.label_names
-
-    def records() -> Iterator[dict[str, Any]]:
-        for row, label, probability in zip(data.as_read[language].to_list(), found, probabilities, strict=True):
-            texts = {name: row[name] for name in TEXTS if name in row}
-            answer = {"gold": names[row["labels"]], "prediction": names[label]}
-            yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
-
-    def label_scores() -> LabelScores:
-        return by_label(gold, found, names)
-
-    return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records, label_scores)
-
-
-KIND = Kind(
-    read=read,
-    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length),
-    auto_class=AutoModelForSequenceClassification,
-    head=lambda data: {**label_options(data), "problem_type": "single_label_classification"},
-    collator=DataCollatorWithPadding,
-    metric=lambda recipe: "accuracy",
-    score_name="accuracy",
-    score=_score,
-    loss=mean_cross_entropy,
-    predictions=_likeliest,
-)

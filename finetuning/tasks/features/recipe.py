@@ -5,7 +5,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import INIT_FROM, OUTPUT_DIR, check_seeds
+from finetuning.recipe import INIT_FROM, OUTPUT_DIR, TaskRecipe
 from zoo_core.recipes import LARGEST_BATCH, SEEDS, TRUST_REMOTE_CODE, option
 
 SEED = "{seed}"
@@ -21,7 +21,7 @@ class NamedPair:
 
 
 @dataclass
-class FeatureRecipe:
+class FeatureRecipe(TaskRecipe):
     """Evaluation of the vectors of a model, by layer, on pairs of languages."""
 
     model: str = option(
@@ -66,26 +66,26 @@ class FeatureRecipe:
         """The evaluated pairs of languages, as results name them."""
         return [pair.name for pair in self.pairs]
 
-
-def check_features(recipe: FeatureRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_seeds(recipe)
-    if not recipe.pairs:
-        raise ValueError("The recipe has no pairs of languages. Add one under `pairs:`.")
-    names = recipe.pair_names
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"The pair {twice[0]} is evaluated twice. Remove one, or evaluate it in another output_dir.")
-    if isinstance(recipe.layer, int) and recipe.layers and recipe.layer not in recipe.layers:
-        raise ValueError(
-            f"layer is {recipe.layer}, and layers is {recipe.layers}. Add it, or leave layers out to score all."
-        )
-    if recipe.init_from and SEED in recipe.model:
-        raise ValueError(
-            f"model is {recipe.model}, and init_from is {recipe.init_from}: a run is fine-tuned from one model, and "
-            "here each seed has another. Name the fine-tuned models by model=runs/xnli/seed-{seed}/model."
-        )
-    if len(recipe.seeds) > 1 and SEED not in recipe.model:
-        raise ValueError(
-            f"seeds is {recipe.seeds}, and model is {recipe.model}. Write {{seed}} where the model's folder names its "
-            "own, or give one seed."
-        )
+    def check(self) -> None:
+        super().check()
+        if not self.pairs:
+            raise ValueError("The recipe has no pairs of languages. Add one under `pairs:`.")
+        names = self.pair_names
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(
+                f"The pair {twice[0]} is evaluated twice. Remove one, or evaluate it in another output_dir."
+            )
+        if isinstance(self.layer, int) and self.layers and self.layer not in self.layers:
+            raise ValueError(
+                f"layer is {self.layer}, and layers is {self.layers}. Add it, or leave layers out to score all."
+            )
+        if self.init_from and SEED in self.model:
+            raise ValueError(
+                f"model is {self.model}, and init_from is {self.init_from}: a run is fine-tuned from one model, and "
+                "here each seed has another. Name the fine-tuned models by model=runs/xnli/seed-{seed}/model."
+            )
+        if len(self.seeds) > 1 and SEED not in self.model:
+            raise ValueError(
+                f"seeds is {self.seeds}, and model is {self.model}. Write {{seed}} where the model's folder names its "
+                "own, or give one seed."
+            )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.tasks.features.recipe import NamedPair, check_features
+from finetuning.tasks.features.recipe import NamedPair
 from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
 from zoo_core.recipes import option
 from zoo_core.tables import Table
@@ -63,6 +63,7 @@ class MiningPools(Pools, NamedPair):
 class MiningRecipe(SentenceRecipe):
     """Mining of translations with the vectors of a model, by layer."""
 
+    main_score = "f1"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "what is evaluated, each pair of languages by itself")
     neighbors: int = option(
@@ -82,36 +83,34 @@ class MiningRecipe(SentenceRecipe):
     )
     published: list[PublishedSentences] = option([], "published figures to print beside ours")
 
+    def check(self) -> None:
+        super().check()
+        for position, table in enumerate(self.pairs):
+            for name, pools in ((f"pairs.{position}", table), (f"pairs.{position}.dev", table.dev)):
+                if pools is not None and (pools.source is None) != (pools.target is None):
+                    there, lacks = ("source", "target") if pools.target is None else ("target", "source")
+                    raise ValueError(
+                        f"{name} has a pool for the {there} and none for the {lacks}: its gold names sentences of "
+                        f"both. Name the table of the other one as {name}.{lacks}, or neither, and the gold's columns "
+                        "of text."
+                    )
+        self._check_threshold()
 
-def check_recipe(recipe: MiningRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_features(recipe)
-    for position, table in enumerate(recipe.pairs):
-        for name, pools in ((f"pairs.{position}", table), (f"pairs.{position}.dev", table.dev)):
-            if pools is not None and (pools.source is None) != (pools.target is None):
-                there, lacks = ("source", "target") if pools.target is None else ("target", "source")
+    def _check_threshold(self) -> None:
+        """Raises ValueError where it is not told what a threshold is fitted on, and for what does nothing."""
+        without = [position for position, table in enumerate(self.pairs) if table.dev is None]
+        if self.threshold == "evaluated":
+            unused = [f"dev_fraction={self.dev_fraction:g}"] if self.dev_fraction else []
+            unused += [f"pairs.{position}.dev" for position, table in enumerate(self.pairs) if table.dev is not None]
+            if unused:
                 raise ValueError(
-                    f"{name} has a pool for the {there} and none for the {lacks}: its gold names sentences of both. "
-                    f"Name the table of the other one as {name}.{lacks}, or neither, and the gold's columns of text."
+                    f"threshold is evaluated, and there is {unused[0]}: nothing would be fitted on it. Leave it out, "
+                    "or use threshold=dev, whose figures are no upper bound."
                 )
-    _check_threshold(recipe)
-
-
-def _check_threshold(recipe: MiningRecipe) -> None:
-    """Raises ValueError where it is not told what a threshold is fitted on, and for what does nothing."""
-    without = [position for position, table in enumerate(recipe.pairs) if table.dev is None]
-    if recipe.threshold == "evaluated":
-        unused = [f"dev_fraction={recipe.dev_fraction:g}"] if recipe.dev_fraction else []
-        unused += [f"pairs.{position}.dev" for position, table in enumerate(recipe.pairs) if table.dev is not None]
-        if unused:
+        elif without and not self.dev_fraction:
             raise ValueError(
-                f"threshold is evaluated, and there is {unused[0]}: nothing would be fitted on it. Leave it out, or "
-                "use threshold=dev, whose figures are no upper bound."
+                f"pairs.{without[0]} has no dev, and dev_fraction is 0. Name pairs.{without[0]}.dev, keep a part of "
+                "the pools apart, as by dev_fraction=0.2, or say threshold=evaluated."
             )
-    elif without and not recipe.dev_fraction:
-        raise ValueError(
-            f"pairs.{without[0]} has no dev, and dev_fraction is 0. Name pairs.{without[0]}.dev, keep a part of the "
-            "pools apart, as by dev_fraction=0.2, or say threshold=evaluated."
-        )
-    elif recipe.dev_fraction and not without:
-        raise ValueError(f"dev_fraction is {recipe.dev_fraction:g}, and every pair has dev. Leave one out.")
+        elif self.dev_fraction and not without:
+            raise ValueError(f"dev_fraction is {self.dev_fraction:g}, and every pair has dev. Leave one out.")

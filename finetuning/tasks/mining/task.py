@@ -5,33 +5,38 @@ Equal texts of a pool are one candidate, under whichever id: a mined pair is rig
 
 import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
 from finetuning.data.rows import names_of, split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import DATA_SEED
-from finetuning.seeds import Predictions, load_metric, metric_facts
-from finetuning.tasks.features.models import SeedModel, record_seed, span
+from finetuning.data.task_tables import DATA_SEED, PairData
+from finetuning.seeds import Predictions, load_metric
+from finetuning.tasks.base import Record
+from finetuning.tasks.features.task import span
 from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable
+from finetuning.tasks.mining.results import MiningProtocol, MiningReport
 from finetuning.tasks.mining.search import Mined, mine
-from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.retrieval.task import Side
+from finetuning.tasks.retrieval.task import SentenceTask, Side
 from zoo_core.tables import Table, describe, has_text, require_column
 
-load = retrieval.load  # the encoder of one seed's model
 SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more
 MOST_GOLD = 0.1  # of the smaller pool; BUCC: 2% to 3%
 FEW_GOLD = 100  # pairs to fit a threshold on
 SHARES = ("f1", "precision", "recall")
+EDGES = {
+    "all": "takes every pair that was proposed there: the best cut may lie beyond",
+    "first": "takes the highest margin alone: it rests on a single pair, or pairs that are equal",
+    "none": "could not be fitted: no proposed pair is right, and nothing is mined",
+}
 
 
 @dataclass
@@ -46,17 +51,6 @@ class Pool:
     def sizes(self) -> list[int]:
         """Texts of the source and of the target."""
         return [len(self.source), len(self.target)]
-
-
-@dataclass
-class MiningData:
-    """What is mined, by pair of languages; how it was read, for results.json; and what a reader must be told."""
-
-    pools: dict[str, Pool]
-    dev: dict[str, Pool]  # where a pair has none, its threshold is fitted on the evaluated gold
-    neighbors: int
-    protocol: dict[str, Any]
-    warnings: list[str]
 
 
 class PoolReader:
@@ -156,51 +150,134 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
     return [str(name) for name in rows[column][:]]
 
 
-def read(recipe: MiningRecipe) -> MiningData:
-    """Reads and checks the pools of every two languages, before a model is loaded."""
-    reader = PoolReader(recipe.hub_root)
-    data = MiningData({}, {}, recipe.neighbors, {}, [])
-    entries, dev_entries, splits = [], [], []
-    for table in expanded(recipe.pairs):
-        pool, entry = reader.read(table, f"pairs ({table.name})", table.name)
-        warnings = _left_out(table.name, entry)
-        if table.dev is not None:
-            _check_apart(table, recipe.hub_root)
-            data.dev[table.name], of_dev = reader.read(table.dev, f"pairs ({table.name}).dev", table.name)
-            dev_entries.append(of_dev)
-            entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], of_dev["fingerprint"])))
-            warnings += _left_out(f"{table.name}, dev", of_dev)
-        elif recipe.dev_fraction:
-            data.dev[table.name], pool = divide(pool, recipe.dev_fraction, table.name)
-            data.warnings.append(
-                f"{recipe.dev_fraction:.0%} of the pools were kept apart for the threshold, drawn at random: the "
-                "evaluated pools are smaller than the benchmark's"
-            )
-        data.pools[table.name] = pool
-        data.warnings += warnings + _of_sizes(table.name, pool, data.dev.get(table.name), recipe.neighbors)
-        data.warnings += [table.note] if table.note else []
-        entries.append(entry)
-        splits.append(split_name(table.gold))
-    data.warnings = list(dict.fromkeys(data.warnings))
-    data.protocol = {
-        "training_data": [],
-        "training_rows": 0,
-        "evaluation_data": entries,
-        "dev_data": dev_entries,
-        "evaluated_split": ", ".join(dict.fromkeys(splits)),
-        "evaluated_rows": {name: len(pool.gold) for name, pool in data.pools.items()},
-        "differs": [
-            *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
-            *(["part of the pools"] if recipe.dev_fraction else []),
-            *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
-        ],
-        "pool_sizes": {name: pool.sizes for name, pool in data.pools.items()},
-        "dev_rows": {name: len(pool.gold) for name, pool in data.dev.items()},
-        "dev_sizes": {name: pool.sizes for name, pool in data.dev.items()},
-        "dev_fraction": recipe.dev_fraction,
-        "chance": {name: chance_level(pool) for name, pool in data.pools.items()},
-    }
-    return data
+class Mining(NamedTuple):
+    """What is mined of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
+
+    pool: Pool
+    dev: Pool | None
+
+
+class MiningTask(SentenceTask[MiningRecipe]):
+    """The translations among two pools of sentences have to be found."""
+
+    report = MiningReport
+    metric = "mining_f1"
+
+    def read(self) -> PairData[Mining]:
+        """Reads and checks the pools of every two languages, before a model is loaded."""
+        recipe, reader = self.recipe, PoolReader(self.recipe.hub_root)
+        pools: dict[str, Mining] = {}
+        entries, dev_entries, splits, told = [], [], [], []
+        for table in expanded(recipe.pairs):
+            dev = None
+            pool, entry = reader.read(table, f"pairs ({table.name})", table.name)
+            warnings = _left_out(table.name, entry)
+            if table.dev is not None:
+                _check_apart(table, recipe.hub_root)
+                dev, read_of_dev = reader.read(table.dev, f"pairs ({table.name}).dev", table.name)
+                dev_entries.append(read_of_dev)
+                entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], read_of_dev["fingerprint"])))
+                warnings += _left_out(f"{table.name}, dev", read_of_dev)
+            elif recipe.dev_fraction:
+                dev, pool = divide(pool, recipe.dev_fraction, table.name)
+                told.append(
+                    f"{recipe.dev_fraction:.0%} of the pools were kept apart for the threshold, drawn at random: the "
+                    "evaluated pools are smaller than the benchmark's"
+                )
+            pools[table.name] = Mining(pool, dev)
+            told += warnings + _of_sizes(table.name, pool, dev, recipe.neighbors)
+            told += [table.note] if table.note else []
+            entries.append(entry)
+            splits.append(split_name(table.gold))
+        of_dev = {name: both.dev for name, both in pools.items() if both.dev}
+        protocol = MiningProtocol(
+            training_data=[],
+            training_rows=0,
+            evaluation_data=entries,
+            dev_data=dev_entries,
+            evaluated_split=", ".join(dict.fromkeys(splits)),
+            evaluated_rows={name: len(both.pool.gold) for name, both in pools.items()},
+            differs=[
+                *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
+                *(["part of the pools"] if recipe.dev_fraction else []),
+                *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
+            ],
+            pool_sizes={name: both.pool.sizes for name, both in pools.items()},
+            dev_rows={name: len(pool.gold) for name, pool in of_dev.items()},
+            dev_sizes={name: pool.sizes for name, pool in of_dev.items()},
+            dev_fraction=recipe.dev_fraction,
+            chance={name: chance_level(both.pool) for name, both in pools.items()},
+        )
+        return PairData(protocol, list(dict.fromkeys(told)), pools)
+
+    def encode(self, data: PairData[Mining]) -> PairData[Mining]:
+        data, protocol = super().encode(data), data.protocol
+        protocol.margin, protocol.neighbors, protocol.threshold = "ratio", self.recipe.neighbors, self.recipe.threshold
+        return data
+
+    def evaluate(self, seed: int, encoder: SentenceEncoder, data: PairData[Mining]) -> tuple[Record, Predictions]:
+        layers, neighbors = data.protocol.layers, self.recipe.neighbors
+        scores, mining, cut, blank, predictions = {}, {}, {}, {}, {}
+        for name, (pool, dev) in data.pairs.items():
+            print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
+            pools = [pool, *([dev] if dev else [])]
+            tokens = [tuple(encoder.tokens(side) for side in (one.source, one.target)) for one in pools]
+            sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
+            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
+            blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
+            # dev first: of it only the threshold is kept
+            fitted = {
+                layer: score(dev, mined)
+                for of_dev in tokens[1:]
+                for layer, mined in _mined_by_layer(encoder, of_dev, layers, neighbors)
+            }
+            scores[name], mining[name] = {encoder.pooling: {}}, {}
+            for layer, mined in _mined_by_layer(encoder, tokens[0], layers, neighbors):
+                threshold = fitted[layer]["threshold"] if layer in fitted else None
+                found = score(pool, mined, threshold)
+                scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
+                mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
+                if layer == data.protocol.layer:
+                    predictions[name] = functools.partial(_records, pool, mined, found["threshold"])
+        record = {
+            "max_length": encoder.max_length,
+            "cut_texts": cut,
+            "texts_without_tokens": blank,
+            "scores": scores,
+            "mining": mining,
+        }
+        return record, predictions
+
+    def facts(self, protocol: MiningProtocol, records: list[Record]) -> dict[str, Any]:
+        mining = {
+            pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol.layers}
+            for pair in protocol.pool_sizes
+        }
+        return super().facts(protocol, records) | {"mining": mining}
+
+    def warnings(self, protocol: MiningProtocol, records: list[Record]) -> list[str]:
+        """Also thresholds at the edge of what there is, and seeds at chance, by pair, at the reported layer."""
+        layer, warnings = str(protocol.layer), super().warnings(protocol, records)
+        for record in records:
+            for pair, by_layer in record["mining"].items():
+                found = by_layer[layer]
+                source, target = protocol.pool_sizes[pair]
+                where = f"seed {record['seed']}: {pair}"
+                if found["edge"]:
+                    warnings.append(f"{where}: the threshold {EDGES[found['edge']]}")
+                if any(without := found["without_margin"]):
+                    warnings.append(
+                        f"{where}: {without[0]} sentences of the source and {without[1]} of the target are unlike all "
+                        "others: no margin can be told of them, and they propose no pair"
+                    )
+                # of as many pairs that are drawn at random, so many are right; about as often as a rare event happens
+                expected = found["mined"] * found["gold"] / (source * target)
+                if found["right"] <= expected + 2 * math.sqrt(expected):
+                    warnings.append(
+                        f"{where}: F1 is at chance: {found['right']} of {found['mined']} mined pairs are right "
+                        f"(drawn at random: {expected:.2g})"
+                    )
+        return warnings
 
 
 def _check_apart(table: MiningPools, hub_root: str | None) -> None:
@@ -321,52 +398,6 @@ def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
     )
     gold = {(int(places[0][s]), int(places[1][t])) for s, t in pool.gold if kept[0][s] and kept[1][t]}
     return Pool(source, target, gold)
-
-
-def complete_protocol(data: MiningData, recipe: MiningRecipe, depth: int) -> None:
-    """Adds to the protocol how vectors are read from a model of `depth` layers, how pairs are mined, and by what."""
-    retrieval.complete_protocol(data, recipe, depth)
-    data.protocol |= {"margin": "ratio", "neighbors": recipe.neighbors, "threshold": recipe.threshold}
-
-
-def run_seed(seed: int, data: MiningData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
-    """Mines the pools of every pair at every layer; leaves scores.json in the folder of the seed."""
-    layers = data.protocol["layers"]
-
-    def evaluate() -> tuple[dict[str, Any], Predictions]:
-        scores, mining, cut, blank, predictions = {}, {}, {}, {}, {}
-        for name, pool in data.pools.items():
-            print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
-            pools = [pool, *([data.dev[name]] if name in data.dev else [])]
-            tokens = [tuple(encoder.tokens(side) for side in (one.source, one.target)) for one in pools]
-            sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
-            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
-            blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
-            # dev first: of it only the threshold is kept
-            fitted = {
-                layer: score(data.dev[name], mined)
-                for of_dev in tokens[1:]
-                for layer, mined in _mined_by_layer(encoder, of_dev, layers, data.neighbors)
-            }
-            scores[name], mining[name] = {encoder.pooling: {}}, {}
-            for layer, mined in _mined_by_layer(encoder, tokens[0], layers, data.neighbors):
-                threshold = fitted[layer]["threshold"] if layer in fitted else None
-                found = score(pool, mined, threshold)
-                scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
-                mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
-                if layer == data.protocol["layer"]:
-                    predictions[name] = functools.partial(_records, pool, mined, found["threshold"])
-        record = {
-            "metric": metric_facts("f1", "mining_f1"),
-            "max_length": encoder.max_length,
-            "cut_texts": cut,
-            "texts_without_tokens": blank,
-            "scores": scores,
-            "mining": mining,
-        }
-        return record, predictions
-
-    return record_seed(seed, model, encoder.states.model, folder, "mining_f1", evaluate)
 
 
 def _mined_by_layer(

@@ -7,11 +7,14 @@ match that is possible, and a reader has to know how many there are.
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from finetuning.data.data_report import as_table
+from finetuning.results.files import print_table
 from finetuning.tasks.question_answering.spans import text_of
 
 NAME = "answer_spans"  # of the listing, and of the counts in the protocol
@@ -30,6 +33,14 @@ REASONS = {
     LONG: "of more tokens than a prediction may have",
     NO_WINDOW: "in no window as a whole",
 }
+COLUMN_TITLES = {
+    ABSENT: "absent",
+    TOKENLESS: "without tokens",
+    BOUNDARY: "not at tokens' ends",
+    LONG: "too long",
+    NO_WINDOW: "in no window",
+}
+EXAMPLES, SHOWN = 2, 60  # printed answers that are out of reach, by part and language, and characters of each
 
 
 @dataclass(frozen=True)
@@ -123,3 +134,29 @@ class Reach:
             + (f": {reasons}" if missed else "")
             + f"; with those of other rows they are listed in {NAME}.csv"
         )
+
+
+def print_answers(spans: dict[str, dict[str, dict[str, int]]], listed: list[dict[str, Any]]) -> None:
+    """Prints the gold answers by part and language, why some are out of reach, and the first of these."""
+    shown = {"answers": "answers", "exact": "exact", **COLUMN_TITLES}
+    lines = [
+        {"part": part, "language": language} | {title: counts[name] for name, title in shown.items()}
+        for part, languages in spans.items()
+        for language, counts in languages.items()
+    ]
+    title = f"gold answers, and those that no prediction can equal; a run lists them in {NAME}.csv"
+    print_table(title, as_table(lines), [])
+    print("\n".join(_examples(listed)))
+
+
+def _examples(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The first answers out of reach of each part and language; a run lists all of them."""
+    shown: dict[tuple[str, str], int] = {}
+    for row in rows:
+        of = row["part"], row["language"]
+        shown[of] = shown.get(of, 0) + 1
+        if shown[of] <= EXAMPLES:
+            texts = (row[name] for name in ("answer", "nearest_span"))
+            answer, nearest = (text if len(text) <= SHOWN else text[: SHOWN - 1] + "…" for text in texts)
+            other = f"; the nearest span is {nearest!r}" if nearest not in ("", answer) else ""
+            yield f"{row['part']} {row['language']}, row {row['row']} (from 0): {answer!r} {row['reason']}{other}"

@@ -16,6 +16,7 @@ class QuestionAnsweringRecipe(Recipe):
     `answer_start`, lists of as many entries, as SQuAD, MLQA, XQuAD and TyDiQA-GoldP have it.
     """
 
+    main_score = "f1"
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option(
         "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"
@@ -26,17 +27,16 @@ class QuestionAnsweringRecipe(Recipe):
     n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other", low=1)
     max_answer_length: int = option(30, "tokens of an answer", low=1)
 
-
-def check_recipe(recipe: QuestionAnsweringRecipe) -> None:
-    """Raises ValueError for tables that are not of questions and contexts."""
-    for where, table in named_tables(recipe).items():
-        if len(table.text_columns) != 2:
-            raise ValueError(
-                f"{where}.text_columns is {table.text_columns}. Name their two columns, as in text_columns: [question, "
-                "context]."
-            )
-        if table.label_names:
-            raise ValueError(
-                f"{where}.label_names is {table.label_names}. Answers are parts of the context, not names: it would be "
-                "ignored. Leave it out."
-            )
+    def check(self) -> None:
+        super().check()
+        for where, table in named_tables(self).items():
+            if len(table.text_columns) != 2:
+                raise ValueError(
+                    f"{where}.text_columns is {table.text_columns}. Name their two columns, as in text_columns: "
+                    "[question, context]."
+                )
+            if table.label_names:
+                raise ValueError(
+                    f"{where}.label_names is {table.label_names}. Answers are parts of the context, not names: it "
+                    "would be ignored. Leave it out."
+                )

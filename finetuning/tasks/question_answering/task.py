@@ -14,105 +14,19 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
+from finetuning.checkpoints import Start
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
+from finetuning.results.protocol import LanguageProtocol
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import Kind, Outcome, mean_of_sides
-from finetuning.tasks.question_answering.reach import NAME, Reach
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe, check_recipe
+from finetuning.tasks.by_language import LanguageTask, mean_of_sides
+from finetuning.tasks.question_answering.reach import NAME, Reach, print_answers
+from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
+from finetuning.trainer import Outcome
 from zoo_core.tables import has_text
-
-
-def read(recipe: QuestionAnsweringRecipe) -> TaskData:
-    """Reads and checks every table of the recipe, before a model is loaded.
-
-    Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is not
-    there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is; also
-    `language` and `row`, its number in the table, and `id`, where the table has one. Training rows without an answer in
-    their context are left out.
-    Plug-in, the same of the translation, with `translation_` before the names: question and context, in training with
-    their answers.
-    """
-    check_tables(recipe)
-    check_translation_columns(recipe, "question and context", "answers")
-    tables = open_tables(recipe)
-    scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
-    for language in dict.fromkeys(scored):
-        _measure(recipe, language, ["a"], [["a"]])  # before hours of training
-    warnings: list[str] = []
-    normalize = functools.partial(_normalize, warnings=warnings)
-    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-    data = gather(recipe, tables, evaluation, normalize, [], warnings)
-    kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
-    trained = data.train["language"][:]
-    left_out = Counter(trained) - Counter(trained[row] for row in kept)
-    if left_out:
-        data.warnings.append(f"{left_out.total()} training rows were left out: their answer is not in their context")
-    protocol = {**data.protocol, "training_rows": len(kept), "left_out_rows": dict(left_out)}
-    return replace(data, train=data.train.select(kept), protocol=protocol)
-
-
-def encode(data: TaskData, tokenizer: Any, recipe: QuestionAnsweringRecipe) -> TaskData:
-    """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
-
-    It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
-    """
-    cutting = windows_of(recipe, tokenizer)
-    counted = ["cut", "split", "translation_cut"]
-    encoded, counts = encode_parts(data, encode_windows, counted, tokenizer=tokenizer, cutting=cutting)
-    windows: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
-    reach = Reach()
-
-    def collect_reach(rows: Dataset, part: str, language: str) -> Dataset:
-        windows[part][language or "all"] = len(rows)
-        read_rows = getattr(data, part)[language] if language else data.train
-        found = filter(None, rows["reach"][:])  # of each row one
-        for own, number, row in zip(read_rows["language"][:], read_rows["row"][:], found, strict=True):
-            reach.add(part, own, number, row)
-        return rows.remove_columns("reach")
-
-    encoded = each_part(encoded, collect_reach)
-    return replace(
-        encoded,
-        lists={NAME: reach.listed},
-        protocol={
-            **data.protocol,
-            "max_length": recipe.max_length,
-            "doc_stride": recipe.doc_stride,
-            "max_question_length": recipe.max_question_length,
-            "n_best": recipe.n_best,
-            "max_answer_length": recipe.max_answer_length,
-            "windows": windows,
-            "cut_texts": counts["cut"],
-            "split_texts": counts["split"],
-            **({"cut_translations": counts["translation_cut"]} if counts["translation_cut"]["evaluation"] else {}),
-            NAME: reach.counts,
-            "facts": [
-                f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends "
-                f"a window, at most {recipe.max_answer_length} tokens",
-                f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
-                f"questions of at most {recipe.max_question_length} tokens",
-                reach.fact(),
-            ],
-        },
-    )
-
-
-def score(recipe: QuestionAnsweringRecipe, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
-    """The outcome of the best spans: F1 and exact match; `predictions` are start and end logits (W, T) of windows."""
-    windows = getattr(data, part)[language]
-    answers, golds = predicted_answers(windows, predictions, recipe.n_best, recipe.max_answer_length)
-
-    def records() -> Iterator[dict[str, Any]]:
-        rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
-        for row, gold, answer in zip(rows, golds, answers, strict=True):
-            identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
-            yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
-
-    return Outcome(_measure(recipe, language, answers, golds), records)
 
 
 def span_cross_entropy(
@@ -135,9 +49,128 @@ def span_cross_entropy(
     return mean_of_sides(loss, outputs, translation_share)
 
 
-def _measure(recipe: QuestionAnsweringRecipe, language: str, answers: list, golds: list) -> dict[str, float]:
-    options = {"language": language} if recipe.metric == "mlqa" else {}
-    return load_metric(recipe.metric).compute(predictions=answers, references=golds, **options)
+class AnsweringProtocol(LanguageProtocol):
+    """Further facts of question answering; counts are by part and language."""
+
+    doc_stride: int
+    max_question_length: int
+    n_best: int
+    max_answer_length: int
+    windows: dict[str, dict[str, int]]
+    answer_spans: dict[str, dict[str, dict[str, int]]]
+
+
+class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
+    """Questions with an answer in their context."""
+
+    auto_class = AutoModelForQuestionAnswering
+    collator = DataCollatorWithPadding
+    loss = staticmethod(span_cross_entropy)
+
+    @property
+    def metric(self) -> str:
+        return self.recipe.metric
+
+    def check_start(self, start: Start) -> None:
+        super().check_start(start)
+        self.windowing(start.tokenizer)
+
+    def windowing(self, tokenizer: Any) -> Windowing:
+        """How contexts are cut. Raises ValueError as `windowing`."""
+        recipe = self.recipe
+        longest = recipe.max_question_length, recipe.max_answer_length
+        return windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
+
+    def read(self) -> TaskData:
+        """Reads and checks every table of the recipe, before a model is loaded.
+
+        Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is
+        not there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is;
+        also `language` and `row`, its number in the table, and `id`, where the table has one. Training rows without an
+        answer in their context are left out. Plug-in, the same of the translation, with `translation_` before the
+        names: question and context, in training with their answers.
+        """
+        recipe = self.recipe
+        check_tables(recipe)
+        check_translation_columns(recipe, "question and context", "answers")
+        tables = open_tables(recipe)
+        scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
+        for language in dict.fromkeys(scored):
+            self._measure(language, ["a"], [["a"]])  # before hours of training
+        warnings: list[str] = []
+        normalize = functools.partial(_normalize, warnings=warnings)
+        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
+        data = gather(recipe, tables, evaluation, normalize, warnings, [], AnsweringProtocol)
+        kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
+        trained = data.train["language"][:]
+        left_out = Counter(trained) - Counter(trained[row] for row in kept)
+        if left_out:
+            data.warnings.append(
+                f"{left_out.total()} training rows were left out: their answer is not in their context"
+            )
+        data.protocol.training_rows, data.protocol.left_out_rows = len(kept), dict(left_out)
+        return replace(data, train=data.train.select(kept))
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
+
+        It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
+        """
+        recipe, tokenizer = self.recipe, self.start.tokenizer
+        cutting = self.windowing(tokenizer)
+        counted = ["cut", "split", "translation_cut"]
+        encoded, counts = encode_parts(data, encode_windows, counted, tokenizer=tokenizer, cutting=cutting)
+        windows: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
+        reach = Reach()
+
+        def collect_reach(rows: Dataset, part: str, language: str) -> Dataset:
+            windows[part][language or "all"] = len(rows)
+            read_rows = getattr(data, part)[language] if language else data.train
+            found = filter(None, rows["reach"][:])  # of each row one
+            for own, number, row in zip(read_rows["language"][:], read_rows["row"][:], found, strict=True):
+                reach.add(part, own, number, row)
+            return rows.remove_columns("reach")
+
+        encoded = each_part(encoded, collect_reach)
+        protocol = encoded.protocol
+        for name in ("max_length", "doc_stride", "max_question_length", "n_best", "max_answer_length"):
+            setattr(protocol, name, getattr(recipe, name))
+        protocol.windows = windows
+        protocol.cut_texts, protocol.split_texts = counts["cut"], counts["split"]
+        if counts["translation_cut"]["evaluation"]:
+            protocol.cut_translations = counts["translation_cut"]
+        protocol.answer_spans = reach.counts
+        protocol.facts = [
+            f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends a "
+            f"window, at most {recipe.max_answer_length} tokens",
+            f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
+            f"questions of at most {recipe.max_question_length} tokens",
+            reach.fact(),
+        ]
+        return replace(encoded, lists={NAME: reach.listed})
+
+    def head(self, data: TaskData) -> dict[str, Any]:
+        return {"num_labels": 2}  # start and end; a folder may have another number from a classifier
+
+    def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
+        """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
+        windows = getattr(data, part)[language]
+        answers, golds = predicted_answers(windows, predictions, self.recipe.n_best, self.recipe.max_answer_length)
+
+        def records() -> Iterator[dict[str, Any]]:
+            rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
+            for row, gold, answer in zip(rows, golds, answers, strict=True):
+                identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
+                yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
+
+        return Outcome(self._measure(language, answers, golds), records)
+
+    def _measure(self, language: str, answers: list, golds: list) -> dict[str, float]:
+        options = {"language": language} if self.metric == "mlqa" else {}
+        return load_metric(self.metric).compute(predictions=answers, references=golds, **options)
+
+    def print_data(self, data: TaskData) -> None:
+        print_answers(data.protocol.answer_spans, data.lists[NAME])
 
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
@@ -237,24 +270,3 @@ def place(context: str, answer: str, start: int) -> int:
     behind, before = context.find(answer, max(start, 0)), context.rfind(answer, 0, max(start, 0) + len(answer))
     found = [where for where in (before, behind) if where >= 0]
     return min(found, key=lambda where: abs(where - start), default=-1)
-
-
-def windows_of(recipe: QuestionAnsweringRecipe, tokenizer: Any) -> Windowing:
-    """How contexts are cut. Raises ValueError as `windowing`."""
-    longest = recipe.max_question_length, recipe.max_answer_length
-    return windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
-
-
-KIND = Kind(
-    read=read,
-    encode=encode,
-    auto_class=AutoModelForQuestionAnswering,
-    head=lambda data: {"num_labels": 2},  # start and end; a folder may have another number from a classifier
-    collator=DataCollatorWithPadding,
-    metric=lambda recipe: recipe.metric,
-    score_name="f1",
-    score=score,
-    loss=span_cross_entropy,
-    check=check_recipe,
-    check_tokenizer=windows_of,
-)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import Published
-from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
+from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair
 from finetuning.tasks.translation.recipe import EvaluationPairs
 from zoo_core.recipes import option
 
@@ -21,13 +21,6 @@ POOLINGS = {
     "cls": "state of its first token, <s>",
 }
 Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
-
-
-def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
-    """A recipe or protocol from before `pooling` said whether special tokens count."""
-    counts = values.get("special_tokens")
-    values = {name: value for name, value in values.items() if name != "special_tokens"}
-    return values if counts is None else values | {"pooling": "mean_with_special_tokens" if counts else "mean"}
 
 
 @dataclass
@@ -62,8 +55,6 @@ class SentenceRecipe(FeatureRecipe):
         "first token, <s>",
     )
 
-    of_earlier = staticmethod(of_earlier)
-
     @property
     def pair_names(self) -> list[str]:
         return [pairs.name for pairs in expanded(self.pairs)]
@@ -92,9 +83,27 @@ class PublishedRetrieval(PublishedSentences):
 class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with the vectors of a model, by layer, in both directions."""
 
+    main_score = "accuracy"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
     published: list[PublishedRetrieval] = option([], "published figures to print beside ours")
+
+    def check(self) -> None:
+        super().check()
+        for position, table in enumerate(self.pairs):
+            name = f"pairs.{position}"
+            if table.max_pairs == 1:
+                raise ValueError(f"{name}.max_pairs must be 0 (all) or at least 2, got 1.")
+            if table.target is None and table.source_column == table.target_column:
+                raise ValueError(
+                    f"{name} has {table.source_column} for source_column and target_column of one table. Name the "
+                    "column of the other language, or the table of the translations as `target`."
+                )
+            if table.target is None and table.join_on is not None:
+                raise ValueError(
+                    f"{name}.join_on is {table.join_on}, and there is one table: its two columns are pairs already. "
+                    "Leave join_on out, or name the table of the translations as `target`."
+                )
 
 
 def expanded(tables: list[Any]) -> list[Any]:
@@ -125,22 +134,3 @@ def filled(table: Any, language: str) -> Any:
     changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
     within = {name: value for name, value in vars(table).items() if is_dataclass(value)}
     return replace(table, **changes, **{name: filled(value, language) for name, value in within.items()})
-
-
-def check_recipe(recipe: RetrievalRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_features(recipe)
-    for position, table in enumerate(recipe.pairs):
-        name = f"pairs.{position}"
-        if table.max_pairs == 1:
-            raise ValueError(f"{name}.max_pairs must be 0 (all) or at least 2, got 1.")
-        if table.target is None and table.source_column == table.target_column:
-            raise ValueError(
-                f"{name} has {table.source_column} for source_column and target_column of one table. Name the column "
-                "of the other language, or the table of the translations as `target`."
-            )
-        if table.target is None and table.join_on is not None:
-            raise ValueError(
-                f"{name}.join_on is {table.join_on}, and there is one table: its two columns are pairs already. Leave "
-                "join_on out, or name the table of the translations as `target`."
-            )

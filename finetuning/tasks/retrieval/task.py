@@ -1,18 +1,22 @@
 """Retrieval of translations: pairs of sentences, checked; and how often a model's vectors find them."""
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import torch
 
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.data.rows import split_name
-from finetuning.data.task_tables import sample
-from finetuning.seeds import Predictions, load_metric, metric_facts
-from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
+from finetuning.data.task_tables import PairData, sample
+from finetuning.seeds import Predictions, load_metric
+from finetuning.tasks.base import Record
 from finetuning.tasks.features.neighbors import nearest
+from finetuning.tasks.features.task import FeatureTask, R, span
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
+from finetuning.tasks.retrieval.results import RetrievalReport, SentenceProtocol
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
 
 
@@ -34,63 +38,134 @@ class Side:
         return len(self.of_pairs) - len(self.texts)
 
 
-@dataclass
-class RetrievalData:
-    """What is evaluated, by pair of languages; how it was read, for results.json; and what a reader must be told."""
+class SentenceTask(FeatureTask[R]):
+    """Sentences, compared by their vectors."""
 
-    pairs: dict[str, tuple[Side, Side]]  # source and target
-    protocol: dict[str, Any]
-    warnings: list[str]
+    def describe_method(self, protocol: SentenceProtocol) -> None:
+        pooling = self.recipe.pooling
+        protocol.method, protocol.methods = pooling, {pooling: {}}
+        protocol.pooling, protocol.similarity = pooling, "cosine"
+
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> SentenceEncoder:
+        recipe = self.recipe
+        return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
+
+    def facts(self, protocol: SentenceProtocol, records: list[Record]) -> dict[str, Any]:
+        for name in ("max_length", "cut_texts", "texts_without_tokens"):  # known with the tokenizer only
+            setattr(protocol, name, records[0][name])
+        return super().facts(protocol, records)
+
+    def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
+        """Texts that the model did not read whole, by pair."""
+        reasons = {
+            f"are longer than {protocol.max_length} positions and were cut": protocol.cut_texts,
+            "have no tokens, nothing of them was read": protocol.texts_without_tokens,
+        }
+        return [
+            f"{pair}: {source} texts of the source and {target} of the target {reason}"
+            for reason, counts in reasons.items()
+            for pair, (source, target) in counts.items()
+            if source or target
+        ]
 
 
-def read(recipe: RetrievalRecipe) -> RetrievalData:
-    """Reads and checks the pairs of every two languages, before a model is loaded.
+class RetrievalTask(SentenceTask[RetrievalRecipe]):
+    """Each sentence has to find its translation among those of the other language."""
 
-    Rows whose id is in one table only, and pairs with an empty side, are left out and counted.
-    """
-    pairs, entries, warnings, splits = {}, [], [], []
-    loaded: dict[tuple, Any] = {}
-    is_drawn = False
-    for table in expanded(recipe.pairs):
-        where = f"pairs ({table.name})"
-        rows = open_pairs(table, where, table.name, recipe.hub_root, loaded)
-        full = with_both_sides(rows, where, is_evaluated=False).dataset
-        chosen = sample(full, table.max_pairs)
-        sides = tuple(Side.of(chosen[side][:]) for side in SIDES)
-        for side, found in zip(SIDES, sides, strict=True):
-            if len(found.texts) < 2:
-                raise ValueError(
-                    f"{where}: the {side} has {len(found.texts)} different text in {len(chosen)} pairs. Check the "
-                    "columns, or take more pairs."
-                )
-        pairs[table.name] = sides
-        splits.append(split_name(rows.table))
-        empty = len(rows.dataset) - len(full)
-        warnings += _left_out(rows, empty)
-        is_drawn |= len(chosen) < len(full)
-        if len(chosen) < len(full):
-            warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
-        if table.note:
-            warnings.append(table.note)
-        entries.append(
-            {
-                **pair_identity(rows),
-                "rows": len(chosen),
-                "empty": empty,
-                "unpaired": list(rows.unpaired),
-                "repeated": [side.repeated for side in sides],
-            }
+    report = RetrievalReport
+    metric = "retrieval_accuracy"
+
+    def read(self) -> PairData[tuple[Side, Side]]:
+        """Reads and checks the pairs of every two languages, before a model is loaded.
+
+        Rows whose id is in one table only, and pairs with an empty side, are left out and counted.
+        """
+        pairs, entries, warnings, splits = {}, [], [], []
+        loaded: dict[tuple, Any] = {}
+        is_drawn = False
+        for table in expanded(self.recipe.pairs):
+            where = f"pairs ({table.name})"
+            rows = open_pairs(table, where, table.name, self.recipe.hub_root, loaded)
+            full = with_both_sides(rows, where, is_evaluated=False).dataset
+            chosen = sample(full, table.max_pairs)
+            sides = tuple(Side.of(chosen[side][:]) for side in SIDES)
+            for side, found in zip(SIDES, sides, strict=True):
+                if len(found.texts) < 2:
+                    raise ValueError(
+                        f"{where}: the {side} has {len(found.texts)} different text in {len(chosen)} pairs. Check the "
+                        "columns, or take more pairs."
+                    )
+            pairs[table.name] = sides
+            splits.append(split_name(rows.table))
+            empty = len(rows.dataset) - len(full)
+            warnings += _left_out(rows, empty)
+            is_drawn |= len(chosen) < len(full)
+            if len(chosen) < len(full):
+                warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
+            if table.note:
+                warnings.append(table.note)
+            entries.append(
+                {
+                    **pair_identity(rows),
+                    "rows": len(chosen),
+                    "empty": empty,
+                    "unpaired": list(rows.unpaired),
+                    "repeated": [side.repeated for side in sides],
+                }
+            )
+        protocol = SentenceProtocol(
+            training_data=[],
+            training_rows=0,
+            evaluation_data=entries,
+            evaluated_split=", ".join(dict.fromkeys(splits)),
+            evaluated_rows={name: len(source.of_pairs) for name, (source, _) in pairs.items()},
+            differs=["fewer pairs"] * is_drawn,
+            chance={name: _chance_level(*sides) for name, sides in pairs.items()},
         )
-    protocol = {
-        "training_data": [],
-        "training_rows": 0,
-        "evaluation_data": entries,
-        "evaluated_split": ", ".join(dict.fromkeys(splits)),
-        "evaluated_rows": {name: len(source.of_pairs) for name, (source, _) in pairs.items()},
-        "differs": ["fewer pairs"] * is_drawn,
-        "chance": {name: _chance_level(*sides) for name, sides in pairs.items()},
-    }
-    return RetrievalData(pairs, protocol, list(dict.fromkeys(warnings)))
+        return PairData(protocol, list(dict.fromkeys(warnings)), pairs)
+
+    def evaluate(
+        self, seed: int, encoder: SentenceEncoder, data: PairData[tuple[Side, Side]]
+    ) -> tuple[Record, Predictions]:
+        layers = data.protocol.layers
+        scores, cut, blank, predictions = {}, {}, {}, {}
+        for name, sides in data.pairs.items():
+            print(f"Seed {seed}: {name}, {len(sides[0].of_pairs)} pairs, layers {span(layers)}")
+            tokens = tuple(encoder.tokens(side.texts) for side in sides)
+            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in tokens]
+            blank[name] = [sum(not ids for ids in of_side) for of_side in tokens]
+            scores[name] = {encoder.pooling: {}}
+            for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
+                found = nearest(*vectors, device=encoder.states.device)
+                scores[name][encoder.pooling][str(layer)] = score(sides, *found)
+                if layer == data.protocol.layer:
+                    predictions[name] = functools.partial(_records, sides, *found)
+        record = {
+            "max_length": encoder.max_length,
+            "cut_texts": cut,
+            "texts_without_tokens": blank,
+            "scores": scores,
+        }
+        return record, predictions
+
+    def published_scores(self, item: Any) -> dict[str, dict[str, float]]:
+        return {item.score: item.languages, **item.further}
+
+    def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
+        """Also seeds whose accuracy is not two standard errors above chance, by pair."""
+        method, layer = protocol.method, str(protocol.layer)
+        warnings = super().warnings(protocol, records)
+        for record in records:
+            at_chance = []
+            for pair, by_method in record["scores"].items():
+                found, chance = by_method[method][layer]["accuracy"], protocol.chance[pair]["accuracy"]
+                # both directions ask the same pairs: they are no two independent samples
+                error = math.sqrt(chance * (100 - chance) / protocol.evaluated_rows[pair])
+                if found <= chance + 2 * error:
+                    at_chance.append(f"{pair} {found:.1f} (chance: {chance:.1f})")
+            if at_chance:
+                warnings.append(f"seed {record['seed']}: accuracy is at chance in {', '.join(at_chance)}")
+        return warnings
 
 
 def _left_out(rows: PairRows, empty: int) -> list[str]:
@@ -108,52 +183,6 @@ def _chance_level(source: Side, target: Side) -> dict[str, float]:
     """Accuracy of a text that is drawn from the different ones of the other side, in percent."""
     forward, backward = 100 / len(target.texts), 100 / len(source.texts)
     return {"accuracy": (forward + backward) / 2, "source_to_target": forward, "target_to_source": backward}
-
-
-def complete_protocol(data: RetrievalData, recipe: RetrievalRecipe, depth: int) -> None:
-    """Adds to the protocol how vectors are read from a model of `depth` layers, and which layer is reported."""
-    data.protocol |= {
-        "method": recipe.pooling,
-        "methods": {recipe.pooling: {}},
-        "pooling": recipe.pooling,
-        "similarity": "cosine",
-        **layer_protocol(recipe, depth),
-    }
-
-
-def load(recipe: RetrievalRecipe, model: SeedModel) -> SentenceEncoder:
-    """The encoder of one seed's model. Raises ValueError for weights that cannot be read, and for no encoder."""
-    encoder = load_encoder(recipe, model)
-    return SentenceEncoder(encoder, model.tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
-
-
-def run_seed(seed: int, data: RetrievalData, encoder: SentenceEncoder, model: SeedModel, folder: Path) -> dict:
-    """Scores every pair and layer; leaves scores.json in the folder of the seed."""
-    layers = data.protocol["layers"]
-
-    def evaluate() -> tuple[dict[str, Any], Predictions]:
-        scores, cut, blank, predictions = {}, {}, {}, {}
-        for name, sides in data.pairs.items():
-            print(f"Seed {seed}: {name}, {len(sides[0].of_pairs)} pairs, layers {span(layers)}")
-            tokens = tuple(encoder.tokens(side.texts) for side in sides)
-            cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in tokens]
-            blank[name] = [sum(not ids for ids in of_side) for of_side in tokens]
-            scores[name] = {encoder.pooling: {}}
-            for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
-                found = nearest(*vectors, device=encoder.states.device)
-                scores[name][encoder.pooling][str(layer)] = score(sides, *found)
-                if layer == data.protocol["layer"]:
-                    predictions[name] = functools.partial(_records, sides, *found)
-        record = {
-            "metric": metric_facts("accuracy", "retrieval_accuracy"),
-            "max_length": encoder.max_length,
-            "cut_texts": cut,
-            "texts_without_tokens": blank,
-            "scores": scores,
-        }
-        return record, predictions
-
-    return record_seed(seed, model, encoder.states.model, folder, "retrieval_accuracy", evaluate)
 
 
 def _records(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The recipe of tagging: what it has beside the fields of every task."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from finetuning.recipe import Recipe
 from zoo_core.recipes import option
@@ -11,14 +11,10 @@ from zoo_core.recipes import option
 class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
+    main_score = "f1"
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text",
         "which token of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
         "word's beginning, which stands alone before most Chinese words",
     )
-
-    @staticmethod
-    def of_earlier(values: dict[str, Any]) -> dict[str, Any]:
-        """Of a run from before the field was there, which labeled the first."""
-        return {"label_subword": "first"} | values

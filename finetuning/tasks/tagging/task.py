@@ -19,10 +19,11 @@ cut at the limit and counted; y's labels are learned beside the first window alo
 import functools
 import itertools
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
@@ -33,11 +34,11 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import BREAKS, count_invisible, fault_of, list_column, require_text
+from finetuning.results.protocol import LanguageProtocol
 from finetuning.results.table import LABEL_SCORES, LabelScores
 from finetuning.seeds import load_metric
-from finetuning.tasks.kind import (
-    Kind,
-    Outcome,
+from finetuning.tasks.by_language import (
+    LanguageTask,
     by_label,
     label_options,
     likeliest,
@@ -45,6 +46,7 @@ from finetuning.tasks.kind import (
     named_scores,
 )
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
@@ -52,43 +54,149 @@ WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
 MANY = 0.3  # share of blank first subwords from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
 
 
-def read(recipe: TaggingRecipe) -> TaskData:
-    """Reads and checks every table of the recipe, before a model is loaded.
+class TaggingProtocol(LanguageProtocol):
+    """Further facts of tagging; counts are by part and language."""
 
-    Rows have `words`, `tags`, an id for each word, and `row`, their number in the table; plug-in, also those of the
-    translation, with `translation_` before their names, the tags in training alone. Rows without words or labels are
-    left out.
-    """
-    check_tables(recipe)
-    _check_columns(recipe)
-    tables = open_tables(recipe)
-    for rows in tables.evaluation.values():
-        _refuse_labels_of_a_model(rows)
-    sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side and side.table.label_column]
-    labels = _labels([_label_column(rows) for rows in sides])
-    warnings: list[str] = []
-    changed: dict[str, int] = {}
-    normalize = functools.partial(_normalize, labels=labels, changed=changed, warnings=warnings)
-    evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-    for language, dataset in evaluation.items():
-        if len(used := _used(dataset)) < 2:
-            words = sum(map(len, dataset["tags"][:]))
-            refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
-    data = gather(recipe, tables, evaluation, normalize, labels.names, warnings)
-    if len(used := _used(data.train)) < 2:
-        raise ValueError(
-            f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "
-            f"label column {recipe.train[0].label_column}."
+    read_as_iob2: dict[str, int]  # labels of other schemes, by language
+    label_subword: str
+    words_without_tokens: dict[str, dict[str, int]] = {}
+    words_with_blank_first_token: dict[str, dict[str, int]] = {}
+
+
+class TaggingTask(LanguageTask[TaggingRecipe]):
+    """Words with a label each."""
+
+    auto_class = AutoModelForTokenClassification
+    collator = DataCollatorForTokenClassification
+    metric = "seqeval"
+    loss = staticmethod(mean_cross_entropy)
+    kept = staticmethod(likeliest)
+    counts = LanguageTask.counts | {
+        "words_without_tokens": "words without tokens",
+        "words_with_blank_first_token": "blank first tokens",
+    }
+
+    def read(self) -> TaskData:
+        """Reads and checks every table of the recipe, before a model is loaded.
+
+        Rows have `words`, `tags`, an id for each word, and `row`, their number in the table; plug-in, also those of the
+        translation, with `translation_` before their names, the tags in training alone. Rows without words or labels
+        are left out.
+        """
+        recipe = self.recipe
+        check_tables(recipe)
+        _check_columns(recipe)
+        tables = open_tables(recipe)
+        for rows in tables.evaluation.values():
+            _refuse_labels_of_a_model(rows)
+        sides = [
+            side for rows in tables.train for side in (rows, translation_of(rows)) if side and side.table.label_column
+        ]
+        labels = _labels([_label_column(rows) for rows in sides])
+        warnings: list[str] = []
+        changed: dict[str, int] = {}
+        normalize = functools.partial(_normalize, labels=labels, changed=changed, warnings=warnings)
+        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
+        for language, dataset in evaluation.items():
+            if len(used := _used(dataset)) < 2:
+                words = sum(map(len, dataset["tags"][:]))
+                refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
+        data = gather(recipe, tables, evaluation, normalize, warnings, labels.names, TaggingProtocol)
+        if len(used := _used(data.train)) < 2:
+            raise ValueError(
+                f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "
+                f"label column {recipe.train[0].label_column}."
+            )
+        if labels.scheme is None:
+            data.warnings.append(
+                "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: F1 is that of chunks of equal neighbors, which "
+                "depends on seqeval's version; compare token_accuracy"
+            )
+        for scheme, languages in labels.others.items():
+            data.warnings.append(f"the labels are {scheme}, and are read as IOB2, in {', '.join(sorted(languages))}")
+        data.protocol.read_as_iob2 = changed
+        return data
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
+
+        Labels are -100 but at one token of each word, which `label_subword` tells; `sentence` and `first_word` tell
+        what they are windows of.
+
+        A word that alone is longer loses its last subwords, which have no label. The protocol counts such words, words
+        without subwords, words with text behind a first subword without any, and sentences of several windows, by
+        language. Plug-in, the fields of the translation have `translation_` before their names, and those that are cut
+        are counted too, once a sentence.
+        """
+        tokenizer, recipe, protocol = self.start.tokenizer, self.recipe, data.protocol
+        label_subword = recipe.label_subword
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a token belongs to, "
+                "and labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
+            )
+        words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
+        counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
+        arguments = {"tokenizer": tokenizer, "max_length": recipe.max_length, "label_subword": label_subword}
+        encoded, counts = encode_parts(data, windows_of, counted, **arguments)
+        changed = sum(protocol.read_as_iob2.values())
+        empty = sum(sum(parts.values()) for parts in counts["without_tokens"].values())
+        facts = [
+            "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
+            "token_accuracy: share of the words with the right label, those outside of chunks included",
+            f"a word's label is that of {LABELED[label_subword]}; chunks are joined over the windows of a sentence",
+        ]
+        facts += [f"{changed:,} labels of other schemes were read as IOB2's"] if changed else []
+        facts += [f"{empty:,} words that give no subword were read as {tokenizer.unk_token}"] if empty else []
+        tables = protocol.training_data
+        for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])):
+            languages = [
+                name for table in tables if teacher in table.get(LABELED_BY, []) for name in table["languages"]
+            ]
+            facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
+        shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
+        blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
+        warning = (
+            "words whose label is at a first subword that holds no text, so that they are told by their neighbors: "
+            f"{', '.join(blank)}; label_subword=first_with_text labels the first subword that does"
         )
-    if labels.scheme is None:
-        data.warnings.append(
-            "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: F1 is that of chunks of equal neighbors, which "
-            "depends on seqeval's version; compare token_accuracy"
-        )
-    for scheme, languages in labels.others.items():
-        data.warnings.append(f"the labels are {scheme}, and are read as IOB2, in {', '.join(sorted(languages))}")
-    data.protocol["read_as_iob2"] = changed
-    return data
+        if blank and label_subword == "first" and warning not in data.warnings:
+            encoded.warnings.append(warning)
+        protocol.max_length, protocol.label_subword = recipe.max_length, label_subword
+        protocol.label_unit = "chunks" if scheme_of(data.label_names) else "words"
+        protocol.cut_texts, protocol.split_texts = counts["cut"], counts["is_further"]
+        protocol.words_without_tokens = counts["without_tokens"]
+        protocol.words_with_blank_first_token = counts["blank_first"]
+        protocol.facts = facts
+        if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
+            protocol.cut_translations = counts["translation_cut"]
+        return encoded
+
+    def head(self, data: TaskData) -> dict[str, Any]:
+        return label_options(data)
+
+    def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
+        model = super().load_model(path, seed, data)
+        model.config.label_subword = self.recipe.label_subword  # whoever reads the labels has to know where they are
+        return model
+
+    def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
+        """The outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+        found, gold = labels_of_sentences(getattr(data, part)[language], predictions, data.label_names)
+
+        def records() -> Iterator[dict[str, Any]]:
+            for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
+                own, predicted = (_beside_words(row["tags"], side) for side in sides)
+                yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
+
+        def label_scores() -> LabelScores:
+            if scheme_of(data.label_names):
+                return _by_type(gold, found, data.label_names)
+            numbers = {name: number for number, name in enumerate(data.label_names)}
+            ids = ([numbers[label] for sentence in side for label in sentence] for side in (gold, found))
+            return by_label(*ids, data.label_names)
+
+        return Outcome(load_metric("seqeval").compute(predictions=found, references=gold), records, label_scores)
 
 
 @dataclass
@@ -264,60 +372,6 @@ def _used(dataset: Dataset) -> list[int]:
     return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
 
 
-def encode(data: TaskData, tokenizer: Any, max_length: int, label_subword: str) -> TaskData:
-    """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels, -100 but at one token
-    of each word, which `label_subword` tells; `sentence` and `first_word` tell what they are windows of.
-
-    A word that alone is longer loses its last subwords, which have no label. The protocol counts such words, words
-    without subwords, words with text behind a first subword without any, and sentences of several windows, by language.
-    Plug-in, the fields of the translation have `translation_` before their names, and those that are cut are counted
-    too, once a sentence.
-    """
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a token belongs to, and "
-            "labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
-        )
-    words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
-    counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
-    arguments = {"tokenizer": tokenizer, "max_length": max_length, "label_subword": label_subword}
-    encoded, counts = encode_parts(data, windows_of, counted, **arguments)
-    changed = sum(data.protocol["read_as_iob2"].values())
-    empty = sum(sum(parts.values()) for parts in counts["without_tokens"].values())
-    facts = [
-        "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
-        "token_accuracy: share of the words with the right label, those outside of chunks included",
-        f"a word's label is that of {LABELED[label_subword]}; chunks are joined over the windows of a sentence",
-    ]
-    facts += [f"{changed:,} labels of other schemes were read as IOB2's"] if changed else []
-    facts += [f"{empty:,} words that give no subword were read as {tokenizer.unk_token}"] if empty else []
-    tables = data.protocol["training_data"]
-    for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])):
-        languages = [name for table in tables if teacher in table.get(LABELED_BY, []) for name in table["languages"]]
-        facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
-    shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
-    blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
-    warnings = list(data.warnings)
-    if blank and label_subword == "first":
-        warnings.append(
-            "words whose label is at a first subword that holds no text, so that they are told by their neighbors: "
-            f"{', '.join(blank)}; label_subword=first_with_text labels the first subword that does"
-        )
-    protocol = {
-        "max_length": max_length,
-        "label_subword": label_subword,
-        "label_unit": "chunks" if scheme_of(data.label_names) else "words",
-        "cut_texts": counts["cut"],
-        "split_texts": counts["is_further"],
-        "words_without_tokens": counts["without_tokens"],
-        "words_with_blank_first_token": counts["blank_first"],
-        "facts": facts,
-    }
-    if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
-        protocol["cut_translations"] = counts["translation_cut"]
-    return replace(encoded, protocol={**data.protocol, **protocol}, warnings=warnings)
-
-
 def windows_of(
     batch: dict[str, list],
     numbers: list[int],
@@ -420,25 +474,6 @@ def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     return whole[:start], whole[start + len(inner) :]
 
 
-def score(recipe: TaggingRecipe, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
-    """The outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
-    found, gold = labels_of_sentences(getattr(data, part)[language], predictions, data.label_names)
-
-    def records() -> Iterator[dict[str, Any]]:
-        for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
-            own, predicted = (_beside_words(row["tags"], side) for side in sides)
-            yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
-
-    def label_scores() -> LabelScores:
-        if scheme_of(data.label_names):
-            return _by_type(gold, found, data.label_names)
-        numbers = {name: number for number, name in enumerate(data.label_names)}
-        ids = ([numbers[label] for sentence in side for label in sentence] for side in (gold, found))
-        return by_label(*ids, data.label_names)
-
-    return Outcome(load_metric("seqeval").compute(predictions=found, references=gold), records, label_scores)
-
-
 def _by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
     """The scores of each type of chunk, such as PER, of the sentences' labels."""
     # seqeval scores the types that occur, in this order
@@ -477,17 +512,3 @@ def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
         pairs = zip(labels[window], values[window], strict=False)
         found += [value for tag, value in pairs if tag != IGNORED]
     return list(sentences.values())
-
-
-KIND = Kind(
-    read=read,
-    encode=lambda data, tokenizer, recipe: encode(data, tokenizer, recipe.max_length, recipe.label_subword),
-    auto_class=AutoModelForTokenClassification,
-    head=label_options,
-    collator=DataCollatorForTokenClassification,
-    metric=lambda recipe: "seqeval",
-    score_name="f1",
-    score=score,
-    loss=mean_cross_entropy,
-    predictions=likeliest,
-)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, check_values
+from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, TrainedRecipe
 from zoo_core.recipes import MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
@@ -110,9 +110,10 @@ class PublishedTranslation(PublishedRow):
 
 
 @dataclass
-class TranslationRecipe:
+class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
+    main_score = "sacrebleu"
     model: str = option(
         MISSING,
         "checkpoint to start from, a folder or a Hub id: an encoder (VECO, XLM-R, another of the zoo), from which the "
@@ -183,29 +184,27 @@ class TranslationRecipe:
         """Positions that the model must have."""
         return max(self.max_source_length, self.max_target_length)
 
-
-def check_recipe(recipe: TranslationRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    check_values(recipe)
-    generation = recipe.generation
-    if generation.beams == 1 and generation.length_penalty != 1.0:
-        raise ValueError(
-            f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Leave "
-            "length_penalty out, or use more beams."
-        )
-    if not recipe.dev and (recipe.selection.startswith("dev") or recipe.dev_bleu_examples):
-        raise ValueError(
-            f"The recipe has no dev table; selection is {recipe.selection} and dev_bleu_examples "
-            f"{recipe.dev_bleu_examples}. Add a table under `dev:`, or use selection=last and dev_bleu_examples=0."
-        )
-    if recipe.selection == "dev_bleu" and not recipe.dev_bleu_examples:
-        raise ValueError(
-            "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Set "
-            "dev_bleu_examples, or use selection=dev_loss."
-        )
-    evaluate, save = recipe.evaluate_every_steps, recipe.save_every_steps
-    if recipe.selection.startswith("dev") and save and (not evaluate or evaluate % save):
-        raise ValueError(
-            f"selection is {recipe.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
-            f"save_every_steps {save}. Set save_every_steps to 0, or make evaluate_every_steps a multiple of it."
-        )
+    def check(self) -> None:
+        super().check()
+        generation = self.generation
+        if generation.beams == 1 and generation.length_penalty != 1.0:
+            raise ValueError(
+                f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Leave "
+                "length_penalty out, or use more beams."
+            )
+        if not self.dev and (self.selection.startswith("dev") or self.dev_bleu_examples):
+            raise ValueError(
+                f"The recipe has no dev table; selection is {self.selection} and dev_bleu_examples "
+                f"{self.dev_bleu_examples}. Add a table under `dev:`, or use selection=last and dev_bleu_examples=0."
+            )
+        if self.selection == "dev_bleu" and not self.dev_bleu_examples:
+            raise ValueError(
+                "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Set "
+                "dev_bleu_examples, or use selection=dev_loss."
+            )
+        evaluate, save = self.evaluate_every_steps, self.save_every_steps
+        if self.selection.startswith("dev") and save and (not evaluate or evaluate % save):
+            raise ValueError(
+                f"selection is {self.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
+                f"save_every_steps {save}. Set save_every_steps to 0, or make evaluate_every_steps a multiple of it."
+            )

@@ -1,102 +1,280 @@
-"""Translation: tables of pairs, checked, to encoded pairs by language pair.
+"""Translation: tables of pairs, checked, to encoded pairs by language pair, to a model and sacreBLEU.
 
 Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `</s> y_1 .. y_n` and predicts
 `y_1 .. y_n </s>`.
 """
 
+import dataclasses
+import functools
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
+from finetuning.checkpoints import Start, describe_model, fine_tuned_on
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
 from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import sample
+from finetuning.data.task_tables import TaskData, sample
+from finetuning.results.protocol import Selection
+from finetuning.results.report import published_figures, published_notes
+from finetuning.run_folder import RunFolder
+from finetuning.seeds import SeedProgress, check_weights, finish, finite, load_metric, train_or_resume
+from finetuning.tasks.base import Line, Record, Task, add_outcomes
+from finetuning.tasks.translation.batches import Examples, Masking, layout_of
+from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
+from finetuning.tasks.translation.results import STANDS_FOR, TranslationProtocol, TranslationReport
+from finetuning.tasks.translation.trainer import (
+    TranslationTrainer,
+    column,
+    make_plan,
+    selected_steps,
+    total_updates,
+    translation_arguments,
+)
 from zoo_core.tables import describe
 
+RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
 
-@dataclass
-class TranslationData:
-    """Pairs of `source` and `target` text; after `encode` ids and lengths, the training pairs without their texts.
 
-    `table` of a training pair is the position of its table in the recipe, which says how its source is masked. `row` of
-    a tested pair is its number in its table.
+class TranslationTask(Task[TranslationRecipe]):
+    """An encoder-decoder that is trained on pairs of sentences; every pair of languages is evaluated by itself.
+
+    Data are pairs of `source` and `target` text; after `encode` ids and lengths, the training pairs without their
+    texts. `table` of a training pair is the position of its table in the recipe, which says how its source is masked.
+    `row` of an evaluated pair is its number in its table.
     """
 
-    train: Dataset
-    dev: dict[str, Dataset]  # by language pair
-    test: dict[str, Dataset]
-    protocol: dict[str, Any]  # what was read and how, for results.json
-    warnings: list[str]
+    report = TranslationReport
 
+    def open(self) -> Start:
+        recipe = self.recipe
+        self.check()
+        check_architecture(recipe)
+        self.start = describe_model(
+            recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length, recipe.trust_remote_code
+        )
+        return self.start
 
-def column(rows: Dataset, name: str) -> np.ndarray:
-    """A column of numbers, without a Python object for each."""
-    return rows.with_format("numpy", columns=[name])[name][:]
+    def read(self) -> TaskData:
+        """Reads and checks every table of the recipe, before a model is loaded.
 
+        Training and development pairs with an empty side are left out and counted.
+        """
+        recipe = self.recipe
+        check_tables(recipe)
+        loaded: dict[tuple, tuple[Dataset, str]] = {}
+        empty: dict[str, dict[str, int]] = {"train": {}, "dev": {}}
 
-def read(recipe: TranslationRecipe) -> TranslationData:
-    """Reads and checks every table of the recipe, before a model is loaded.
+        def open_tables(part: str) -> list[Rows]:
+            opened = []
+            for position, table in enumerate(getattr(recipe, part)):
+                languages = (
+                    table.source_language or recipe.source_language,
+                    table.target_language or recipe.target_language,
+                )
+                rows = open_pairs(table, f"{part}.{position}", "-".join(languages), recipe.hub_root, loaded)
+                kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
+                if part in empty:
+                    before = empty[part].get(rows.language, 0)
+                    empty[part][rows.language] = before + len(rows.dataset) - len(kept.dataset)
+                opened.append(kept)
+            return opened
 
-    Training and development pairs with an empty side are left out and counted.
-    """
-    check_tables(recipe)
-    loaded: dict[tuple, tuple[Dataset, str]] = {}
-    empty: dict[str, dict[str, int]] = {"train": {}, "dev": {}}
+        train, dev, test = (open_tables(part) for part in ("train", "dev", "test"))
+        for rows in test:
+            if sum(other.language == rows.language for other in test) > 1:
+                raise ValueError(
+                    f"The pair {rows.language} is evaluated twice. Remove a table, or name its languages by "
+                    "source_language and target_language."
+                )
+        parts = [
+            rows.dataset.add_column("table", np.full(len(rows.dataset), position, dtype=np.int16))
+            for position, rows in enumerate(train)
+        ]
+        training = sample(concatenate_datasets(parts), recipe.max_train_examples)
+        dev_pairs: dict[str, list[Dataset]] = {}
+        for rows in dev:
+            dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
+        evaluated = {
+            rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples)
+            for rows in test
+        }
+        protocol = TranslationProtocol(
+            training_data=[pair_identity(rows) for rows in train],
+            training_rows=len(training),
+            evaluation_data=[pair_identity(rows) for rows in test],
+            evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
+            evaluated_rows={pair: len(rows) for pair, rows in evaluated.items()},
+            empty_pairs_left_out=empty,
+            selection=Selection(
+                rule=recipe.selection,
+                data=[pair_identity(rows) for rows in dev] or None,
+                rows={pair: sum(map(len, parts)) for pair, parts in dev_pairs.items()},
+            ),
+        )
+        joined = {pair: concatenate_datasets(parts) for pair, parts in dev_pairs.items()}
+        return TaskData(protocol, [], training, joined, evaluated)
 
-    def open_tables(part: str) -> list[Rows]:
-        opened = []
-        for position, table in enumerate(getattr(recipe, part)):
-            languages = (
-                table.source_language or recipe.source_language,
-                table.target_language or recipe.target_language,
-            )
-            rows = open_pairs(table, f"{part}.{position}", "-".join(languages), recipe.hub_root, loaded)
-            kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
-            if part in empty:
-                before = empty[part].get(rows.language, 0)
-                empty[part][rows.language] = before + len(rows.dataset) - len(kept.dataset)
-            opened.append(kept)
-        return opened
+    def encode(self, data: TaskData) -> TaskData:
+        """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
 
-    train, dev, test = (open_tables(part) for part in ("train", "dev", "test"))
-    for rows in test:
-        if sum(other.language == rows.language for other in test) > 1:
+        Training pairs that are too long are dropped or cut, evaluated ones cut; the protocol counts them.
+        """
+        recipe, tokenizer = self.recipe, self.start.tokenizer
+        if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
             raise ValueError(
-                f"The pair {rows.language} is evaluated twice. Remove a table, or name its languages by "
-                "source_language and target_language."
+                f"source_mask_probability is set, and the tokenizer of {recipe.tokenizer or recipe.model} has no mask "
+                "token. Use a model with a masked-LM tokenizer, or leave it out."
             )
-    parts = [
-        rows.dataset.add_column("table", np.full(len(rows.dataset), position, dtype=np.int16))
-        for position, rows in enumerate(train)
-    ]
-    training = sample(concatenate_datasets(parts), recipe.max_train_examples)
-    dev_pairs: dict[str, list[Dataset]] = {}
-    for rows in dev:
-        dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
-    evaluated = {
-        rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples) for rows in test
-    }
-    protocol = {
-        "training_data": [pair_identity(rows) for rows in train],
-        "training_rows": len(training),
-        "evaluation_data": [pair_identity(rows) for rows in test],
-        "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
-        "evaluated_rows": {pair: len(rows) for pair, rows in evaluated.items()},
-        "empty_pairs_left_out": empty,
-        "selection": {
-            "rule": recipe.selection,
-            "data": [pair_identity(rows) for rows in dev] or None,
-            "rows": {pair: sum(map(len, parts)) for pair, parts in dev_pairs.items()},
-        },
-    }
-    joined = {pair: concatenate_datasets(parts) for pair, parts in dev_pairs.items()}
-    return TranslationData(training, joined, evaluated, protocol, [])
+        limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
+
+        def encode_rows(rows: Dataset, name: str, remove: list[str] | None = None) -> Dataset:
+            with PartialState().main_process_first():  # the others find its copy on disk
+                return rows.map(
+                    _encode_batch,
+                    batched=True,
+                    remove_columns=remove,
+                    fn_kwargs={"tokenizer": tokenizer, "limits": limits},
+                    num_proc=recipe.num_workers or None,
+                    desc=f"Encoding {name}",
+                )
+
+        def cut(rows: Dataset, side: str) -> int:
+            return int(np.sum(column(rows, f"{side}_is_long")))
+
+        train = encode_rows(data.train, "train", remove=list(SIDES))
+        long = np.logical_or(*(column(train, f"{side}_is_long") for side in SIDES))
+        if recipe.too_long == "drop" and long.any():
+            train = train.select(np.flatnonzero(~long))
+        if not len(train):
+            raise ValueError(
+                f"All {len(long)} training pairs are longer than max_source_length {recipe.max_source_length} or "
+                f"max_target_length {recipe.max_target_length}. Raise them, or set too_long to cut."
+            )
+        dev = {pair: encode_rows(rows, f"dev {pair}") for pair, rows in data.dev.items()}
+        evaluation = {pair: encode_rows(rows, f"test {pair}") for pair, rows in data.evaluation.items()}
+        protocol = data.protocol
+        protocol.training_rows = len(train)
+        protocol.max_source_length, protocol.max_target_length = recipe.max_source_length, recipe.max_target_length
+        protocol.max_length = recipe.max_length
+        protocol.too_long = {
+            "rule": recipe.too_long,
+            "train": int(long.sum()),
+            "dev": {pair: sum(cut(rows, side) for side in SIDES) for pair, rows in dev.items()},
+            # references are scored as text, whole
+            "test_sources": {pair: cut(rows, "source") for pair, rows in evaluation.items()},
+        }
+        return replace(data, train=train, dev=dev, evaluation=evaluation)
+
+    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+        recipe = self.recipe
+        seed = recipe.seeds[0]
+        translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
+        load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
+
+    def build(self, seed: int, data: TaskData) -> torch.nn.Module:
+        config = self.start.config
+        model = build_model(self.recipe, self.start.path, config, seed)
+        model.config.fine_tuned_on = [*fine_tuned_on(config), f"{self.recipe.task} (translation)"]
+        return model
+
+    def run_seed(
+        self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
+    ) -> Record:
+        """Trains from the last complete checkpoint, if there is one; the selected weights translate every test."""
+        recipe = self.recipe
+        checkpoints = folder / "checkpoints"
+        plan = make_plan(recipe, data.train, seed)
+        layout = layout_of(self.start.tokenizer, model.generation_config.decoder_start_token_id)
+        maskings = [Masking(table.source_mask_probability, table.predict == "masked") for table in recipe.train]
+        trainer = TranslationTrainer(
+            model=model,
+            args=translation_arguments(recipe, seed, checkpoints, plan),
+            train_dataset=Examples(data.train, layout, seed, maskings),
+            eval_dataset=data.dev or None,
+            processing_class=self.start.tokenizer,
+            recipe=recipe,
+            plan=plan,
+            layout=layout,
+        )
+        total = total_updates(recipe, plan)
+        keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
+        with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
+            train_or_resume(
+                trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total, keep
+            )
+            PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
+            steps = selected_steps(recipe, plan, trainer.state, seed)
+            average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
+            check_weights(model, seed)
+            hypotheses = {
+                pair: trainer.translate(rows, recipe.generation.beams) for pair, rows in data.evaluation.items()
+            }
+            results = {
+                pair: trainer.score(hypotheses[pair], rows["target"][:]) for pair, rows in data.evaluation.items()
+            }
+            predictions = {
+                pair: functools.partial(_records, rows, hypotheses[pair]) for pair, rows in data.evaluation.items()
+            }
+            config = model.config
+            outcome = {
+                "metric": {"name": "sacrebleu", "version": load_metric("bleu").version},
+                "scores": {pair: scores["sacrebleu"] for pair, scores in results.items()},
+                "all_scores": results,
+                "selected_step": steps if len(steps) > 1 else steps[0],
+                "decoder": {
+                    name: getattr(config, name) for name in ("decoder_layers", "decoder_layer_indices", "tie_decoder")
+                },
+                "curve": [
+                    {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
+                    for entry in finite(trainer.state.log_history)
+                    if "eval_loss" in entry
+                ],
+            }
+            return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
+
+    def facts(self, protocol: TranslationProtocol, records: list[Record]) -> dict[str, Any]:
+        recipe, pairs, item = self.recipe, list(records[0]["scores"]), self.recipe.published
+        figures = {"sacrebleu": item.sacrebleu, "bleu": item.bleu} if item else {}
+        signatures = {pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
+        add_outcomes(protocol, records, signatures=signatures, stands_for=STANDS_FOR)
+        return {
+            "setting": "supervised",
+            "source_language": recipe.source_language,
+            "target_language": recipe.target_language,
+            "hyperparameters": {
+                **dataclasses.asdict(recipe.training),
+                "initialize": recipe.initialize,
+                **records[0]["decoder"],  # of the model: where it has a decoder already, the recipe does not say
+                "generation": dataclasses.asdict(recipe.generation),
+                "updates": [record["steps"] for record in records],
+            },
+            "protocol": protocol.as_json(),
+            "curve": {str(record["seed"]): record["curve"] for record in records},
+            "published": [published_figures(item, figures, pairs)] if item else [],
+            "warnings": [*_protocol_warnings(recipe), *_length_warnings(records)],
+        }
+
+    def data_lines(self, read: TaskData, encoded: TaskData) -> list[Line]:
+        empty, too_long = encoded.protocol.empty_pairs_left_out, encoded.protocol.too_long
+        long = {"train": {"all": too_long["train"]}, "dev": too_long["dev"], "test": too_long["test_sources"]}
+        parts = {"train": {"all": encoded.train}, "dev": encoded.dev, "test": encoded.evaluation}
+        lines = []
+        for part, by_pair in parts.items():
+            for pair, rows in by_pair.items():
+                left_out = sum(empty[part].values()) if pair == "all" else empty.get(part, {}).get(pair, 0)
+                own = {"part": part, "language": pair, "rows": len(rows)}
+                lengths = {f"longest {side}": int(np.max(rows[f"{side}_length"][:])) for side in SIDES}
+                lines.append({**own, **lengths, "too long": long[part][pair], "empty, left out": left_out})
+        return lines
 
 
 def check_tables(recipe: TranslationRecipe) -> None:
@@ -135,60 +313,6 @@ def _check_masking(table: TrainingPairs, name: str) -> None:
         )
 
 
-def encode(data: TranslationData, tokenizer: Any, recipe: TranslationRecipe) -> TranslationData:
-    """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
-
-    Training pairs that are too long are dropped or cut, evaluated ones cut; the protocol counts them.
-    """
-    if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
-        raise ValueError(
-            f"source_mask_probability is set, and the tokenizer of {recipe.tokenizer or recipe.model} has no mask "
-            "token. Use a model with a masked-LM tokenizer, or leave it out."
-        )
-    limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
-
-    def encode_rows(rows: Dataset, name: str, remove: list[str] | None = None) -> Dataset:
-        with PartialState().main_process_first():  # the others find its copy on disk
-            return rows.map(
-                _encode_batch,
-                batched=True,
-                remove_columns=remove,
-                fn_kwargs={"tokenizer": tokenizer, "limits": limits},
-                num_proc=recipe.num_workers or None,
-                desc=f"Encoding {name}",
-            )
-
-    def cut(rows: Dataset, side: str) -> int:
-        return int(np.sum(column(rows, f"{side}_is_long")))
-
-    train = encode_rows(data.train, "train", remove=list(SIDES))
-    long = np.logical_or(*(column(train, f"{side}_is_long") for side in SIDES))
-    if recipe.too_long == "drop" and long.any():
-        train = train.select(np.flatnonzero(~long))
-    if not len(train):
-        raise ValueError(
-            f"All {len(long)} training pairs are longer than max_source_length {recipe.max_source_length} or "
-            f"max_target_length {recipe.max_target_length}. Raise them, or set too_long to cut."
-        )
-    dev = {pair: encode_rows(rows, f"dev {pair}") for pair, rows in data.dev.items()}
-    test = {pair: encode_rows(rows, f"test {pair}") for pair, rows in data.test.items()}
-    protocol = {
-        **data.protocol,
-        "training_rows": len(train),
-        "max_source_length": recipe.max_source_length,
-        "max_target_length": recipe.max_target_length,
-        "max_length": recipe.max_length,
-        "too_long": {
-            "rule": recipe.too_long,
-            "train": int(long.sum()),
-            "dev": {pair: sum(cut(rows, side) for side in SIDES) for pair, rows in dev.items()},
-            # references are scored as text, whole
-            "test_sources": {pair: cut(rows, "source") for pair, rows in test.items()},
-        },
-    }
-    return TranslationData(train, dev, test, protocol, data.warnings)
-
-
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
     """Sources with the tokenizer's special tokens, targets with the closing one only."""
     source = tokenizer(batch["source"]).input_ids
@@ -202,3 +326,36 @@ def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]
         encoded[f"{side}_is_long"] = [len(ids) > limit for ids in rows]
         encoded[f"{side}_ids"], encoded[f"{side}_length"] = cut, [len(ids) for ids in cut]
     return encoded
+
+
+def _records(rows: Dataset, hypotheses: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a pair's predictions file."""
+    pairs = rows.select_columns(["row", "source", "target"]).to_list()
+    for pair, hypothesis in zip(pairs, hypotheses, strict=True):
+        yield {"row": pair["row"], "source": pair["source"], "reference": pair["target"], "hypothesis": hypothesis}
+
+
+def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
+    warnings = []
+    for table in recipe.test:
+        if table.note:
+            warnings.append(table.note)
+        if not Path(table.path).is_file() and table.split != "test":
+            warnings.append(f"evaluated on {table.path}, split {table.split}: not comparable with figures on test")
+    if recipe.max_test_examples:
+        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, drawn at random")
+    if recipe.max_train_examples:
+        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, drawn at random")
+    if recipe.published and recipe.published.bleu:
+        warnings.append(f"BLEU (tokenized) beside published figures {STANDS_FOR['bleu']}")
+    return warnings + published_notes([recipe.published] if recipe.published else [])
+
+
+def _length_warnings(records: list[Record]) -> list[str]:
+    """Translations of half the references' length, or twice: of a model that stops at once, or never."""
+    return [
+        f"seed {record['seed']}: translations of {pair} have {scores['length_ratio']:.2f} times the references' length"
+        for record in records
+        for pair, scores in record["all_scores"].items()
+        if not RATIO_OF_ALARM <= scores["length_ratio"] <= 1 / RATIO_OF_ALARM
+    ]

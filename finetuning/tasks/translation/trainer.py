@@ -1,4 +1,4 @@
-"""One seed of a translation run: training by token count, selection of the weights, translations, scores."""
+"""The Trainer of a translation run: steps by token count, translations, scores; and which steps are selected."""
 
 import functools
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import (
@@ -19,29 +18,10 @@ from transformers import (
 
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.seeds import (
-    SeedProgress,
-    check_weights,
-    diverged,
-    finish,
-    finite,
-    load_metric,
-    train_or_resume,
-    training_arguments,
-)
-from finetuning.tasks.translation.batches import (
-    Examples,
-    Layout,
-    Masking,
-    MicroBatches,
-    UpdatePlan,
-    collate,
-    evaluation_batches,
-    layout_of,
-)
-from finetuning.tasks.translation.model import average_weights, beam_search
+from finetuning.seeds import diverged, load_metric, training_arguments
+from finetuning.tasks.translation.batches import Examples, Layout, MicroBatches, UpdatePlan, collate, evaluation_batches
+from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.task import TranslationData, column
 from zoo_core.masking import IGNORED
 
 
@@ -191,63 +171,9 @@ def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
     return [*range(every, total, every), total]
 
 
-def run_seed(
-    recipe: TranslationRecipe,
-    seed: int,
-    data: TranslationData,
-    model: torch.nn.Module,
-    tokenizer: Any,
-    folder: Path,
-    progress: SeedProgress,
-) -> dict[str, Any]:
-    """Trains one seed in `folder`, from its last complete checkpoint if there is one, and translates every test.
-
-    Leaves scores.json, predictions/ and, with `save_models`, model/; returns the scores. The test is read once, by the
-    selected weights.
-    """
-    checkpoints = folder / "checkpoints"
-    plan = make_plan(recipe, data, seed)
-    layout = layout_of(tokenizer, model.generation_config.decoder_start_token_id)
-    maskings = [Masking(table.source_mask_probability, table.predict == "masked") for table in recipe.train]
-    trainer = TranslationTrainer(
-        model=model,
-        args=translation_arguments(recipe, seed, checkpoints, plan),
-        train_dataset=Examples(data.train, layout, seed, maskings),
-        eval_dataset=data.dev or None,
-        processing_class=tokenizer,
-        recipe=recipe,
-        plan=plan,
-        layout=layout,
-    )
-    total = total_updates(recipe, plan)
-    keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
-    train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total, keep)
-    PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
-    steps = selected_steps(recipe, plan, trainer.state, seed)
-    average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
-    check_weights(model, seed)
-    hypotheses = {pair: trainer.translate(rows, recipe.generation.beams) for pair, rows in data.test.items()}
-    results = {pair: trainer.score(hypotheses[pair], rows["target"][:]) for pair, rows in data.test.items()}
-    predictions = {pair: functools.partial(_records, rows, hypotheses[pair]) for pair, rows in data.test.items()}
-    config = model.config
-    outcome = {
-        "metric": {"name": "sacrebleu", "version": load_metric("bleu").version},
-        "scores": {pair: scores["sacrebleu"] for pair, scores in results.items()},
-        "all_scores": results,
-        "selected_step": steps if len(steps) > 1 else steps[0],
-        "decoder": {name: getattr(config, name) for name in ("decoder_layers", "decoder_layer_indices", "tie_decoder")},
-        "curve": [
-            {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
-            for entry in finite(trainer.state.log_history)
-            if "eval_loss" in entry
-        ],
-    }
-    return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
-
-
-def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> UpdatePlan:
-    """The steps of one seed."""
-    lengths = (column(data.train, f"{side}_length") for side in ("source", "target"))
+def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePlan:
+    """The steps of one seed on the encoded training pairs."""
+    lengths = (column(train, f"{side}_length") for side in ("source", "target"))
     plan = UpdatePlan(*lengths, recipe.training.max_tokens, seed)
     saved = saved_steps(recipe, plan)
     if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
@@ -256,12 +182,6 @@ def make_plan(recipe: TranslationRecipe, data: TranslationData, seed: int) -> Up
             "Lower save_every_steps or average_checkpoints, or train longer."
         )
     return plan
-
-
-def check_run(recipe: TranslationRecipe, data: TranslationData) -> None:
-    """What can only be checked with the data, before anything is written."""
-    translation_arguments(recipe, recipe.seeds[0], Path(recipe.output_dir), make_plan(recipe, data, recipe.seeds[0]))
-    load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
 
 
 def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
@@ -275,8 +195,6 @@ def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerSt
     return [state.best_global_step]
 
 
-def _records(rows: Dataset, hypotheses: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a pair's predictions file."""
-    pairs = rows.select_columns(["row", "source", "target"]).to_list()
-    for pair, hypothesis in zip(pairs, hypotheses, strict=True):
-        yield {"row": pair["row"], "source": pair["source"], "reference": pair["target"], "hypothesis": hypothesis}
+def column(rows: Dataset, name: str) -> np.ndarray:
+    """A column of numbers, without a Python object for each."""
+    return rows.with_format("numpy", columns=[name])[name][:]

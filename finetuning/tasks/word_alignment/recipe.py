@@ -10,7 +10,7 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import Published
-from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair, check_features
+from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair
 from zoo_core.recipes import option
 from zoo_core.tables import resolve_hub_path
 
@@ -62,6 +62,7 @@ class PublishedAlignment(Published):
 class WordAlignmentRecipe(FeatureRecipe):
     """Word alignment with the vectors of a model, by layer and method, against links made by hand."""
 
+    main_score = "aer"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
     methods: list[str] = option(
@@ -77,19 +78,17 @@ class WordAlignmentRecipe(FeatureRecipe):
     )
     published: list[PublishedAlignment] = option([], "published figures to print beside ours")
 
+    def check(self) -> None:
+        from modeling.optimal_transport import METHODS
 
-def check_recipe(recipe: WordAlignmentRecipe) -> None:
-    """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
-    from modeling.optimal_transport import METHODS
-
-    check_features(recipe)
-    unknown = [method for method in (*recipe.methods, *recipe.options) if method not in METHODS]
-    if unknown or not recipe.methods or len(set(recipe.methods)) < len(recipe.methods):
-        raise ValueError(
-            f"methods is {recipe.methods}, and options are of {list(recipe.options)}. Give some of "
-            f"{', '.join(METHODS)}, as in methods=[ot, itermax]."
-        )
-    if unused := [method for method in recipe.options if method not in recipe.methods]:
-        raise ValueError(
-            f"options has some of {unused[0]}, and methods is {recipe.methods}. Add the method, or leave them out."
-        )
+        super().check()
+        unknown = [method for method in (*self.methods, *self.options) if method not in METHODS]
+        if unknown or not self.methods or len(set(self.methods)) < len(self.methods):
+            raise ValueError(
+                f"methods is {self.methods}, and options are of {list(self.options)}. Give some of "
+                f"{', '.join(METHODS)}, as in methods=[ot, itermax]."
+            )
+        if unused := [method for method in self.options if method not in self.methods]:
+            raise ValueError(
+                f"options has some of {unused[0]}, and methods is {self.methods}. Add the method, or leave them out."
+            )

@@ -4,12 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
-from finetuning.seeds import Predictions, metric_facts
-from finetuning.tasks.features.models import SeedModel, layer_protocol, load_encoder, record_seed, span
+from finetuning.data.task_tables import PairData
+from finetuning.seeds import Predictions
+from finetuning.tasks.base import Record
+from finetuning.tasks.features.task import FeatureTask, span
 from finetuning.tasks.word_alignment.layers import position_links, score, sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
+from finetuning.tasks.word_alignment.results import AlignmentProtocol, AlignmentReport
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from zoo_core.tables import Table, resolve_hub_path, table_fingerprint
@@ -23,70 +28,109 @@ class AnnotatedPairs:
     gold: dict[int, Gold]
 
 
-@dataclass
-class AlignmentData:
-    """What is evaluated, by pair of languages; how it was read, for results.json; and what a reader must be told."""
+class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
+    """Links of words, read from the vectors of a model, against links made by hand."""
 
-    pairs: dict[str, AnnotatedPairs]
-    protocol: dict[str, Any]
-    warnings: list[str]
+    report = AlignmentReport
+    metric = "aer"
 
+    def read(self) -> PairData[AnnotatedPairs]:
+        """Reads and checks sentences and gold links of every pair, before a model is loaded.
 
-def read(recipe: WordAlignmentRecipe) -> AlignmentData:
-    """Reads and checks sentences and gold links of every pair, before a model is loaded.
-
-    Gold links past the words of their sentence are left out, counted and listed; sentences that the gold file does not
-    name are not scored.
-    """
-    pairs, entries, warnings = {}, [], []
-    for pair in recipe.pairs:
-        *files, gold_file = _files(pair, recipe.hub_root)
-        sentences = list(PairReader(files, split=False))
-        links = read_gold(gold_file, pair.gold_format, pair.gold_base)
-        gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
-        name = Path(gold_file).name
-        said = [describe_order(links, gold, name), describe_left_out(left_out, name)]
-        warnings += [f"{pair.name}: {one}" for one in said if one]
-        if missing := len(sentences) - len(gold):
-            warnings.append(f"{pair.name}: {missing} of {len(sentences)} sentences have no gold and were not scored")
-        half = "" if pair.sentences == "all" else f", {pair.sentences} sentences"
-        if half:
-            gold = {number: links for number, links in gold.items() if number % 2 == (pair.sentences == "odd")}
-        if not any(of_sentence.possible for of_sentence in gold.values()):
-            raise ValueError(
-                f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
+        Gold links past the words of their sentence are left out, counted and listed; sentences that the gold file does
+        not name are not scored.
+        """
+        pairs, entries, warnings = {}, [], []
+        for pair in self.recipe.pairs:
+            *files, gold_file = _files(pair, self.recipe.hub_root)
+            sentences = list(PairReader(files, split=False))
+            links = read_gold(gold_file, pair.gold_format, pair.gold_base)
+            gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
+            name = Path(gold_file).name
+            said = [describe_order(links, gold, name), describe_left_out(left_out, name)]
+            warnings += [f"{pair.name}: {one}" for one in said if one]
+            if missing := len(sentences) - len(gold):
+                warnings.append(
+                    f"{pair.name}: {missing} of {len(sentences)} sentences have no gold and were not scored"
+                )
+            half = "" if pair.sentences == "all" else f", {pair.sentences} sentences"
+            if half:
+                gold = {number: links for number, links in gold.items() if number % 2 == (pair.sentences == "odd")}
+            if not any(of_sentence.possible for of_sentence in gold.values()):
+                raise ValueError(
+                    f"{gold_file} has no link for the sentences of {pair.name}. Check that it is the file of links."
+                )
+            if pair.note:
+                warnings.append(pair.note)
+            pairs[pair.name] = AnnotatedPairs(sentences, gold)
+            entries.append(
+                {
+                    "path": pair.path or str(Path(pair.gold).parent),
+                    "config": pair.gold if pair.path else Path(pair.gold).name,
+                    "split": f"test{half}",
+                    "languages": [pair.name],
+                    "rows": len(gold),
+                    "fingerprint": "+".join(_fingerprint(file) for file in (*files, gold_file)),
+                    "gold": {
+                        "format": pair.gold_format,
+                        "base": pair.gold_base,
+                        "fingerprint": _fingerprint(gold_file),
+                        "sure_links": sum(len(of_sentence.sure) for of_sentence in gold.values()),
+                        "possible_links": sum(len(of_sentence.possible) for of_sentence in gold.values()),
+                        "left_out": left_out,
+                        "sentences_without_gold": missing,
+                    },
+                }
             )
-        if pair.note:
-            warnings.append(pair.note)
-        pairs[pair.name] = AnnotatedPairs(sentences, gold)
-        entries.append(
-            {
-                "path": pair.path or str(Path(pair.gold).parent),
-                "config": pair.gold if pair.path else Path(pair.gold).name,
-                "split": f"test{half}",
-                "languages": [pair.name],
-                "rows": len(gold),
-                "fingerprint": "+".join(_fingerprint(file) for file in (*files, gold_file)),
-                "gold": {
-                    "format": pair.gold_format,
-                    "base": pair.gold_base,
-                    "fingerprint": _fingerprint(gold_file),
-                    "sure_links": sum(len(of_sentence.sure) for of_sentence in gold.values()),
-                    "possible_links": sum(len(of_sentence.possible) for of_sentence in gold.values()),
-                    "left_out": left_out,
-                    "sentences_without_gold": missing,
-                },
-            }
+        protocol = AlignmentProtocol(
+            training_data=[],
+            training_rows=0,
+            evaluation_data=entries,
+            evaluated_split="test",
+            evaluated_rows={name: len(pair.gold) for name, pair in pairs.items()},
+            by_position={name: _chance_level(pair) for name, pair in pairs.items()},
         )
-    protocol = {
-        "training_data": [],
-        "training_rows": 0,
-        "evaluation_data": entries,
-        "evaluated_split": "test",
-        "evaluated_rows": {name: len(pair.gold) for name, pair in pairs.items()},
-        "by_position": {name: _chance_level(pair) for name, pair in pairs.items()},
-    }
-    return AlignmentData(pairs, protocol, warnings)
+        return PairData(protocol, warnings, pairs)
+
+    def describe_method(self, protocol: AlignmentProtocol) -> None:
+        methods, options = self.recipe.methods, self.recipe.options
+        protocol.method = methods[0]
+        protocol.options = METHOD_OPTIONS[methods[0]] | options.get(methods[0], {})
+        protocol.methods = {name: METHOD_OPTIONS[name] | options.get(name, {}) for name in methods}
+        protocol.encoding = self.recipe.encoding
+
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
+        recipe, method = self.recipe, self.recipe.methods[0]
+        options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size, **recipe.options.get(method, {}))
+        return WordAligner(encoder, tokenizer, method=method, **options)
+
+    def evaluate(self, seed: int, aligner: WordAligner, data: PairData[AnnotatedPairs]) -> tuple[Record, Predictions]:
+        """Every layer and method of a pair come from one forward pass."""
+        protocol, scores = data.protocol, {}
+        for name, pair in data.pairs.items():
+            print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {span(protocol.layers)}")
+            found = sweep(aligner, pair.sentences, pair.gold, protocol.layers, protocol.methods)
+            scores[name] = {
+                method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
+                for method, by_layer in found.items()
+            }
+        return {"scores": scores}, {}
+
+    def warnings(self, protocol: AlignmentProtocol, records: list[Record]) -> list[str]:
+        """Seeds whose links are no better than links by position, by pair."""
+        method, layer = protocol.method, str(protocol.layer)
+        warnings = []
+        for record in records:
+            chance = {pair: scores["aer"] for pair, scores in protocol.by_position.items()}
+            found = {pair: by_method[method][layer]["aer"] for pair, by_method in record["scores"].items()}
+            if worse := [
+                f"{pair} {aer:.1f} ({chance[pair]:.1f})" for pair, aer in found.items() if aer >= chance[pair]
+            ]:
+                warnings.append(
+                    f"seed {record['seed']}: AER is no lower than that of links by position alone (in brackets) in "
+                    f"{', '.join(worse)}"
+                )
+        return warnings
 
 
 def _chance_level(pair: AnnotatedPairs) -> dict[str, float]:
@@ -107,45 +151,3 @@ def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
 
 def _fingerprint(file: str) -> str:
     return table_fingerprint(Table(file, format="text"), None, None)
-
-
-def complete_protocol(data: AlignmentData, recipe: WordAlignmentRecipe, depth: int) -> None:
-    """Adds to the protocol how links are read from a model of `depth` layers, and which layer is reported."""
-    data.protocol |= {
-        "method": recipe.methods[0],
-        "options": METHOD_OPTIONS[recipe.methods[0]] | recipe.options.get(recipe.methods[0], {}),
-        "methods": {name: METHOD_OPTIONS[name] | recipe.options.get(name, {}) for name in recipe.methods},
-        "encoding": recipe.encoding,
-        **layer_protocol(recipe, depth),
-    }
-
-
-def load(recipe: WordAlignmentRecipe, model: SeedModel) -> WordAligner:
-    """The aligner of one seed's model. Raises ValueError for weights that cannot be read and options of no method."""
-    method = recipe.methods[0]
-    return WordAligner(
-        load_encoder(recipe, model),
-        model.tokenizer,
-        method=method,
-        encoding=recipe.encoding,
-        batch_size=recipe.batch_size,
-        **recipe.options.get(method, {}),
-    )
-
-
-def run_seed(seed: int, data: AlignmentData, aligner: WordAligner, model: SeedModel, folder: Path) -> dict[str, Any]:
-    """Scores every pair, layer and method by one forward pass a pair; leaves scores.json in the folder of the seed."""
-    protocol = data.protocol
-
-    def evaluate() -> tuple[dict[str, Any], Predictions]:
-        scores = {}
-        for name, pair in data.pairs.items():
-            print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {span(protocol['layers'])}")
-            found = sweep(aligner, pair.sentences, pair.gold, protocol["layers"], protocol["methods"])
-            scores[name] = {
-                method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
-                for method, by_layer in found.items()
-            }
-        return {"metric": metric_facts("aer", "aer"), "scores": scores}, {}
-
-    return record_seed(seed, model, aligner.states.model, folder, "aer", evaluate)

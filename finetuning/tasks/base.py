@@ -1,0 +1,100 @@
+"""The seam between a kind of task and a run: what is read, built, run for each seed, and said of the results.
+
+`finetuning/running.py` calls the methods of a `Task` in the order in which they stand here. A kind that is trained and
+evaluated by language extends `LanguageTask` (`by_language.py`), one that measures vectors as they are `FeatureTask`
+(`features/task.py`); its recipe and its Task are named in `registry.py`.
+"""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from finetuning.checkpoints import Start
+from finetuning.data.task_tables import Data
+from finetuning.recipe import TaskRecipe
+from finetuning.results.protocol import Metric, Protocol
+from finetuning.results.report import Report
+from finetuning.results.table import FORMAT, Results, labels_of_record, rows_of_record
+from finetuning.run_folder import RunFolder
+
+R = TypeVar("R", bound=TaskRecipe)
+Record = dict[str, Any]  # what a seed's scores.json holds
+Line = dict[str, Any]  # of the table of --check_data, by column
+
+
+class Task(ABC, Generic[R]):
+    """A recipe, and what is done with it."""
+
+    report: ClassVar[type[Report]] = Report
+    start: Start  # what `open` found
+
+    def __init__(self, recipe: R):
+        self.recipe = recipe
+
+    def check(self) -> None:
+        """Raises ValueError for values of the recipe that cannot be run."""
+        self.recipe.check()
+
+    @abstractmethod
+    def open(self) -> Start:
+        """Checks the recipe and the model that it starts from. No weights are loaded."""
+
+    @abstractmethod
+    def read(self) -> Data:
+        """Reads and checks every table of the recipe."""
+
+    def encode(self, data: Data) -> Data:
+        """Makes the model's inputs of the rows, given the tokenizer of `start`."""
+        return data
+
+    def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
+        """Raises ValueError for what can only be checked with the data, and the folder of a run, before it begins."""
+
+    @abstractmethod
+    def build(self, seed: int, data: Data) -> Any:
+        """The model of one seed."""
+
+    @abstractmethod
+    def run_seed(self, seed: int, model: Any, data: Data, folder: Path, evaluate: bool = True) -> Record:
+        """Trains, if the kind does, and evaluates; leaves scores.json and predictions/ in the folder of the seed.
+
+        Without `evaluate`, development rows alone are scored.
+        """
+
+    @abstractmethod
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
+        """Fields of results.json: setting, hyperparameters, protocol, published, warnings, and others of the kind."""
+
+    def results(self, model: dict[str, Any], protocol: Any, records: list[Record], warnings: list[str]) -> Results:
+        """results.json of the task (ARCHITECTURE.md, "Results")."""
+        facts = self.facts(protocol, records)
+        metrics = self.report.titles or None
+        of_labels = [row for record in records for row in labels_of_record(record)]
+        split = protocol.evaluated_split
+        return Results(
+            {
+                "format": FORMAT,
+                "task": self.recipe.task,
+                "kind": self.recipe.kind,
+                "seeds": [record["seed"] for record in records],
+                **facts,
+                "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
+                "scores": [row for record in records for row in rows_of_record(record, split, metrics)],
+                **({"label_scores": of_labels} if of_labels else {}),
+                "warnings": [*warnings, *facts["warnings"]],
+            }
+        )
+
+    @abstractmethod
+    def data_lines(self, read: Any, encoded: Any) -> list[Line]:
+        """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
+
+    def print_data(self, data: Any) -> None:
+        """Prints what else --check_data shows of the data."""
+
+
+def add_outcomes(protocol: Protocol, records: list[Record], **of_the_metric: Any) -> None:
+    """Adds to the protocol what the seeds of a training selected, and the metric."""
+    protocol.selection.selected_steps = [record["selected_step"] for record in records]
+    protocol.selection.scores = [record["selection_score"] for record in records]
+    protocol.metric = Metric(**records[0]["metric"], unit="percent", **of_the_metric)

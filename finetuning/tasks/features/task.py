@@ -1,0 +1,180 @@
+"""Tasks that train nothing: the vectors of a model as it is, one a seed, are evaluated by layer."""
+
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import AutoModel
+
+from finetuning.checkpoints import Start, describe_start, load_pretrained
+from finetuning.data.task_tables import PairData
+from finetuning.results.protocol import Metric, Selection
+from finetuning.results.report import published_figures, published_notes
+from finetuning.run_folder import RunFolder
+from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
+from finetuning.tasks.base import Line, Record, Task
+from finetuning.tasks.features.recipe import SEED, FeatureRecipe
+from finetuning.tasks.features.results import FeatureProtocol, FeatureReport
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+R = TypeVar("R", bound=FeatureRecipe)
+
+
+class FeatureTask(Task[R]):
+    """Scores of every layer, of every pair of languages by itself."""
+
+    report: type[FeatureReport] = FeatureReport
+    metric: str  # the `evaluate` module of finetuning/metrics, whose version the results carry
+    models: dict[int, Start]  # by seed: one for all, or that for which `{seed}` stands
+
+    def open(self) -> Start:
+        self.check()
+        recipe = self.recipe
+        self.models = {
+            seed: describe_start(replace(recipe, model=recipe.model.replace(SEED, str(seed))), recipe.max_length)
+            for seed in recipe.seeds
+        }
+        depths = {seed: model.config.num_hidden_layers for seed, model in self.models.items()}
+        first = self.models[recipe.seeds[0]]
+        depth = first.config.num_hidden_layers
+        if len(set(depths.values())) > 1:
+            raise ValueError(
+                f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate each kind in an "
+                "output_dir of its own, and bring them together by compare_with."
+            )
+        named = {"layer": [recipe.layer] if isinstance(recipe.layer, int) else [], "layers": recipe.layers}
+        for field, layers in named.items():
+            if beyond := [layer for layer in layers if not 0 <= layer <= depth]:
+                raise ValueError(
+                    f"{field} has {beyond[0]}, and {recipe.model} has {depth} layers. Give 0 (the embeddings) to "
+                    f"{depth}."
+                )
+        # of a model a seed, each seed's own record has the fingerprint
+        of_seeds = {"folder": recipe.model, "fingerprint": None} if SEED in recipe.model else {}
+        self.start = first._replace(identity=first.identity | of_seeds)
+        return self.start
+
+    @abstractmethod
+    def read(self) -> PairData:
+        """Reads and checks what is evaluated of every pair of languages."""
+
+    def encode(self, data: PairData) -> PairData:
+        """Adds to the protocol how scores are read from a model's layers."""
+        recipe, protocol = self.recipe, data.protocol
+        depth = self.start.config.num_hidden_layers
+        self.describe_method(protocol)
+        layer, layers, rule = reported_layer(recipe.layer, recipe.layers, depth)
+        protocol.layer, protocol.layers, protocol.depth = layer, layers, depth
+        protocol.selection = Selection(rule=rule, data=None)  # no layer is ever chosen by the scores
+        return data
+
+    @abstractmethod
+    def describe_method(self, protocol: FeatureProtocol) -> None:
+        """Sets `method`, `methods` and what else tells how scores are read from vectors."""
+
+    def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
+        """Raises ValueError where a finished seed was scored with other weights than its model has now."""
+        for seed, model in self.models.items() if folder else ():
+            then = (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"]
+            now = model.identity["fingerprint"]
+            if then != now:
+                raise ValueError(
+                    f"The weights of {model.identity['folder']} have changed since seed {seed} was scored in "
+                    f"{folder.path}: {then[:15]} -> {now[:15]}. Restore the model, or name another folder."
+                )
+
+    def build(self, seed: int, data: PairData) -> Any:
+        model = self.models[seed]
+        with PartialState().main_process_first():
+            encoder = load_pretrained(
+                AutoModel,
+                model.path,
+                model.identity["folder"],
+                self.recipe.trust_remote_code,
+                dtype=DTYPES[self.recipe.precision],
+            )
+        return self.reader(encoder.to(PartialState().device), model.tokenizer)
+
+    @abstractmethod
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> Any:
+        """What reads vectors or links from an encoder; its `states.model` is the encoder."""
+
+    @abstractmethod
+    def evaluate(self, seed: int, reader: Any, data: PairData) -> tuple[Record, Predictions]:
+        """`scores` by pair, method, layer and metric, further facts of the record, and predictions."""
+
+    def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
+        """The main process evaluates, others wait. Its ValueError is raised in all of them."""
+        state = PartialState()
+        load_metric(self.metric)  # here, where all processes are: they wait for each other when one is loaded
+        record: Record = {}
+        failure: list[str | None] = [None]
+        if state.is_main_process:
+            try:
+                found, predictions = self.evaluate(seed, model, data)
+                record = {
+                    "seed": seed,
+                    "model": self.models[seed].identity,
+                    "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
+                    "metric": metric_facts(self.recipe.main_score, self.metric),
+                    **found,
+                }
+                finish_seed(folder, record, predictions)
+            except ValueError as error:
+                failure = [str(error)]
+        broadcast_object_list(failure)
+        if failure[0] is not None:  # in every process, or the others would go on as if there were scores
+            raise ValueError(failure[0])
+        return record
+
+    def facts(self, protocol: FeatureProtocol, records: list[Record]) -> dict[str, Any]:
+        """Each seed may have a model of its own, whose fingerprints are joined by `+`."""
+        recipe, pairs = self.recipe, list(records[0]["scores"])
+        better = self.report.is_higher_better
+        protocol.metric = Metric(**records[0]["metric"], unit="percent", greater_is_better=better)
+        return {
+            "setting": "feature",
+            "model": {"fingerprint": "+".join(record["model"]["fingerprint"] for record in records)},
+            "hyperparameters": {"batch_size": recipe.batch_size, "precision": recipe.precision},
+            "protocol": protocol.as_json(),
+            "published": [published_figures(item, self.published_scores(item), pairs) for item in recipe.published],
+            "warnings": [*published_notes(recipe.published), *self.warnings(protocol, records)],
+        }
+
+    def published_scores(self, item: Any) -> dict[str, dict[str, float]]:
+        """The scores of a published row by metric and pair; the first is that which its average is of."""
+        return {self.recipe.main_score: item.languages, **item.further}
+
+    @abstractmethod
+    def warnings(self, protocol: FeatureProtocol, records: list[Record]) -> list[str]:
+        """What a reader must know of the scores, such as seeds at chance."""
+
+    def data_lines(self, read: PairData, encoded: PairData) -> list[Line]:
+        rows = encoded.protocol.evaluated_rows.items()
+        return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
+
+
+def reported_layer(layer: int | Literal["middle"] | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:
+    """Of a model of `depth` layers: the reported one, all that are scored, and the rule that chose it.
+
+    `layer` and `layers` are those of a recipe. Raises ValueError where the reported one is not scored.
+    """
+    relative = {None: (round(2 * depth / 3), "two thirds of the layers"), "middle": (depth // 2, "the middle layer")}
+    chosen, rule = relative.get(layer, (layer, "named in the recipe"))
+    scored = sorted(set(layers)) or list(range(depth + 1))
+    if chosen not in scored:
+        raise ValueError(
+            f"layers is {layers}, and the layer that is reported is {chosen} of {depth} ({rule}). Add it, or name "
+            "another one by `layer`."
+        )
+    return chosen, scored, rule
+
+
+def span(layers: list[int]) -> str:
+    """`0 to 12`, or `0, 8` where some between are left out."""
+    return f"{layers[0]} to {layers[-1]}" if layers == list(range(layers[0], layers[-1] + 1)) else str(layers)[1:-1]
