@@ -26,7 +26,7 @@ def sweep_layers(flags: argparse.Namespace) -> None:
     from finetuning.results.plots import plot_lines
     from finetuning.results.report import best_layer
     from finetuning.tasks.word_alignment.layers import as_results, sweep
-    from finetuning.tasks.word_alignment.results import AlignmentReport
+    from finetuning.tasks.word_alignment.task import AlignmentReport
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
         scores = sweep(aligner, pairs, gold)

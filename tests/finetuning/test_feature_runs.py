@@ -11,7 +11,7 @@ from finetuning.experiments import compare_runs as compare
 from finetuning.results.table import read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric
-from finetuning.tasks.features.results import curves
+from finetuning.tasks.features.task import curves
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
 

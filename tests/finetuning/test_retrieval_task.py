@@ -14,7 +14,7 @@ from finetuning.experiments import compare_runs as compare
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import Results, read_results
 from finetuning.run import main
-from finetuning.tasks.features.results import curves
+from finetuning.tasks.features.task import curves
 from finetuning.tasks.registry import report_of
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded

@@ -9,7 +9,7 @@ from typing import Any
 from finetuning.results.files import table_names
 from finetuning.results.protocol import ReadTable
 from finetuning.results.table import AVERAGE, summary, with_deviation
-from finetuning.tasks.retrieval.results import SentenceProtocol, SentenceReport
+from finetuning.tasks.retrieval.task import SentenceProtocol, SentenceReport
 
 
 class MiningProtocol(SentenceProtocol):
