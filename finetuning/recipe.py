@@ -197,6 +197,7 @@ class TaskRecipe:
     """What the recipes of all kinds have; fields that only some have are here with what holds for the others."""
 
     main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
+    task_type: ClassVar[str]  # as the Hub calls the kind of task
     model: str
     tokenizer: str | None
     init_from: str | None = None
@@ -248,7 +249,7 @@ class TrainedRecipe(TaskRecipe):
 class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
-    main_score = "accuracy"
+    main_score, task_type = "accuracy", "text-classification"
     model: str = option(MISSING, "checkpoint to start from: a folder, or owner/name or owner/name@revision of the Hub")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
     init_from: str | None = option(None, INIT_FROM)

@@ -12,6 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from finetuning.results.table import Results
+from finetuning.tasks.registry import KINDS
 from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
 from modeling.checkpoints import split_revision
@@ -19,15 +20,6 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import is_selected
 
 # kind of task -> the Hub's name for it
-TASK_TYPES = {
-    "classification": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-    "translation": "translation",
-    "word_alignment": "word-alignment",
-    "retrieval": "sentence-similarity",
-    "mining": "sentence-similarity",
-}
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -182,7 +174,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
     metric = content.protocol.metric.name
     return [
         EvalResult(
-            task_type=TASK_TYPES[content["kind"]],
+            task_type=KINDS[content["kind"]].recipe_class.task_type,
             dataset_type=plain_name(table["path"]),
             dataset_name=content["task"],
             dataset_config=table["config"],

@@ -194,7 +194,7 @@ class Teacher:
         """The labeled rows of one language, without those that have no words, and counts of them."""
         from datasets import Dataset
 
-        from finetuning.tasks.tagging.task import windows_of, words_of_sentences
+        from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
 
         kept = [row for row, words in enumerate(text.sentences) if words]
         sentences = [text.sentences[row] for row in kept]

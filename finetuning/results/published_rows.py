@@ -72,7 +72,7 @@ def _fill_by_column(item: Any, recipe: TaskRecipe, table: Table, row: Row, place
             "published=null."
         )
     scores = {metric: table.scores(row, metric) for metric in table.metrics}
-    if recipe.kind == "translation":
+    if hasattr(item, "sacrebleu"):
         item.sacrebleu, item.bleu = scores.get("sacrebleu", {}), scores.get("bleu", {})
         return
     names = dict(zip(table.columns, table.columns, strict=True))

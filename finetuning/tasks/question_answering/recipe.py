@@ -16,7 +16,7 @@ class QuestionAnsweringRecipe(Recipe):
     `answer_start`, lists of as many entries, as SQuAD, MLQA, XQuAD and TyDiQA-GoldP have it.
     """
 
-    main_score = "f1"
+    main_score, task_type = "f1", "question-answering"
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option(
         "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"

@@ -44,6 +44,7 @@ class RetrievalPairs(EvaluationPairs, NamedPair):
 class SentenceRecipe(FeatureRecipe):
     """Evaluation of the vectors of sentences, by layer, on pairs of languages."""
 
+    task_type = "sentence-similarity"
     max_length: int | None = option(
         None,
         "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",

@@ -113,7 +113,7 @@ class PublishedTranslation(PublishedRow):
 class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
-    main_score = "sacrebleu"
+    main_score, task_type = "sacrebleu", "translation"
     model: str = option(
         MISSING,
         "checkpoint to start from, a folder or a Hub id: an encoder (VECO, XLM-R, another of the zoo), from which the "

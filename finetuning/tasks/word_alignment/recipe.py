@@ -62,7 +62,7 @@ class PublishedAlignment(Published):
 class WordAlignmentRecipe(FeatureRecipe):
     """Word alignment with the vectors of a model, by layer and method, against links made by hand."""
 
-    main_score = "aer"
+    main_score, task_type = "aer", "word-alignment"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
     methods: list[str] = option(
