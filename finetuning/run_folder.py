@@ -127,10 +127,8 @@ def data_of(protocol: Protocol) -> dict[str, Any]:
 
 
 def check_same_data(path: Path, before: dict[str, Any], now: dict[str, Any], mend: str = "Restore the data") -> None:
-    """Raises ValueError where data are not those that the run in `path` was started with; what older versions did not
-    keep of them is not compared."""
-    both = [name for name in before if name in now]
-    if changed := recipe_differences({name: before[name] for name in both}, {name: now[name] for name in both}):
+    """Raises ValueError where data are not those that the run in `path` was started with."""
+    if changed := recipe_differences(before, now):
         raise ValueError(
             f"The data have changed since {path} was started: {'; '.join(changed)}. {mend}, or name another folder."
         )

@@ -230,7 +230,8 @@ def sweep_facts(recipe: TaskRecipe, model: dict[str, Any], protocol: Protocol) -
             check_same_recipe(point, recipe_of(recipe, Point(taken["values"], taken["name"])))
         except ValueError:
             return None
-    check_same_data(point, read_json(point / "run.json", {}).get("data", {}), data_of(protocol))
+    if facts := read_json(point / "run.json", None):
+        check_same_data(point, facts["data"], data_of(protocol))
     return {"fields": found["fields"], "points": len(found["points"]), "score": taken["score"]}
 
 

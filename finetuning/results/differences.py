@@ -15,7 +15,6 @@ LEFT_OUT = (
     "protocol.methods",
     "protocol.layers",
     "protocol.fresh_parameters",
-    "protocol.texts",  # results of before do not say it
     "hyperparameters.used_rows_only",  # the model is the same
 )
 # What makes two scores of one task measures of the same thing, whatever the models and their training were.

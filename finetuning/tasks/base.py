@@ -68,6 +68,7 @@ class Task(ABC, Generic[R]):
     def results(self, model: dict[str, Any], protocol: Any, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         facts = self.facts(protocol, records)
+        # a kind that names its metrics reports these alone: others, such as a length ratio, are for its warnings
         metrics = self.report.titles or None
         of_labels = [row for record in records for row in labels_of_record(record)]
         split = protocol.evaluated_split
@@ -78,6 +79,7 @@ class Task(ABC, Generic[R]):
                 "kind": self.recipe.kind,
                 "seeds": [record["seed"] for record in records],
                 **facts,
+                # of several models, one a seed, `facts` have the fingerprints
                 "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
                 "scores": [row for record in records for row in rows_of_record(record, split, metrics)],
                 **({"label_scores": of_labels} if of_labels else {}),

@@ -60,7 +60,7 @@ def test_chunks_are_scored_by_their_type(write, sample_tokenizer):
     gold = [["B-ORG", "I-ORG", "O", "B-LOC"], ["B-LOC", "B-LOC", "O", "O"]]
     found = [["B-ORG", "O", "O", "B-LOC"], ["B-LOC", "I-LOC", "O", "B-DAY"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["B-DAY", "B-PER"])
-    assert protocol["label_unit"] == "chunks"
+    assert protocol.label_unit == "chunks"
     assert outcome.label_scores() == {
         "DAY": percent(0, 1, 0), "LOC": percent(1, 2, 3), "ORG": percent(0, 1, 1), "PER": NOTHING
     }  # fmt: skip
@@ -70,7 +70,7 @@ def test_labels_that_mark_no_chunks_are_scored_word_by_word(write, sample_tokeni
     gold = [["NOUN", "NOUN", "VERB", "_"], ["VERB", "NOUN"]]
     found = [["NOUN", "VERB", "VERB"], ["VERB", "NOUN"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["INTJ"])
-    assert protocol["label_unit"] == "words"
+    assert protocol.label_unit == "words"
     assert outcome.label_scores() == {"INTJ": NOTHING, "NOUN": percent(2, 2, 3), "VERB": percent(2, 3, 2)}
 
 

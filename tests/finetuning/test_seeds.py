@@ -80,7 +80,7 @@ def test_a_seed_leaves_what_was_put_beside_its_checkpoints(topics, tmp_path, mon
         (steps / "checkpoint-1.bak").mkdir(exist_ok=True, parents=True)
 
     kept = []
-    monkeypatch.setattr("finetuning.trainer.finish", watched)
+    monkeypatch.setattr("finetuning.tasks.by_language.finish", watched)
     monkeypatch.setattr(seeds.SeedProgress, "on_step_end", put)
     main([*topics, "seeds=[1]", "training.max_steps=5", "training.batch_size=8", "evaluate_every_steps=1"])
     own = [name for name in kept if not name.endswith(".bak")]
