@@ -112,6 +112,7 @@ class Feed:
         torch's global generator, so that dropout is the same however a run was resumed.
         """
         corpora, objectives = phase_corpora(self.corpora, phase), phase.with_examples
+        # objectives cut texts to lengths of their own: a corpus has a form for each
         views = {
             name: {
                 index: _training_form(corpus, objective, self.seed)

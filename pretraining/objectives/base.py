@@ -130,6 +130,7 @@ class Collator:
         """The batch of some examples, `{name: sub-batch}`; see `sub_batch`."""
         import torch
 
+        # of the CPU's generator, whatever the default device: a worker must not wake up a GPU
         seed = int(torch.randint(2**62, (), device="cpu"))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             seed += torch.distributed.get_rank()  # the Trainer gives all processes one seed
@@ -154,6 +155,7 @@ class Collator:
         """
         import torch
 
+        # corpora number their examples alike, and objectives that read the same examples mask them differently
         seeds = {corpus: short_seed(*key, self.name, corpus) for corpus in set(texts.names)}
         seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
@@ -181,7 +183,7 @@ class Collator:
             fillings["draws"] = 0
         totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
         filled = Fields(fillings, len(totals_B), int(totals_B.max()))
-        for rows in blocks_of(totals_B):
+        for rows in blocks_of(totals_B):  # of a few rows, which fit into a core's cache
             block = lay_out([side[rows] for side in sides.tokens], sides.lengths_SB[:, rows], self.tokenizer)
             if len(language_rows_SB):
                 of_sides_SN1 = language_rows_SB[:, rows, None]
@@ -201,6 +203,7 @@ class Collator:
     def masked(self, block: Block, candidates_NW: np.ndarray, keys_N: np.ndarray) -> np.ndarray:
         """(N, W) labels where some of the candidates are predicted, 80/10/10."""
         labels, probability = np.full_like(block.input_ids, IGNORED), self.mask_probability
+        # to predict the unknown token is to learn which words the tokenizer lacks
         known = candidates_NW & (block.input_ids != self.tokenizer.unk_token_id)
         mask_rows(block.input_ids, labels, known, probability, keys_N, self.tokenizer.mask_token_id, self.vocabulary)
         return labels
@@ -208,6 +211,7 @@ class Collator:
     def _language_rows(self, sides: Sides, keys_B: np.ndarray) -> np.ndarray:
         """(S, B) rows of the language embedding, -1 where <mask> carries none; empty where no row's does."""
         rows_SB = np.array([[self.languages.rows[code] for code in codes] for codes in sides.codes]).T
+        # rows without a language teach the <mask> of those who use the model, which names none
         if len(rows_SB) and self.language_share < 1:
             rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
         return rows_SB
@@ -289,6 +293,7 @@ class Collator:
     def _cut(self, sides: list[np.ndarray], seed: int, number: int) -> list[np.ndarray]:
         if len(sides) == 2:
             return cut_sides(sides, self.text_length, self.apart)
+        # at random, so that all parts of a long text are seen in the end
         return [random_window(sides[0], self.text_length - SPECIALS_OF_TEXT, seed, "window", number)]
 
 
@@ -411,6 +416,7 @@ class MaskedObjective(Objective):
     ) -> Collator:
         """Its collator, given those of these options that it takes; `draws`: an objective that reads its rows needs
         random numbers."""
+        # by name, so that an option which a file adds cannot be forgotten here
         taken = inspect.signature(self.collator_class).parameters
         options = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
         return self.collator_class(tokenizer, languages=languages, **options, **({"draws": True} if draws else {}))

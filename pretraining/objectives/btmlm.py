@@ -77,9 +77,11 @@ class BtmlmCollator(Collator):
         (length_B,) = sides.lengths_SB
         due_B = pseudo_count(length_B, self.pseudo_share)
         count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
+        # pseudo positions are all alike, hence views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
         tokens = [*sides.tokens, [slots[:count] for count in count_B]]
         codes = self._with_targets(sides.codes, keys_B)
+        # evaluation fills them with the likeliest token: its figures do not depend on random numbers
         facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
         return Sides(tokens, np.stack([length_B, count_B]), codes), facts
 
@@ -97,6 +99,7 @@ class BtmlmCollator(Collator):
         """The language of each text, and the one that it is back-translated into."""
         drawn_B = uniform_of(key_stream(keys_B, TARGET)).tolist()
         targets = {code: self.languages.targets(code, self.target_languages) for code in {c for c, *_ in codes_B1}}
+        # the distribution of the text's own language, inverted at the drawn number
         return [
             (code, targets[code][0][int(np.searchsorted(targets[code][1].cumsum()[:-1], drawn, side="right"))])
             for (code, *_), drawn in zip(codes_B1, drawn_B, strict=False)
@@ -207,6 +210,7 @@ def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, f
     figures, size = {}, evaluator.batch_size
     room = length_of_text(model.config.longest_input, share) - SPECIALS_OF_TEXT
     for source, target in ((0, 1), (1, 0)):
+        # by length, so that the other sentence, the next one, has about as many tokens to meet by chance
         pairs = sorted(
             (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
         )

@@ -34,6 +34,7 @@ class CaMlmCollator(Collator):
     apart = True
 
     def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+        # each side with keys of its own: the papers mask them independently
         return {
             name: super(CaMlmCollator, self).rows(
                 replace(sides, tokens=[sides.tokens[s]], lengths_SB=sides.lengths_SB[s : s + 1]),

@@ -31,6 +31,7 @@ class CamlmCollator(Collator):
     language_share = 1.0
 
     def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
+        # by the row's key, so that a pair is turned alike in every batch
         is_turned_B = uniform_of(key_stream(keys_B, ORDER)) < 0.5
         turned = is_turned_B.tolist()
         pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides.tokens, turned, strict=True)]
@@ -52,7 +53,7 @@ class CamlmCollator(Collator):
         for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
             # not where the other side has no token that tells anything
             share_N = np.where(other.any(1), self.mask_probability, 0.0)
-            keys = key_stream(keys_N, stream)
+            keys = key_stream(keys_N, stream)  # of its own: else equal sides would be masked at equal places
             mask_rows(
                 block.input_ids, labels, candidates, share_N, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
             )

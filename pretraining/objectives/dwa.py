@@ -28,6 +28,7 @@ class Dwa(Objective):
     panels: ClassVar[dict[str, str]] = {"self_labels/": "share of self-labeled links that are right"}
 
     def check_model(self, setting: Setting) -> None:
+        # with weight 0 an objective is read and not learned, such as tlm in the paper's -TLM
         learned = [objective for objective in setting.beside if objective.weight]
         if setting.config.query_positions == "none":
             if learned and all(isinstance(objective, Dwa) for objective in learned):
@@ -61,6 +62,7 @@ def self_label_accuracy(evaluator: "Evaluator", corpus: Any) -> tuple[float, flo
     for chunk in evaluator.one_to_one_pairs(corpus):
         batch = send_to_device(encode_rows(chunk, evaluator.tokenizer), evaluator.accelerator.device)
         with evaluator.accelerator.autocast():
+            # nothing is masked: labels are made of the text as it was
             labels = evaluator.model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
         links_N3 = labels.links_PST.nonzero()
         right += int((links_N3[:, 1] == links_N3[:, 2]).sum())
