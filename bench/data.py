@@ -36,7 +36,7 @@ from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.prepared import MANIFEST
 from pretraining.recipe import Recipe
-from pretraining.start.initialization import load_tokenizer
+from pretraining.start.initialization import Start
 from pretraining.tools.prepare import prepare
 from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.command_line import user_errors
@@ -91,7 +91,7 @@ def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
 
 def loader_of(recipe: Any) -> Iterator[dict]:
     """The training batches of a recipe, opened anew."""
-    tokenizer = load_tokenizer(recipe)
+    tokenizer = Start.of(recipe).load_tokenizer()
     return iter(Feed.of(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0))
 
 
@@ -141,7 +141,7 @@ def measure_batches(flags: argparse.Namespace, folder: Path) -> list[dict[str, A
 def measure_masking(flags: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Rows that are in memory already, to a masked batch: ours and transformers'."""
     recipe = recipe_of(flags, folder, prepared=str(folder / "prepared"))
-    tokenizer = load_tokenizer(recipe)
+    tokenizer = Start.of(recipe).load_tokenizer()
     (corpus,) = load_corpora(recipe, tokenizer)
     objective = recipe.phases[0].objectives["mlm"]
     collator = objective.collator(tokenizer)
@@ -185,7 +185,7 @@ def measure_preparing(flags: argparse.Namespace, folder: Path) -> list[dict[str,
     """Tokens a second of one core, from text to ids."""
     logging.disable(logging.INFO)
     recipe = recipe_of(flags, folder)
-    tokenizer = load_tokenizer(recipe)
+    tokenizer = Start.of(recipe).load_tokenizer()
     texts = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
     found: dict[str, int] = {}
 

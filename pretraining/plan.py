@@ -16,10 +16,8 @@ from pretraining.data.stored import Corpus
 from pretraining.objectives import Objective
 from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
-from pretraining.start.initialization import class_of_run
-from pretraining.start.meta_pretrained import carries_rows, source_vocabulary
+from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
-from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.trainable import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
@@ -28,6 +26,7 @@ KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are 
 
 def print_plan(
     recipe: Recipe,
+    start: Start,
     config,
     feed: Feed,
     teacher: TeacherModel | None = None,
@@ -36,20 +35,19 @@ def print_plan(
     estimate, and the first batch decoded with its masks."""
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
-        model = class_of_run(recipe)(config)
+        model = start.model_class(config)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
     total, taught = sum(parts.values()), teacher.model.num_parameters() if teacher else 0
     rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
-    if start := recipe.model.meta_pretrained:
-        _, old = source_vocabulary(start, recipe.hub_root, recipe.trust_remote_code)
-        filled = "random"
-        if carries_rows(start):
-            routes = match_vocabularies(old, feed.tokenizer, start, recipe.hub_root).routes
-            filled = ", ".join(f"{route} {count:,}" for route, count in Counter(routes).most_common())
+    if source := start.source:
+        _, filled = source.tokenizer, "random"  # one that is not the checkpoint's is refused without a match, too
+        if source.carries_rows:
+            routes = Counter(source.match(feed.tokenizer).routes).most_common()
+            filled = ", ".join(f"{route} {count:,}" for route, count in routes)
             filled += "\n(in full: python -m pretraining.tools.match_vocabularies)"
-        console.print(f"start: {start.initialize} of {start.path}; rows of the vocabulary: {filled}")
+        console.print(f"start: {source.settings.initialize} of {source.name}; rows of the vocabulary: {filled}")
     console.print(_corpora_table(feed.corpora, recipe))
     for index, phase in enumerate(recipe.phases):
         loader = iter(feed.training(phase, index))

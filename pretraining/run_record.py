@@ -6,7 +6,7 @@ from pathlib import Path
 from pretraining.data.corpora import Corpus
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import Recipe
-from pretraining.start.meta_pretrained import start_facts
+from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from zoo_core.provenance import read_json, run_facts, write_json
 
@@ -17,14 +17,14 @@ class RunRecord:
     def __init__(self, recipe: Recipe, argv: list[str], checkpoint: Path | None, facts: dict):
         """Adds this session and writes. `facts`: `parameters` of the model and the `data_facts`."""
         self.path, self.started = Path(recipe.output_dir) / "run.json", time.time()
-        before = read_json(self.path, {})
+        before, source = read_json(self.path, {}), Start.of(recipe).source
         session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
         self.content = {
             "sessions": [*before.get("sessions", []), session],
             "model_type": recipe.model.type,
             "start_from": recipe.model.start_from,
             # what is resumed has read it when it was started
-            "meta_pretrained": before.get("meta_pretrained") if checkpoint else start_facts(recipe),
+            "meta_pretrained": before.get("meta_pretrained") if checkpoint else source and source.facts(),
             **facts,
         }
         write_json(self.path, self.content)

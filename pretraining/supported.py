@@ -19,7 +19,7 @@ from modeling.fresh_weights import fresh_weights
 from pretraining.objectives import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import learnable, model_class
-from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
+from pretraining.start.pretrained import Pretrained, listed
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.recipes import TRUST_REMOTE_CODE
@@ -36,22 +36,20 @@ def main(argv: list[str] | None = None) -> None:
     flags = parser.parse_args(argv)
     with user_errors():
         quiet_libraries()
-        show(flags.checkpoint, flags.hub_root, flags.trust_remote_code)
+        show(Pretrained(flags.checkpoint, "CHECKPOINT", flags.hub_root, flags.trust_remote_code))
 
 
-def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> None:
+def show(checkpoint: Pretrained) -> None:
     """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
-    path = existing_path(name, "CHECKPOINT", hub_root)
-    tokenizer = read_tokenizer(name, "CHECKPOINT", hub_root, trust_remote_code)
-    config = read_config(name, "CHECKPOINT", hub_root, trust_remote_code)
-    rows = {model: objectives_of(model, path, trust_remote_code) for model in MODELS}
+    name, path, tokenizer, config = checkpoint.name, checkpoint.path, checkpoint.tokenizer(), checkpoint.config()
+    rows = {model: objectives_of(model, checkpoint) for model in MODELS}
     if all(isinstance(found, str) for found in rows.values()):
         raise ValueError(rows[MODELS[0]])
     logging.set_verbosity_error()
     check_weights(path)
     with readable(path), contextlib.redirect_stderr(io.StringIO()):  # the library's bars
         own = config.model_type if config.model_type in MODELS else "metaxlm"
-        model, report = model_class(own, path, trust_remote_code).from_pretrained(
+        model, report = model_class(own, checkpoint).from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True
         )
     config, fresh = model.config, fresh_weights(model, report, repr(name))
@@ -71,12 +69,12 @@ def show(name: str, hub_root: str | None, trust_remote_code: bool = False) -> No
     print("fine-tuning and word-align take it as it is, and what it was trained to")
 
 
-def objectives_of(model_type: str, path: str, trust_remote_code: bool = False) -> tuple[str, str] | str:
+def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str] | str:
     """Objectives that a model of the type can be trained with from the checkpoint, and those that it cannot, with the
     reason; or why there is no such model."""
-    cls = model_class(model_type, path, trust_remote_code)
+    cls = model_class(model_type, checkpoint)
     try:
-        config = cls.config_class.from_pretrained(path)
+        config = cls.config_class.from_pretrained(checkpoint.path)
     except (OSError, ValueError) as error:
         return str(error)
     names = learnable(cls)

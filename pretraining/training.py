@@ -34,8 +34,8 @@ from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
-from pretraining.start.initialization import build_config, build_model, load_tokenizer
-from pretraining.start.meta_pretrained import carries_rows, match, report_match
+from pretraining.start.initialization import Start
+from pretraining.start.matching_report import recipe_token_counts
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
@@ -51,7 +51,7 @@ SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the sa
 def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
     """Everything from a checked recipe to a finished run folder (or, with `dry_run`, to a printed plan).
 
-    Raises `ValueError` for whatever the user has to mend; see `check_recipe`, `build_config`, `load_corpora` and
+    Raises `ValueError` for whatever the user has to mend; see `check_recipe`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()
@@ -63,30 +63,33 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             check_recording(recipe.tracker, recipe.push_to_hub)
         checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
         with accelerator.main_process_first():  # the others find tokenized text and remote code in the cache
-            tokenizer = load_tokenizer(recipe)
-            config = build_config(recipe, tokenizer, checkpoint)
+            start = Start.of(recipe)
+            tokenizer = start.load_tokenizer()
+            config = start.build_config(tokenizer, checkpoint)
             # what `truncation=True` cuts to, for those who use the folder
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
             corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
-            trust = (recipe.hub_root, recipe.trust_remote_code)
-            teacher = TeacherModel(recipe.teacher, tokenizer, *trust) if recipe.teacher else None
+            teacher = None
+            if recipe.teacher:
+                teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
         feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
         if dry_run:
             if accelerator.is_main_process:
-                print_plan(recipe, config, feed, teacher)
+                print_plan(recipe, start, config, feed, teacher)
             return
         if resume:
             check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
         # what is resumed has the weights of its checkpoint
-        matched = match(recipe, tokenizer) if recipe.model.meta_pretrained and not checkpoint else None
-        model = build_model(recipe, config, matched)
+        matching = None if checkpoint else start.match(tokenizer)
+        model = start.build_model(config, matching)
         if recipe.model.predict_among == "text":
             model.lm_head.predict_among(torch.from_numpy(tokens_of_text(corpora)).long())
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)
-            if matched and carries_rows(recipe.model.meta_pretrained):
-                report_match(matched, tokenizer, recipe)
+            if matching and start.source.carries_rows:
+                counts = recipe_token_counts(recipe, tokenizer)
+                start.source.report_match(matching, tokenizer, counts, Path(recipe.output_dir))
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,114 +17,230 @@ from modeling.checkpoints import auto_model_class, check_weights, installed_clas
 from modeling.fresh_weights import fresh_weights
 from pretraining.objectives import OBJECTIVES, MaskedObjective, Objective
 from pretraining.objectives.base import Setting
-from pretraining.recipe import Recipe
-from pretraining.start.meta_pretrained import Source, carry_over, start_settings
-from pretraining.start.pretrained import existing_path, listed, read_config, read_tokenizer
+from pretraining.recipe import ModelStart, Phase, Recipe
+from pretraining.start.meta_pretrained import Source, carry_over
+from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
 
-IN_RUN_FOLDER = "A run folder keeps its model in model/."
 
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with: a tokenizer, a configuration that fits it and the phases, and weights."""
 
-def load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe, or that of the checkpoint it starts from."""
-    name = recipe.tokenizer or recipe.model.start_from
-    if not name:
-        raise ValueError(
-            "the recipe names no tokenizer, and no checkpoint to take one from. Set `tokenizer`, such as "
-            "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
+    model: ModelStart
+    start_from: Pretrained | None
+    tokenizer_from: Pretrained | None  # where the recipe names none: `start_from`
+    source: Source | None  # of model.meta_pretrained
+    phases: list[Phase]
+    languages: list[str]  # of the corpora
+    back_translation: float  # evaluation.back_translation
+    seed: int
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Start":
+        """The start of a recipe. Reads nothing."""
+        model, access = recipe.model, (recipe.hub_root, recipe.trust_remote_code)
+        start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
+        return cls(
+            model=model,
+            start_from=start_from,
+            tokenizer_from=Pretrained(recipe.tokenizer, "tokenizer", *access) if recipe.tokenizer else start_from,
+            source=Source(model.meta_pretrained, *access) if model.meta_pretrained else None,
+            phases=recipe.phases,
+            languages=recipe.languages,
+            back_translation=recipe.evaluation.back_translation,
+            seed=recipe.seed,
         )
-    field = "tokenizer" if recipe.tokenizer else "model.start_from"
-    tokenizer = read_tokenizer(name, field, recipe.hub_root, recipe.trust_remote_code)
-    if tokenizer.mask_token_id is None:
-        raise ValueError(f"the tokenizer {name!r} has no mask token. Take a masked-LM tokenizer such as XLM-R's.")
-    return tokenizer
 
-
-def model_class(model_type: str, start: str | None = None, trust_remote_code: bool = False) -> type[PreTrainedModel]:
-    """`<Model>ForPreTraining` of a model type: the installed one, or that of `start`, a checkpoint of this type, where
-    its code is trusted."""
-    if start and trust_remote_code and PreTrainedConfig.get_config_dict(start)[0].get("model_type") == model_type:
-        return auto_model_class(AutoModelForPreTraining, start, trust_remote_code)
-    return installed_class(model_type, "AutoModelForPreTraining")
-
-
-def class_of_run(recipe: Recipe) -> type[PreTrainedModel]:
-    """The class that a recipe trains. Raises ValueError for a start that cannot be read."""
-    start = recipe.model.start_from
-    if start and recipe.trust_remote_code:
-        read_config(start, "model.start_from", recipe.hub_root, recipe.trust_remote_code)
-        start = existing_path(start, "model.start_from", recipe.hub_root)
-    return model_class(recipe.model.type, start, recipe.trust_remote_code)
-
-
-def build_config(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None
-) -> PreTrainedConfig:
-    """The configuration of the run, checked against the tokenizer and the recipe.
-
-    `checkpoint`: that of a run which is resumed. It goes on as it began, whatever the defaults are by now.
-
-    Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary or
-    special tokens that are not the tokenizer's, and examples longer than the positions.
-    """
-    config_class = class_of_run(recipe).config_class
-    known = {field.name for field in dataclasses.fields(config_class)}
-    for name in recipe.model.config:
-        if name not in known:
-            raise ValueError(f"model.config.{name}: {config_class.__name__} has no such field. {nearest(name, known)}")
-    start, languages = recipe.model.start_from, _language_fields(recipe, known, tokenizer)
-    if checkpoint:
-        config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
-    elif start:
-        config, source = _config_of_checkpoint(config_class, recipe, languages), f"the checkpoint {start!r}"
-    else:
-        source, given = "model.config", recipe.model.config
-        settings = {"vocab_size": len(tokenizer), **languages}
-        if recipe.model.meta_pretrained:
-            settings |= start_settings(
-                recipe.model.meta_pretrained, given, tokenizer, recipe.hub_root, recipe.trust_remote_code
+    def load_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the recipe, or that of the checkpoint it starts from."""
+        if self.tokenizer_from is None:
+            raise ValueError(
+                "the recipe names no tokenizer, and no checkpoint to take one from. Set `tokenizer`, such as "
+                "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
             )
-        settings |= given
-        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-            settings.setdefault(name, getattr(tokenizer, name))
+        tokenizer, name = self.tokenizer_from.tokenizer(), self.tokenizer_from.name
+        if tokenizer.mask_token_id is None:
+            raise ValueError(f"the tokenizer {name!r} has no mask token. Take a masked-LM tokenizer such as XLM-R's.")
+        return tokenizer
+
+    @cached_property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The class to train. Raises ValueError for a start that cannot be read."""
+        return model_class(self.model.type, self.start_from)
+
+    def build_config(self, tokenizer: PreTrainedTokenizerBase, checkpoint: Path | None = None) -> PreTrainedConfig:
+        """The configuration of the run, checked against the tokenizer and the recipe.
+
+        `checkpoint`: that of a run which is resumed. It goes on as it began, whatever the defaults are by now.
+
+        Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary
+        or special tokens that are not the tokenizer's, and examples longer than the positions.
+        """
+        config_class = self.model_class.config_class
+        known = {field.name for field in dataclasses.fields(config_class)}
+        for name in self.model.config:
+            if name not in known:
+                reason = f"{config_class.__name__} has no such field. {nearest(name, known)}"
+                raise ValueError(f"model.config.{name}: {reason}")
+        languages = self._language_fields(tokenizer) if "languages" in known else {}
+        learned = None
+        if checkpoint:
+            config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
+            learned = config.to_dict()
+        elif self.start_from:
+            config, source = self._started_config(config_class, languages), f"the checkpoint {self.start_from.name!r}"
+            learned = PreTrainedConfig.get_config_dict(self.start_from.path)[0]
+        else:
+            source, given = "model.config", self.model.config
+            settings = {"vocab_size": len(tokenizer), **languages}
+            if self.source:
+                settings |= self.source.config_fields(given, tokenizer)
+            settings |= given
+            for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+                settings.setdefault(name, getattr(tokenizer, name))
+            with readable("model.config"):
+                config = config_class(**settings)
+        of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        is_own_tokenizer = self.start_from and self.tokenizer_from is self.start_from
+        if is_own_tokenizer and config.vocab_size > len(tokenizer):
+            of_tokenizer.pop("vocab_size")  # rows that its tokenizer does not use, such as up to a multiple of 64
+        if getattr(config, "num_languages", 0):
+            of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
+        for name, value in of_tokenizer.items():
+            if getattr(config, name) != value:
+                found = f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}"
+                raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
+        self._check_languages(config, source)
+        self._check_objectives(config, source, learned)
+        return config
+
+    def _started_config(self, config_class: type, languages: dict[str, Any]) -> PreTrainedConfig:
+        """The configuration of `start_from`, with the fields of the recipe."""
+        path, found = self.start_from.path, {}
+        if (Path(path) / "config.json").is_file():  # refuses what needs code of its own, by its name
+            self.start_from.config()
+        with contextlib.suppress(OSError):  # of an id; of a folder without it there are no fields
+            found, _ = config_class.get_config_dict(path)
+        if not found:
+            raise ValueError(f"{self.start_from} holds no config.json. A run folder keeps its model in model/.")
+        if found.get("decoder_layers") is not None:
+            raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made of.")
+        if found.get("num_languages"):
+            # the checkpoint's rows have their meaning
+            languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
+        found.pop("word_alignment_layer", None)  # chosen for the weights as they are
+        check_weights(path)
         with readable("model.config"):
-            config = config_class(**settings)
-    of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    if start and not recipe.tokenizer and config.vocab_size > len(tokenizer):
-        of_tokenizer.pop("vocab_size")  # rows that its tokenizer does not use, such as up to a multiple of 64
-    if getattr(config, "num_languages", 0):
-        of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
-    for name, value in of_tokenizer.items():
-        if getattr(config, name) != value:
-            found = f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}"
-            raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-    _check_languages(recipe, config, source)
-    learned = config.to_dict() if checkpoint else None
-    if start and not checkpoint:
-        learned = PreTrainedConfig.get_config_dict(existing_path(start, "model.start_from", recipe.hub_root))[0]
-    _check_objectives(recipe, config, source, learned)
-    return config
+            return config_class.from_dict({**found, **languages, **self.model.config})
+
+    def _language_fields(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """Fields of the configuration, by default, of a model whose <mask> says its language.
+
+        The languages are those of the recipe, in its order, where a phase has an objective that needs them.
+        """
+        specials = sorted(set(tokenizer.all_special_ids))
+        settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
+        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
+            settings["languages"] = self.languages
+        return settings
+
+    def _check_languages(self, config: PreTrainedConfig, source: str) -> None:
+        """Raises `ValueError` for languages of the recipe that the model has no embedding for, or has without names,
+        and for none where they are measured."""
+        if not getattr(config, "num_languages", 0):
+            if self.back_translation:
+                raise ValueError(f"evaluation.back_translation is set, and {source} has no languages to write in.")
+            return
+        if config.languages is None:
+            raise ValueError(f"{source} has languages without names. Name them in order in model.config.languages.")
+        if unknown := [code for code in self.languages if code not in config.languages]:
+            has = ", ".join(config.languages)
+            raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
+
+    def _check_objectives(self, config: PreTrainedConfig, source: str, learned: Mapping[str, Any] | None) -> None:
+        """Raises `ValueError` for an objective that the model, its attention or its positions do not allow; `learned`
+        as in `Setting`."""
+        before: list[Objective] = []
+        can = learnable(self.model_class)
+        for index, phase in enumerate(self.phases):
+            beside = list(phase.objectives.values())
+            for name, objective in phase.objectives.items():
+                place = f"phases.{index}.objectives.{name}"
+                if name not in can:
+                    has = f"a {self.model.type!r} model has the objectives {', '.join(can)}"
+                    raise ValueError(f"{place}: {has}. Take one of these.")
+                objective.check_model(Setting(place, phase.name, beside, before, config, source, learned))
+                _check_rows(self.model.attention, config, objective, place)
+            before = before + beside
+
+    def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
+        """The vocabulary of the meta-pretrained checkpoint matched to `tokenizer`'s; None without such a checkpoint."""
+        if self.source is None:
+            return None
+        _ = self.source.tokenizer, self.source.weights  # refused before vocabularies are compared, which takes longer
+        return self.source.match(tokenizer)
+
+    def build_model(self, config: PreTrainedConfig, matching: Matching | None = None) -> PreTrainedModel:
+        """The model to train: random weights from `seed`, or the checkpoint's with fresh ones where it has none.
+
+        `matching`: what `match` returns; without it, nothing of a meta-pretrained checkpoint is carried over.
+        """
+        attention = self.model.attention
+        if attention == "flex_attention" and not torch.cuda.is_available():
+            raise ValueError("model.attention is flex_attention, which has no backward pass on a CPU. Use sdpa.")
+        torch.manual_seed(self.seed)
+        try:
+            model = self._load_or_make(config)
+        except ImportError as error:  # of flash attention's package
+            raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
+        if matching:
+            for note in carry_over(model, self.source, matching):
+                logger.info("%s: %s", self.source.name, note)
+        model.set_skip_padding(self.model.skip_padding)
+        if self.model.gradient_checkpointing:
+            # renamed in transformers 5.2x; the lower end of our range knows the old name only
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        return model
+
+    def _load_or_make(self, config: PreTrainedConfig) -> PreTrainedModel:
+        cls, attention = self.model_class, self.model.attention
+        if self.start_from is None:
+            return cls._from_config(config, attn_implementation=attention)
+        path = self.start_from.path
+        with readable(path):
+            model, report = cls.from_pretrained(
+                path,
+                config=config,
+                attn_implementation=attention,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # named below, in words of the recipe
+            )
+        if report["mismatched_keys"]:  # of a head too: that of the checkpoint would be dropped
+            name = min(report["mismatched_keys"])[0]
+            raise ValueError(
+                f"{name} of {self.start_from} has another shape than the configuration says. Leave sizes out of "
+                "model.config, or correct the checkpoint's config.json."
+            )
+        if fresh := fresh_weights(model, report, str(self.start_from)):
+            name = self.start_from.name
+            logger.info("%s lacks %d weights, which start at random: %s", name, len(fresh), listed(fresh))
+        return model
 
 
-def _check_objectives(recipe: Recipe, config: PreTrainedConfig, source: str, learned: Mapping[str, Any] | None) -> None:
-    """Raises `ValueError` for an objective that the model, its attention or its positions do not allow; `learned` as in
-    `Setting`."""
-    before: list[Objective] = []
-    for index, phase in enumerate(recipe.phases):
-        beside = list(phase.objectives.values())
-        for name, objective in phase.objectives.items():
-            place = f"phases.{index}.objectives.{name}"
-            can = learnable(class_of_run(recipe))
-            if name not in can:
-                raise ValueError(
-                    f"{place}: a {recipe.model.type!r} model has the objectives {', '.join(can)}. Take one of these."
-                )
-            objective.check_model(Setting(place, phase.name, beside, before, config, source, learned))
-            _check_rows(recipe.model.attention, config, objective, place)
-        before = before + beside
+def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[PreTrainedModel]:
+    """`<Model>ForPreTraining` of a model type: the installed one, or that of a checkpoint of this type whose code is
+    trusted. Raises ValueError for such a checkpoint that cannot be read."""
+    if checkpoint and checkpoint.trust_remote_code:
+        checkpoint.config()
+        if PreTrainedConfig.get_config_dict(checkpoint.path)[0].get("model_type") == model_type:
+            return auto_model_class(AutoModelForPreTraining, checkpoint.path, trust_remote_code=True)
+    return installed_class(model_type, "AutoModelForPreTraining")
 
 
 def learnable(cls: type[PreTrainedModel]) -> list[str]:
@@ -144,104 +262,3 @@ def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, 
         raise ValueError(
             f"{place}.max_length is {objective.max_length}, and the model has {longest} positions. {advice}."
         )
-
-
-def _language_fields(recipe: Recipe, known: set[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Fields of the configuration, by default, of a model whose <mask> says its language; none where it does not.
-
-    The languages are those of the recipe, in its order, where a phase has an objective that needs them.
-    """
-    if "languages" not in known:
-        return {}
-    settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id}
-    settings["special_token_ids"] = sorted(set(tokenizer.all_special_ids))
-    if any(found.needs_languages for phase in recipe.phases for found in phase.objectives.values()):
-        settings["languages"] = recipe.languages
-    return settings
-
-
-def _check_languages(recipe: Recipe, config: PreTrainedConfig, source: str) -> None:
-    """Raises `ValueError` for languages of the recipe that the model has no embedding for, or has without names, and
-    for none where they are measured."""
-    if not getattr(config, "num_languages", 0):
-        if recipe.evaluation.back_translation:
-            raise ValueError(f"evaluation.back_translation is set, and {source} has no languages to write in.")
-        return
-    if config.languages is None:
-        raise ValueError(f"{source} has languages without names. Name them in order in model.config.languages.")
-    if unknown := [code for code in recipe.languages if code not in config.languages]:
-        has = ", ".join(config.languages)
-        raise ValueError(f"the recipe has text in {unknown[0]!r}, which is no language of {source} ({has}).")
-
-
-def _config_of_checkpoint(config_class, recipe: Recipe, languages: dict[str, Any]) -> PreTrainedConfig:
-    start = recipe.model.start_from
-    path, found = existing_path(start, "model.start_from", recipe.hub_root), {}
-    if (Path(path) / "config.json").is_file():  # refuses what needs code of its own, by its name
-        read_config(start, "model.start_from", recipe.hub_root, recipe.trust_remote_code)
-    with contextlib.suppress(OSError):  # of an id; of a folder without it there are no fields
-        found, _ = config_class.get_config_dict(path)
-    if not found:
-        raise ValueError(f"model.start_from {start!r} holds no config.json. {IN_RUN_FOLDER}")
-    if found.get("decoder_layers") is not None:
-        raise ValueError(f"model.start_from {start!r} is a translation model. Start from the encoder it was made of.")
-    if found.get("num_languages"):
-        # the checkpoint's rows have their meaning
-        languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
-    found.pop("word_alignment_layer", None)  # chosen for the weights as they are
-    check_weights(path)
-    with readable("model.config"):
-        return config_class.from_dict({**found, **languages, **recipe.model.config})
-
-
-def build_model(
-    recipe: Recipe, config: PreTrainedConfig, matched: tuple[Source, Matching] | None = None
-) -> PreTrainedModel:
-    """The model to train: random weights from `recipe.seed`, or the checkpoint's with fresh ones where it has none.
-
-    `matched`: what `meta_pretrained.match` returns, of a recipe with model.meta_pretrained.
-    """
-    attention = recipe.model.attention
-    if attention == "flex_attention" and not torch.cuda.is_available():
-        raise ValueError("model.attention is flex_attention, which has no backward pass on a CPU. Use sdpa.")
-    torch.manual_seed(recipe.seed)
-    try:
-        model = _load_or_make(recipe, config)
-        if matched:
-            notes = carry_over(model, *matched, recipe.model.meta_pretrained.initialize)
-            for note in notes:
-                logger.info("%s: %s", matched[0].name, note)
-    except ImportError as error:  # of flash attention's package
-        raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
-    model.set_skip_padding(recipe.model.skip_padding)
-    if recipe.model.gradient_checkpointing:
-        # renamed in transformers 5.2x; the lower end of our range knows the old name only
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable()
-    return model
-
-
-def _load_or_make(recipe: Recipe, config: PreTrainedConfig) -> PreTrainedModel:
-    cls = class_of_run(recipe)
-    start = recipe.model.start_from
-    if not start:
-        return cls._from_config(config, attn_implementation=recipe.model.attention)
-    path = existing_path(start, "model.start_from", recipe.hub_root)
-    with readable(path):
-        model, report = cls.from_pretrained(
-            path,
-            config=config,
-            attn_implementation=recipe.model.attention,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # named below, in words of the recipe
-        )
-    if report["mismatched_keys"]:  # of a head too: that of the checkpoint would be dropped
-        name = min(report["mismatched_keys"])[0]
-        raise ValueError(
-            f"{name} of model.start_from {start!r} has another shape than the configuration says. Leave sizes out of "
-            "model.config, or correct the checkpoint's config.json."
-        )
-    if fresh := fresh_weights(model, report, f"model.start_from {start!r}"):
-        logger.info("%s lacks %d weights, which start at random: %s", start, len(fresh), listed(fresh))
-    return model

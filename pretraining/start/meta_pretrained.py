@@ -9,7 +9,8 @@ Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H`
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
-from pretraining.recipe import MetaPretrained, Recipe
-from pretraining.start.matching_report import recipe_token_counts, report, write_report
-from pretraining.start.pretrained import check_own_tokenizer, existing_path, read_config, read_masked_lm, read_tokenizer
+from pretraining.recipe import MetaPretrained
+from pretraining.start.matching_report import report, write_report
+from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.vocabularies import check_vocabulary
@@ -37,7 +38,6 @@ GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  #
 # of a tokenizer, and of a configuration
 SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
-FIELD = "model.meta_pretrained.path"
 BODY = "roberta.encoder."
 BACKBONE = "roberta.backbone."  # of another architecture
 EMBEDDINGS = "roberta.embeddings."
@@ -47,16 +47,6 @@ BIAS = "lm_head.bias"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
 
 
-@dataclass(frozen=True)
-class Source:
-    """A meta-pretrained checkpoint: its weights by this zoo's names, its configuration and its tokenizer."""
-
-    name: str
-    weights: dict[str, torch.Tensor]
-    config: PreTrainedConfig
-    tokenizer: Any
-
-
 def of_body(name: str) -> bool:
     """Whether a parameter is of the Transformer layers, less an added cross-attention (VECO): no model of one language
     has that."""
@@ -64,89 +54,90 @@ def of_body(name: str) -> bool:
     return of_other or (name.startswith(BODY) and ".crossattention." not in name)
 
 
-def carries_rows(start: MetaPretrained) -> bool:
-    """Whether rows of the old vocabulary are carried over at all."""
-    return start.initialize in ("both", "embeddings")
-
-
 def first_position(config: PreTrainedConfig) -> int:
     """The row of the first token's position: RoBERTa's tables count from behind the padding id, BERT's from 0."""
     return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
 
 
-def source_config(start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """The configuration of a meta-pretrained checkpoint.
+class Source:
+    """A meta-pretrained checkpoint: configuration, tokenizer and weights are read when they are first needed."""
 
-    Raises ValueError for one that is not there, or of an unknown architecture.
-    """
-    config = read_config(start.path, FIELD, hub_root, trust_remote_code)
-    reason = None
-    if config.model_type in ARCHITECTURES:
+    def __init__(self, settings: MetaPretrained, hub_root: str | None = None, trust_remote_code: bool = False):
+        self.settings = settings
+        self.checkpoint = Pretrained(settings.path, "model.meta_pretrained.path", hub_root, trust_remote_code)
+        self.name, self.carries_rows = settings.path, settings.initialize in ("both", "embeddings")
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        """Raises ValueError for a checkpoint that is not there, or of an unknown architecture."""
+        config = self.checkpoint.config()
+        if config.model_type in ARCHITECTURES:
+            return config
+        reason = None
+        if config.model_type not in (*OF_BERT, *OF_ROBERTA):
+            reason = f"is a checkpoint of {config.model_type!r}"
+        elif getattr(config, "position_embedding_type", None) not in (None, "absolute"):
+            reason = f"has {config.position_embedding_type} positions"
+        elif getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None:
+            reason = "is a decoder, or a translation model"
+        if reason:
+            known = ", ".join((*OF_BERT, *OF_ROBERTA, *ARCHITECTURES))
+            raise ValueError(f"{self.checkpoint} {reason}: its body cannot be copied. Take an encoder of {known}.")
         return config
-    if config.model_type not in (*OF_BERT, *OF_ROBERTA):
-        reason = f"is a checkpoint of {config.model_type!r}"
-    elif getattr(config, "position_embedding_type", None) not in (None, "absolute"):
-        reason = f"has {config.position_embedding_type} positions"
-    elif getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None:
-        reason = "is a decoder, or a translation model"
-    if reason:
-        known = ", ".join((*OF_BERT, *OF_ROBERTA, *ARCHITECTURES))
-        raise ValueError(f"{FIELD} {start.path!r} {reason}: its body cannot be copied. Take an encoder of {known}.")
-    return config
 
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Raises ValueError for a tokenizer that is not there or does not belong to the checkpoint."""
+        config, field = self.config, "model.meta_pretrained.tokenizer"
+        given = self.checkpoint.with_tokenizer(self.settings.tokenizer, field)
+        tokenizer = given.tokenizer()
+        check_vocabulary(tokenizer, config, given.name, self.name, f"Name the checkpoint's own as {field}.")
+        self.checkpoint.check_tokenizer(tokenizer, given)
+        return tokenizer
 
-def start_settings(
-    start: MetaPretrained,
-    given: dict[str, Any],
-    tokenizer: PreTrainedTokenizerBase,
-    hub_root: str | None,
-    trust_remote_code: bool = False,
-) -> dict[str, Any]:
-    """Fields of the new model's configuration that the checkpoint settles where `model.config` (`given`) does not.
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """In float32, by this zoo's names. Raises ValueError for damaged weights, or without layers or embeddings."""
+        model, absent = self.checkpoint.masked_lm(self.config)
+        return {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
 
-    Raises ValueError for a field of `given` under which what is carried over would compute something else, and what
-    `source_config` raises.
-    """
-    config, padding_id = source_config(start, hub_root, trust_remote_code), tokenizer.pad_token_id
-    if config.model_type in ARCHITECTURES:
-        ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
-        return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
-    settings = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
-    positions = config.max_position_embeddings - first_position(config)
-    settings["max_position_embeddings"] = positions + padding_id + 1
-    bound = {"embeddings": OF_ALL, "none": ()}.get(start.initialize, (*OF_ALL, *OF_BODY))
-    for name in bound:
-        if name in given and given[name] != settings[name]:
-            theirs = f"the checkpoint {start.path!r}, which is carried over, has {settings[name]}"
-            raise ValueError(f"model.config.{name} is {given[name]}, and {theirs}. Leave it out of model.config.")
-    return settings
+    def config_fields(self, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """Fields of the new model's configuration that the checkpoint settles where `model.config` (`given`) does not.
 
+        Raises ValueError for a field of `given` under which what is carried over would compute something else.
+        """
+        config = self.config
+        if config.model_type in ARCHITECTURES:
+            ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
+            return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
+        fields = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
+        positions = config.max_position_embeddings - first_position(config)
+        fields["max_position_embeddings"] = positions + tokenizer.pad_token_id + 1
+        bound = {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY))
+        for name in bound:
+            if name in given and given[name] != fields[name]:
+                theirs = f"the checkpoint {self.name!r}, which is carried over, has {fields[name]}"
+                raise ValueError(f"model.config.{name} is {given[name]}, and {theirs}. Leave it out of model.config.")
+        return fields
 
-def source_vocabulary(
-    start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False
-) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Configuration and tokenizer of a meta-pretrained checkpoint.
+    def match(self, tokenizer: PreTrainedTokenizerBase, as_if_carried: bool = False) -> Matching:
+        """Matches the checkpoint's vocabulary to that of `tokenizer`. Where no rows are carried over, all are random,
+        unless `as_if_carried`."""
+        settings = self.settings
+        if not (self.carries_rows or as_if_carried):
+            settings = replace(settings, rows="random", dictionaries=[])
+        return match_vocabularies(self.tokenizer, tokenizer, settings, self.checkpoint.hub_root)
 
-    Raises ValueError for a tokenizer that is not there or does not belong to it, and what `source_config` raises.
-    """
-    config, field = source_config(start, hub_root, trust_remote_code), "model.meta_pretrained.tokenizer"
-    name = start.tokenizer or start.path
-    tokenizer = read_tokenizer(name, field if start.tokenizer else FIELD, hub_root, trust_remote_code)
-    check_vocabulary(tokenizer, config, name, start.path, f"Name the checkpoint's own as {field}.")
-    check_own_tokenizer(tokenizer, start.tokenizer, start.path, field, hub_root, trust_remote_code)
-    return config, tokenizer
+    def report_match(self, matching: Matching, tokenizer: Any, text_counts: dict[str, Any], folder: Path) -> None:
+        """Writes vocabulary_matching.json and .txt into a run folder; `text_counts` as `report` takes them."""
+        filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
+        logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {self.name}")
+        write_report(report(matching, self.tokenizer, tokenizer, text_counts), folder)
 
-
-def load_source(start: MetaPretrained, hub_root: str | None, trust_remote_code: bool = False) -> Source:
-    """A meta-pretrained checkpoint with weights in float32.
-
-    Raises ValueError for damaged weights, for a checkpoint without embeddings or layers, and what `source_vocabulary`
-    raises.
-    """
-    config, tokenizer = source_vocabulary(start, hub_root, trust_remote_code)
-    model, absent = read_masked_lm(start.path, FIELD, hub_root, config, trust_remote_code)
-    weights = {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
-    return Source(start.path, weights, config, tokenizer)
+    def facts(self) -> dict[str, str | None]:
+        """Path and fingerprint, for run.json."""
+        folder = Path(self.checkpoint.path)
+        return {"path": self.name, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}
 
 
 def our_name(key: str, model: PreTrainedModel) -> str:
@@ -158,28 +149,19 @@ def our_name(key: str, model: PreTrainedModel) -> str:
     return key
 
 
-def match(recipe: Recipe, tokenizer: Any) -> tuple[Source, Matching]:
-    """The checkpoint that a recipe starts from, and its vocabulary matched to `tokenizer`'s: without a match where it
-    carries no rows over."""
-    start = recipe.model.meta_pretrained
-    if not carries_rows(start):
-        start = replace(start, rows="random", dictionaries=[])
-    source = load_source(start, recipe.hub_root, recipe.trust_remote_code)
-    return source, match_vocabularies(source.tokenizer, tokenizer, start, recipe.hub_root)
-
-
 @torch.no_grad()
-def carry_over(model: PreTrainedModel, source: Source, matching: Matching, initialize: str) -> list[str]:
+def carry_over(model: PreTrainedModel, source: Source, matching: Matching) -> list[str]:
     """Copies a source's weights into a model with random ones; returns sentences on what stays random.
 
-    initialize (Table 5): `body` copies the Transformer layers; `embeddings` words, positions, token types and their
-    LayerNorm, with the bias of the head, which has a number a token; `both` also the dense layer and LayerNorm of the
-    head, which map the states of the one into the space of the other, and mean nothing with one of them alone; `none`
-    nothing.
+    `initialize` of the recipe (Table 5): `body` copies the Transformer layers; `embeddings` words, positions, token
+    types and their LayerNorm, with the bias of the head, which has a number a token; `both` also the dense layer and
+    LayerNorm of the head, which map the states of the one into the space of the other, and mean nothing with one of
+    them alone; `none` nothing.
 
     Positions: the first token's row goes to the first token's row. BERT adds row 0 of its token types at every
     position of a text, so it is added to the positions, and the new model's are zero.
     """
+    initialize = source.settings.initialize
     if model.config.backbone_config is not None:
         return _carry_over_backbone(model, source, matching, initialize)
     mine, theirs, notes = model.state_dict(), source.weights, []
@@ -263,21 +245,3 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
         mine[TOKEN_TYPES][:kept] = types[:kept]
     longer = len(new_PH) - first - count
     return [f"{longer} positions beyond the {count} of the checkpoint start random"] if longer > 0 else []
-
-
-def report_match(matched: tuple[Source, Matching], tokenizer: Any, recipe: Recipe) -> None:
-    """Writes vocabulary_matching.json and .txt into the run folder."""
-    source, matching = matched
-    filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
-    logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {source.name}")
-    counts = recipe_token_counts(recipe, tokenizer)
-    write_report(report(matching, source.tokenizer, tokenizer, counts), Path(recipe.output_dir))
-
-
-def start_facts(recipe: Recipe) -> dict[str, str | None] | None:
-    """Path and fingerprint of the meta-pretrained checkpoint, for run.json; None without one."""
-    start = recipe.model.meta_pretrained
-    if start is None:
-        return None
-    folder = Path(existing_path(start.path, FIELD, recipe.hub_root))
-    return {"path": start.path, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}

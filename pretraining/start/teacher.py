@@ -24,7 +24,7 @@ from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import MetaPretrained, Teacher
 from pretraining.rows import pad_rows
-from pretraining.start.pretrained import check_own_tokenizer, existing_path, read_config, read_masked_lm, read_tokenizer
+from pretraining.start.pretrained import Pretrained
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
@@ -83,8 +83,9 @@ class TeacherModel:
         trust_remote_code: bool = False,
     ):
         """`tokenizer` is the student's."""
-        self.settings, self.path = teacher, existing_path(teacher.path, "teacher.path", hub_root)
-        self.tokenizer, self.model = _load(teacher, hub_root, trust_remote_code)
+        checkpoint = Pretrained(teacher.path, "teacher.path", hub_root, trust_remote_code)
+        self.settings, self.path = teacher, checkpoint.path
+        self.tokenizer, self.model = _load(checkpoint, teacher.tokenizer)
         self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
         vocabulary = read_vocabulary(tokenizer, NAMES[1])
         # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
@@ -270,17 +271,14 @@ def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenize
     return {own: their for their, own in theirs.items()}
 
 
-def _load(
-    teacher: Teacher, hub_root: str | None, trust_remote_code: bool
-) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
+def _load(checkpoint: Pretrained, tokenizer_name: str | None) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
     """Tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
-    field = "teacher.tokenizer" if teacher.tokenizer else "teacher.path"
-    name = teacher.tokenizer or teacher.path
-    tokenizer = read_tokenizer(name, field, hub_root, trust_remote_code)
-    check_own_tokenizer(tokenizer, teacher.tokenizer, teacher.path, field, hub_root, trust_remote_code)
+    given = checkpoint.with_tokenizer(tokenizer_name, "teacher.tokenizer")
+    tokenizer = given.tokenizer()
+    checkpoint.check_tokenizer(tokenizer, given)
     if tokenizer.mask_token_id is None:
-        raise ValueError(f"the tokenizer of {field} {name!r} has no mask token. Take a masked language model's.")
-    config = read_config(teacher.path, "teacher.path", hub_root, trust_remote_code)
-    check_vocabulary(tokenizer, config, name, teacher.path, "Name the teacher's own tokenizer as teacher.tokenizer.")
-    model, _ = read_masked_lm(teacher.path, "teacher.path", hub_root, config, trust_remote_code, is_whole=True)
+        raise ValueError(f"the tokenizer of {given} has no mask token. Take a masked language model's.")
+    config, remedy = checkpoint.config(), "Name the teacher's own tokenizer as teacher.tokenizer."
+    check_vocabulary(tokenizer, config, given.name, checkpoint.name, remedy)
+    model, _ = checkpoint.masked_lm(config, is_whole=True)
     return tokenizer, model.eval().requires_grad_(False)

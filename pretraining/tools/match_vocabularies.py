@@ -42,36 +42,31 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         if recipe.phases:
             check_recipe(recipe)
-        start = recipe.model.meta_pretrained
-        if start is None:
+        if recipe.model.meta_pretrained is None:
             raise ValueError("model.meta_pretrained is empty. Set model.meta_pretrained.path to a folder or a Hub id.")
         check_meta_pretrained(recipe)
         if flags.output:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import
         from pretraining.checkpoints import save_model_folder
-        from pretraining.start.initialization import build_config, build_model, load_tokenizer
+        from pretraining.start.initialization import Start
         from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
-        from pretraining.start.meta_pretrained import carries_rows, load_source, source_vocabulary
-        from pretraining.start.vocabulary_matching import match_vocabularies
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        tokenizer = load_tokenizer(recipe)
-        config = build_config(recipe, tokenizer)
-        if not carries_rows(start):
-            print(f"initialize is {start.initialize}: no row is carried over. With both or embeddings it would be:\n")
-        _, old = source_vocabulary(start, recipe.hub_root, recipe.trust_remote_code)
-        matching = match_vocabularies(old, tokenizer, start, recipe.hub_root)
-        found = report(matching, old, tokenizer, recipe_token_counts(recipe, tokenizer))
+        start = Start.of(recipe)
+        tokenizer, source = start.load_tokenizer(), start.source
+        config = start.build_config(tokenizer)
+        if not source.carries_rows:
+            initialize = source.settings.initialize
+            print(f"initialize is {initialize}: no row is carried over. With both or embeddings it would be:\n")
+        matching = source.match(tokenizer, as_if_carried=True)
+        found = report(matching, source.tokenizer, tokenizer, recipe_token_counts(recipe, tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)
-            model = build_model(
-                recipe, config, (load_source(start, recipe.hub_root, recipe.trust_remote_code), matching)
-            )
-            save_model_folder(model, tokenizer, folder / "model")
-            if carries_rows(start):
+            save_model_folder(start.build_model(config, matching), tokenizer, folder / "model")
+            if source.carries_rows:
                 write_report(found, folder)
             print(f"\nwritten: {folder}")
 

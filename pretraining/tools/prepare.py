@@ -75,7 +75,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     from pretraining.data import prepared
     from pretraining.data.sources import open_sources
     from pretraining.data.tokenized import tokenizer_fingerprint
-    from pretraining.start.initialization import load_tokenizer
+    from pretraining.start.initialization import Start
     from zoo_core.provenance import write_json
     from zoo_core.run_folders import run_lock
 
@@ -83,7 +83,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
     if others := prepared.others_in(folder):
         raise ValueError(f"--output {folder} holds other files, such as {others[0]}: name an empty folder.")
     with run_lock(folder):
-        tokenizer = load_tokenizer(recipe)
+        tokenizer = Start.of(recipe).load_tokenizer()
         fingerprint = tokenizer_fingerprint(tokenizer)
         before: dict[str, Any] = {"columns": {}, "corpora": []}
         if (folder / prepared.MANIFEST).is_file():

@@ -74,15 +74,16 @@ def main(argv: list[str] | None = None) -> None:
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
         from pretraining.data.corpora import load_corpora, tokens_of_text
-        from pretraining.start.initialization import build_config, build_model, load_tokenizer
+        from pretraining.start.initialization import Start
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        tokenizer = load_tokenizer(recipe)
-        config = build_config(recipe, tokenizer)
+        start = Start.of(recipe)
+        tokenizer = start.load_tokenizer()
+        config = start.build_config(tokenizer)
         kept_C = np.union1d(tokens_of_text(load_corpora(recipe, tokenizer)), tokenizer.all_special_ids)
         definition = trim_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str()), kept_C)
-        trim_model(build_model(recipe, config), kept_C).save_pretrained(folder)
+        trim_model(start.build_model(config), kept_C).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
         print(f"{len(kept_C):,} of {len(tokenizer):,} tokens: {folder}")

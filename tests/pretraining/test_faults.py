@@ -72,7 +72,7 @@ os.register_at_fork(after_in_parent=tell, after_in_child=lambda: os.kill(os.getp
 # From micro-batch `at` on, the loss (`loss`) of the first row with a prediction, or the gradient alone, is not finite.
 POISON = """
 from pretraining import training
-build, calls = training.build_model, 0
+build, calls = training.Start.build_model, 0
 def poisoned(*arguments):
     model = build(*arguments)
     forward = model.forward
@@ -93,7 +93,7 @@ def poisoned(*arguments):
         return output
     model.forward = spoilt
     return model
-training.build_model = poisoned
+training.Start.build_model = poisoned
 """
 # What nobody expects: an error in the second step, as where a GPU's memory is full, one in a worker, and one that the
 # system kills

@@ -20,8 +20,8 @@ from transformers import (
 
 from modeling.backbone import ARCHITECTURES
 from pretraining.recipe import Phase
-from pretraining.start.initialization import build_config, build_model, load_tokenizer
-from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, SPECIAL_IDS, TOKEN_TYPES, WORDS, match
+from pretraining.start.initialization import Start
+from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, SPECIAL_IDS, TOKEN_TYPES, WORDS
 from pretraining.trainable import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
@@ -90,10 +90,10 @@ def start(recipe_of, new_tokenizer, tmp_path):
         recipe = recipe_of(
             objectives, model=model, tokenizer=str(vocabulary or folder), monolingual=monolingual, seed=seed
         )
-        loaded = load_tokenizer(recipe)
-        config = build_config(recipe, loaded)
-        matched = match(recipe, loaded)
-        return build_model(recipe, config, matched).eval(), matched[1]
+        begin = Start.of(recipe)
+        loaded = begin.load_tokenizer()
+        config, matching = begin.build_config(loaded), begin.match(loaded)
+        return begin.build_model(config, matching).eval(), matching
 
     return make
 

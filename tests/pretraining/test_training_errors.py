@@ -20,7 +20,7 @@ from pretraining.checkpoints import (
 )
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
-from pretraining.start.initialization import build_config
+from pretraining.start.initialization import Start
 from pretraining.tools.train_tokenizer import train_tokenizer
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
@@ -174,7 +174,7 @@ def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides
     with pytest.raises(ValueError, match=re.escape(named)):
         recipe = load_recipe(Recipe, str(recipe_file), overrides)
         check_recipe(recipe)
-        build_config(recipe, sample_tokenizer)
+        Start.of(recipe).build_config(sample_tokenizer)
 
 
 @pytest.mark.parametrize("overrides, named", STOPPED)
