@@ -26,7 +26,7 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import load_corpora, tokens_of_text
+from pretraining.data.corpora import CorpusReader, load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
 from pretraining.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
@@ -35,7 +35,6 @@ from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
 from pretraining.start.initialization import Start
-from pretraining.start.matching_report import recipe_token_counts
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
@@ -88,7 +87,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         if accelerator.is_main_process:
             start_run_folder(recipe)
             if matching and start.source.carries_rows:
-                counts = recipe_token_counts(recipe, tokenizer)
+                counts = CorpusReader.of(recipe).token_counts(tokenizer)
                 start.source.report_match(matching, tokenizer, counts, Path(recipe.output_dir))
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)

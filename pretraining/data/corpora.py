@@ -6,7 +6,7 @@ in sampling.py, and the batches that are made of them in batches.py.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,17 +47,7 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     that matches no corpus, an objective for which its phase has no text, or none that its teacher reads, and a
     batch_size below processes x accumulation.
     """
-    reader = CorpusReader(
-        recipe.named_corpora(),
-        recipe.phases,
-        recipe.teacher and recipe.teacher.language,
-        recipe.hub_root,
-        None if recipe.prepared is None else Path(recipe.prepared),
-        (recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples),
-        recipe.shuffle_buffer,
-        recipe.seed,
-        recipe.alpha,
-    )
+    reader = CorpusReader.of(recipe)
     reader.check(num_processes * recipe.gradient_accumulation_steps)
     return reader.read(tokenizer)
 
@@ -75,6 +65,21 @@ class CorpusReader:
     shuffle_buffer: int
     seed: int
     alpha: float
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "CorpusReader":
+        """Of a recipe."""
+        return cls(
+            recipe.named_corpora(),
+            recipe.phases,
+            recipe.teacher and recipe.teacher.language,
+            recipe.hub_root,
+            None if recipe.prepared is None else Path(recipe.prepared),
+            (recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples),
+            recipe.shuffle_buffer,
+            recipe.seed,
+            recipe.alpha,
+        )
 
     def check(self, shares: int) -> None:
         """Raises ValueError for a phase that finds no text for an objective, or too few examples for `shares`."""
@@ -97,6 +102,27 @@ class CorpusReader:
                 found.append(stored_corpus(source, columns, *form, *self.held_out))
         self._report(found)
         return found
+
+    def token_counts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
+        """{language: (V) int64 how often each token occurs in its text}, whatever trains on it; None for a language
+        whose text is streamed, all of it: streams are not opened."""
+        streamed: list[str] = []
+        stored = dict(self.corpora)
+        for name, corpus in self.corpora.items() if self.prepared is None else ():
+            tables = [corpus] if isinstance(corpus, Monolingual) else [corpus.table, corpus.source, corpus.target]
+            tables = [table for table in tables if table is not None]
+            if tables and all(table.streaming for table in tables):
+                streamed += languages_of(stored.pop(name))
+        counts: dict[str, np.ndarray] = {}
+        seen = set()  # pairs are mostly made of the monolingual tables
+        for source, columns in replace(self, corpora=stored)._opened(tokenizer):
+            for language, column in zip(source.languages, columns, strict=True):
+                if column.fingerprint not in seen:
+                    seen.add(column.fingerprint)
+                    of_language = counts.setdefault(language, np.zeros(len(tokenizer), dtype=np.int64))
+                    for tokens in column.chunks:
+                        of_language += np.bincount(tokens, minlength=len(tokenizer))
+        return dict.fromkeys(streamed) | counts
 
     def _opened(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[TokenColumn]]]:
         """The sources with their columns of tokens, from prepared shards or from tables; streams have none."""

@@ -114,8 +114,8 @@ class Start:
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-        self._check_languages(config, source)
         self._check_objectives(config, source, learned)
+        self._check_languages(config, source)
         return config
 
     def _started_config(self, config_class: type, languages: dict[str, Any]) -> PreTrainedConfig:

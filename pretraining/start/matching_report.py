@@ -5,7 +5,7 @@ Legend: `V` tokens of the new vocabulary.
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,6 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.prepared import prepared_corpora
-from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
-from pretraining.recipe import Corpora, Monolingual, Recipe, languages_of
 from pretraining.start.token_texts import Vocabulary, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import NAMES, ROUTES, Matching
 from zoo_core.provenance import write_json
@@ -36,7 +32,7 @@ def report(
 ) -> dict[str, Any]:
     """The facts of a matching, for JSON.
 
-    text_counts: (V) how often each token occurs in the text of a language, by language (`recipe_token_counts`); None
+    text_counts: (V) how often each token occurs in the text of a language, by language; None
     where it is streamed (`not_counted`). With them, `coverage` says for each language which share of the tokens that
     its text uses, and of the running text, has a row of the old vocabulary; and `left_random` names the most frequent
     tokens without one, else tokens from all of the vocabulary.
@@ -73,42 +69,6 @@ def report(
         },
         "left_random": _left_random(np.flatnonzero(routes == "random"), news, counted),
     }
-
-
-def recipe_token_counts(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
-    """{language: (V) int64 how often each token occurs in its text}, of a recipe's corpora, which need not say how they
-    are trained on; None for a language whose text is streamed, all of it: streams are not opened."""
-    fingerprint, streamed = tokenizer_fingerprint(tokenizer), []
-    if recipe.prepared is not None:
-        opened = prepared_corpora(recipe.named_corpora(), Path(recipe.prepared), fingerprint, recipe.hub_root)
-        found = ((source.languages, columns) for source, columns in opened)
-    else:
-        stored: Corpora = {}
-        for name, corpus in recipe.named_corpora().items():
-            tables = [corpus] if isinstance(corpus, Monolingual) else [corpus.table, corpus.source, corpus.target]
-            tables = [table for table in tables if table is not None]
-            if tables and all(table.streaming for table in tables):
-                streamed += languages_of(corpus)
-            else:
-                stored[name] = corpus
-        found = (
-            (source.languages, [tokenized_column(side, tokenizer, fingerprint, source.name) for side in source.sides])
-            for source in open_sources(stored, recipe.hub_root)
-        )
-    sides = (side for languages, columns in found for side in zip(languages, columns, strict=True))
-    return dict.fromkeys(streamed) | _count(sides, len(tokenizer))
-
-
-def _count(columns: Iterable[tuple[str, TokenColumn]], size: int) -> dict[str, np.ndarray]:
-    counts: dict[str, np.ndarray] = {}
-    seen = set()  # pairs are mostly made of the monolingual tables
-    for language, column in columns:
-        if column.fingerprint not in seen:
-            seen.add(column.fingerprint)
-            of_language = counts.setdefault(language, np.zeros(size, dtype=np.int64))
-            for tokens in column.chunks:
-                of_language += np.bincount(tokens, minlength=size)
-    return counts
 
 
 def to_text(found: dict[str, Any]) -> str:

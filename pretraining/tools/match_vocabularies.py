@@ -49,8 +49,9 @@ def main(argv: list[str] | None = None) -> None:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import
         from pretraining.checkpoints import save_model_folder
+        from pretraining.data.corpora import CorpusReader
         from pretraining.start.initialization import Start
-        from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
+        from pretraining.start.matching_report import report, to_text, write_report
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
             initialize = source.settings.initialize
             print(f"initialize is {initialize}: no row is carried over. With both or embeddings it would be:\n")
         matching = source.match(tokenizer, as_if_carried=True)
-        found = report(matching, source.tokenizer, tokenizer, recipe_token_counts(recipe, tokenizer))
+        found = report(matching, source.tokenizer, tokenizer, CorpusReader.of(recipe).token_counts(tokenizer))
         print(to_text(found), end="")
         if flags.output:
             folder = Path(flags.output)

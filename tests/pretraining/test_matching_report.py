@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
+from pretraining.data.corpora import CorpusReader
 from pretraining.recipe import Dictionary, MetaPretrained
-from pretraining.start.matching_report import recipe_token_counts, report, to_text, write_report
+from pretraining.start.matching_report import report, to_text, write_report
 from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.tools.match_vocabularies import main
 
@@ -80,7 +81,7 @@ def test_tokens_are_counted_by_language_each_text_once(recipe_of, files, tokeniz
             }
         ],
     )
-    counts = recipe_token_counts(recipe, tokenizer)
+    counts = CorpusReader.of(recipe).token_counts(tokenizer)
     assert {language: of.tolist() for language, of in counts.items()} == {
         "en": [0, 0, 0, 0, 2, 1, 1, 0],
         "de": [0, 0, 0, 0, 1, 2, 1, 0],
@@ -96,15 +97,15 @@ def test_streams_are_named_and_not_opened(recipe_of, files, tokenizer_of, matche
         monolingual=[{"language": "sw", "size": 2, **streamed}, {"language": "de", "path": german}],
         bitext=[dict(source_language="de", target_language="fr", size=2, source=streamed, target=streamed)],
     )
-    counts = recipe_token_counts(recipe, tokenizer)
+    counts = CorpusReader.of(recipe).token_counts(tokenizer)
     assert set(counts) == {"sw", "de", "fr"}
     assert counts["de"].tolist() == [0, 0, 0, 0, 2, 0] and counts["sw"] is counts["fr"] is None
     for table in (recipe.monolingual[0], recipe.bitext[0].source, recipe.bitext[0].target):
         table.path = "no/such/file.jsonl"
-    assert recipe_token_counts(recipe, tokenizer).keys() == counts.keys()
+    assert CorpusReader.of(recipe).token_counts(tokenizer).keys() == counts.keys()
     recipe.bitext[0].target.streaming = False
     with pytest.raises(ValueError, match="streaming"):
-        recipe_token_counts(recipe, tokenizer)
+        CorpusReader.of(recipe).token_counts(tokenizer)
     found = report(*matched, {"sw": None, "de": np.arange(13), "fr": None})
     assert found["not_counted"] == ["sw", "fr"] and list(found["coverage"]) == list(found["left_random"]) == ["de"]
     assert report(*matched, {"sw": None})["left_random"] == report(*matched)["left_random"]
