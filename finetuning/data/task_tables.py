@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
-from finetuning.results.protocol import LanguageProtocol, ReadTable, Selection
+from finetuning.results.protocol import LanguageProtocol, Protocol, ReadTable, Selection
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,7 +33,7 @@ class Tables:
 class Data:
     """What a task reads, of any kind."""
 
-    protocol: Any  # what was read and how, for results.json: a Protocol with what the kind says in it
+    protocol: Protocol  # what was read and how, for results.json; of a kind's own class where it says more
     warnings: list[str]
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict, kw_only=True)  # rows of further files, by name
 

@@ -28,7 +28,7 @@ class Report:
         self.results = results
 
     @cached_property
-    def protocol(self) -> Any:
+    def protocol(self) -> Protocol:
         """The protocol with what the kind of task says in it."""
         return self.protocol_class.of(self.results["protocol"])
 

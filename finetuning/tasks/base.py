@@ -65,7 +65,7 @@ class Task(ABC, Generic[R]):
     def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
         """Fields of results.json: setting, hyperparameters, protocol, published, warnings, and others of the kind."""
 
-    def results(self, model: dict[str, Any], protocol: Any, records: list[Record], warnings: list[str]) -> Results:
+    def results(self, model: dict[str, Any], protocol: Protocol, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         facts = self.facts(protocol, records)
         # a kind that names its metrics reports these alone: others, such as a length ratio, are for its warnings
@@ -88,10 +88,10 @@ class Task(ABC, Generic[R]):
         )
 
     @abstractmethod
-    def data_lines(self, read: Any, encoded: Any) -> list[Line]:
+    def data_lines(self, read: Data, encoded: Data) -> list[Line]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
 
-    def print_data(self, data: Any) -> None:
+    def print_data(self, data: Data) -> None:
         """Prints what else --check_data shows of the data."""
 
 

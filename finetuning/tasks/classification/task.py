@@ -41,10 +41,9 @@ class ClassificationTask(LanguageTask[Recipe]):
         return logits.argmax(-1), logits.float().softmax(-1).amax(-1)
 
     def read(self) -> TaskData:
-        """Reads and checks every table of the recipe, before a model is loaded.
+        """Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table.
 
-        Rows have `text`, perhaps `pair`, `labels` (ids) and `row`, their number in the table; plug-in, also the texts
-        of the translation, with `translation_` before their names.
+        Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
         recipe = self.recipe
         check_tables(recipe)

@@ -164,7 +164,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
     metric = "mining_f1"
 
     def read(self) -> PairData[Mining]:
-        """Reads and checks the pools of every two languages, before a model is loaded."""
         recipe, reader = self.recipe, PoolReader(self.recipe.hub_root)
         pools: dict[str, Mining] = {}
         entries, dev_entries, splits, told = [], [], [], []

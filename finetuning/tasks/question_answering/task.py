@@ -82,13 +82,13 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
 
     def read(self) -> TaskData:
-        """Reads and checks every table of the recipe, before a model is loaded.
+        """Rows have `question`, `context`, `answers` (texts), `places`, `start` and `end`.
 
-        Rows have `question`, `context`, `answers` (texts), `places` (where each begins in the context, -1 where it is
-        not there) and `start` and `end`, the characters of the first answer that is in the context, -1 where none is;
-        also `language` and `row`, its number in the table, and `id`, where the table has one. Training rows without an
-        answer in their context are left out. Plug-in, the same of the translation, with `translation_` before the
-        names: question and context, in training with their answers.
+        `places` say where each answer begins in the context, -1 where it is not there. `start` and `end` are the
+        characters of the first answer that is in the context, -1 where none is. Rows also have `language`, `row`, their
+        number in the table, and `id`, where the table has one. Training rows without an answer in their context are
+        left out. Plug-in, rows have the same of the translation, with `translation_` before the names: question and
+        context, in training with their answers.
         """
         recipe = self.recipe
         check_tables(recipe)

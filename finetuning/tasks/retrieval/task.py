@@ -140,10 +140,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
     metric = "retrieval_accuracy"
 
     def read(self) -> PairData[tuple[Side, Side]]:
-        """Reads and checks the pairs of every two languages, before a model is loaded.
-
-        Rows whose id is in one table only, and pairs with an empty side, are left out and counted.
-        """
+        """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
         pairs, entries, warnings, splits = {}, [], [], []
         loaded: dict[tuple, Any] = {}
         is_drawn = False

@@ -77,11 +77,10 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     }
 
     def read(self) -> TaskData:
-        """Reads and checks every table of the recipe, before a model is loaded.
+        """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
 
-        Rows have `words`, `tags`, an id for each word, and `row`, their number in the table; plug-in, also those of the
-        translation, with `translation_` before their names, the tags in training alone. Rows without words or labels
-        are left out.
+        Plug-in, they also have those of the translation, with `translation_` before their names, the tags in training
+        alone. Rows without words or labels are left out.
         """
         recipe = self.recipe
         check_tables(recipe)

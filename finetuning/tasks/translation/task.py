@@ -64,10 +64,7 @@ class TranslationTask(Task[TranslationRecipe]):
         return self.start
 
     def read(self) -> TaskData:
-        """Reads and checks every table of the recipe, before a model is loaded.
-
-        Training and development pairs with an empty side are left out and counted.
-        """
+        """Training and development pairs with an empty side are left out and counted."""
         recipe = self.recipe
         check_tables(recipe)
         loaded: dict[tuple, tuple[Dataset, str]] = {}

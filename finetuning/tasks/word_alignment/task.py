@@ -86,10 +86,9 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
     metric = "aer"
 
     def read(self) -> PairData[AnnotatedPairs]:
-        """Reads and checks sentences and gold links of every pair, before a model is loaded.
+        """Gold links past the words of their sentence are left out, counted and listed.
 
-        Gold links past the words of their sentence are left out, counted and listed; sentences that the gold file does
-        not name are not scored.
+        Sentences that the gold file does not name are not scored.
         """
         pairs, entries, warnings = {}, [], []
         for pair in self.recipe.pairs:
