@@ -119,7 +119,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Give both the same "
             "model."
         )
-    scores = vars(Protocol.of(results["protocol"]).selection).get("scores") or [None]
+    scores = Protocol.of(results["protocol"]).selection.scores or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
     seed = results["seeds"][best]
     facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}

@@ -38,6 +38,7 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
         [part, language, *(f"{own[number]:,}" for number in shown), *([f"{own[rest].sum():,}"] if rest else [])]
         for part, language, own in lines
     ]
+    # a row of tagging has a list of labels
     what = "words" if isinstance(data.train[0]["labels"], list) else "rows"
     print_table(f"{task}: {what} by label", (columns, cells), [])
 

@@ -36,6 +36,7 @@ class Facts:
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # a misspelled name would be one more key of results.json that nothing reads
         assert any(name in vars(cls).get("__annotations__", {}) for cls in type(self).__mro__), name
         super().__setattr__(name, value)
 
@@ -48,6 +49,7 @@ class Facts:
         """The facts of a JSON object. Names that this class does not declare are those of a kind of task."""
         facts = cls()
         parts = {name: part.of(content[name]) for name, part in cls.PARTS.items() if name in content}
+        # past __setattr__: cards and suites read results of any kind, and need not know its class
         vars(facts).update(content | parts)
         return facts
 
@@ -59,8 +61,8 @@ class Selection(Facts):
     data: list[ReadTable] | str | None = None
     rows: dict[str, int]
     sweep: dict[str, Any] | None = None  # the grid that the hyperparameters were chosen from
-    selected_steps: list[int | list[int]]  # one a seed, as `scores`
-    scores: list[float | None]
+    selected_steps: list[int | list[int]] = []  # one a seed, as `scores`
+    scores: list[float | None] = []
 
 
 class Metric(Facts):

@@ -57,6 +57,7 @@ class Report:
         of; beside them the best layer, which is chosen on the very gold that it is scored on.
         """
         results, protocol = self.results, self.results.protocol
+        # the column of a single seed would repeat the mean
         metrics, seeds = results.metrics, results["seeds"] if results["seeds"][1:] else []
 
         def otherwise(item: dict[str, Any]) -> str:

@@ -172,6 +172,7 @@ class LanguageTask(Task[R]):
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         setting = self.recipe.setting + (", plug-in" if self.recipe.plug_in else "")
         model = self.load_model(self.start.path, seed, data)
+        # a task that starts from this model says in its results what the model has learned before
         model.config.fine_tuned_on = [*fine_tuned_on(self.start.config), f"{self.recipe.task} ({setting})"]
         return model
 

@@ -75,6 +75,7 @@ class Kind:
         return "training" in {field.name for field in fields(self.recipe_class)}
 
 
+# the first is the default of a recipe that names no kind
 KINDS = {
     kind.recipe_class.kind: kind
     for kind in (

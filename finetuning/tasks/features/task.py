@@ -148,6 +148,7 @@ class FeatureTask(Task[R]):
 
     def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
         """Raises ValueError where a finished seed was scored with other weights than its model has now."""
+        # seeds are scored one by one, perhaps weeks apart: a model may have been trained anew between them
         for seed, model in self.models.items() if folder else ():
             then = (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"]
             now = model.identity["fingerprint"]

@@ -248,6 +248,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return record, predictions
 
     def facts(self, protocol: MiningProtocol, records: list[Record]) -> dict[str, Any]:
+        # by layer, so that a reader sees how much the seeds of a figure differ
         mining = {
             pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol.layers}
             for pair in protocol.pool_sizes

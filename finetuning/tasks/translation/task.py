@@ -175,6 +175,7 @@ class TranslationTask(Task[TranslationRecipe]):
         recipe = self.recipe
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
+        # some of sacreBLEU's tokenizers need a library of their own: better missed before the training than after it
         load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
@@ -203,6 +204,7 @@ class TranslationTask(Task[TranslationRecipe]):
             layout=layout,
         )
         total = total_updates(recipe, plan)
+        # beside the best one by dev, the last is kept to resume from
         keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
         with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
             train_or_resume(
