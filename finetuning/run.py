@@ -14,7 +14,7 @@ runs every task of a benchmark, each by its recipe, and makes one table of them:
 
 Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
 and run.json; seed-N/model and seed-N/predictions, a file a language.
-A run that was interrupted goes on with --resume: finished seeds are kept, the current one from its last checkpoint.
+--resume continues an interrupted run: finished seeds are kept, and the current seed goes back to its last checkpoint.
 """
 
 import os
@@ -25,7 +25,7 @@ from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 
 FLAGS = {
-    "--resume": dict(action="store_true", help="go on with the run in output_dir; finished seeds are kept"),
+    "--resume": dict(action="store_true", help="resume the run in output_dir; finished seeds are kept"),
     "--sweep": dict(
         action="store_true",
         help="first try the values of the recipe's `sweep` with each other, one seed each, by their development scores "

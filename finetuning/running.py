@@ -23,7 +23,7 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
 
     Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
     """
-    recipe, start = task.recipe, task.open()
+    recipe, start = task.recipe, task.begin()
     folder = RunFolder(recipe, start.identity, resume)
     check_recording(recipe.tracker, recipe.push_to_hub)
     data = task.encode(task.read())
@@ -84,7 +84,7 @@ def check_data(task: Task) -> None:
     recipe, is_main = task.recipe, PartialState().is_main_process
     with listed_faults() as faults:
         try:
-            task.open()
+            task.begin()
             read = task.read()
             data = task.encode(read)
             task.check_run(data)

@@ -19,7 +19,6 @@ from modeling.checkpoints import split_revision
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import is_selected
 
-# kind of task -> the Hub's name for it
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",

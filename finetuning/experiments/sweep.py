@@ -123,9 +123,11 @@ def points_of(recipe: Recipe) -> list[Point]:
     for fields with no value or one given twice.
     """
     grid = getattr(recipe, "sweep", None)
+    if grid is None:
+        raise ValueError(f"--sweep is given, and recipes of kind {recipe.kind} have no `sweep`. Leave it out.")
     if not grid:
-        lacks = "its `sweep` is empty" if grid is not None else f"recipes of kind {recipe.kind} have no `sweep`"
-        raise ValueError(f"--sweep is given, and {lacks}, as in sweep={{training.learning_rate: [1e-5, 2e-5]}}.")
+        example = "sweep={training.learning_rate: [1e-5, 2e-5]}"
+        raise ValueError(f"--sweep is given, and its `sweep` is empty. Set it, as in {example}.")
     if recipe.selection == "last":
         raise ValueError("--sweep is given, and selection is last. Use selection=source_dev or selection=mean_dev.")
     for field, values in grid.items():

@@ -78,7 +78,10 @@ class Metric(Facts):
 
 
 class Protocol(Facts):
-    """What every kind of task says, and what pages of several kinds show."""
+    """What every kind of task says, and what pages of several kinds show.
+
+    A task sets `training_data` to `selection` when it reads its data, and `metric` with its results.
+    """
 
     PARTS = {"selection": Selection, "metric": Metric}
 

@@ -34,8 +34,9 @@ class Report:
 
     def lines(self) -> list[str]:
         """How the figures came about, one fact a line; those that are not the same for every kind of task."""
+        metric = self.protocol.metric
         data = f"evaluated: {table_names(self.protocol.evaluation_data)}"
-        return [data, f"metric: {self.protocol.metric.name} {self.protocol.metric.version}, in percent"]
+        return [data, f"metric: {metric.name} {metric.version}, in {metric.unit}"]
 
     def cells(self, language: str) -> dict[str, str]:
         """Further columns of the table, for a language or the AVERAGE."""
@@ -224,8 +225,9 @@ def plot_scores(results: Results, path: Path, title: str, highlighted: str | Non
         and all(item.get(name) in (None, getattr(own, name)) for name in ("method", "layer"))
     }
     average = results.average["mean"] if results.names[1:] else None
+    unit = "%" if own.metric.unit == "percent" else own.metric.unit
     bars = {"": results.languages}
-    plot_bars(bars, path, title, f"{results.metric} (%)", average, results.chances, published, highlighted)
+    plot_bars(bars, path, title, f"{results.metric} ({unit})", average, results.chances, published, highlighted)
 
 
 def published_figures(item: Any, figures: dict[str, dict[str, float]], languages: Iterable[str]) -> dict[str, Any]:

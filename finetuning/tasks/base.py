@@ -1,13 +1,14 @@
-"""The seam between a kind of task and a run: what is read, built, run for each seed, and said of the results.
+"""The interface of a task: what it reads, encodes, builds, runs for each seed and reports.
 
-`finetuning/running.py` calls the methods of a `Task` in the order in which they stand here. A kind that is trained and
+`finetuning/running.py` calls the methods of a `Task`, in the order below; `data_lines` and `print_data` serve
+--check_data alone. A kind that is trained and
 evaluated by language extends `LanguageTask` (`by_language.py`), one that measures vectors as they are `FeatureTask`
 (`features/task.py`); its recipe and its Task are named in `registry.py`.
 """
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar
 
 from finetuning.checkpoints import Start
 from finetuning.data.task_tables import Data
@@ -18,15 +19,26 @@ from finetuning.results.table import FORMAT, Results, labels_of_record, rows_of_
 from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
-Record = dict[str, Any]  # what a seed's scores.json holds
 Line = dict[str, Any]  # of the table of --check_data, by column
 
 
+class Record(TypedDict, total=False):
+    """What a seed's scores.json holds; kinds add keys of their own."""
+
+    seed: Required[int]
+    parameters: Required[int]
+    metric: Required[dict[str, str]]
+    scores: Required[dict[str, Any]]  # by language or pair
+    steps: int  # this and the following where the model is trained
+    selected_step: int
+    selection_score: float | None
+
+
 class Task(ABC, Generic[R]):
-    """A recipe, and what is done with it."""
+    """A task: its recipe, and how it is read, run and reported."""
 
     report: ClassVar[type[Report]] = Report
-    start: Start  # what `open` found
+    start: Start  # what `open` returned
 
     def __init__(self, recipe: R):
         self.recipe = recipe
@@ -35,16 +47,22 @@ class Task(ABC, Generic[R]):
         """Raises ValueError for values of the recipe that cannot be run."""
         self.recipe.check()
 
+    def begin(self) -> Start:
+        """Checks the recipe, and keeps the model that it starts from as `start`."""
+        self.check()
+        self.start = self.open()
+        return self.start
+
     @abstractmethod
     def open(self) -> Start:
-        """Checks the recipe and the model that it starts from. No weights are loaded."""
+        """Reads and checks the model that the recipe starts from. No weights are loaded."""
 
     @abstractmethod
     def read(self) -> Data:
         """Reads and checks every table of the recipe."""
 
     def encode(self, data: Data) -> Data:
-        """Makes the model's inputs of the rows, given the tokenizer of `start`."""
+        """Makes the model's inputs of the rows, given the tokenizer of `start`; completes `data.protocol`."""
         return data
 
     def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
@@ -56,7 +74,8 @@ class Task(ABC, Generic[R]):
 
     @abstractmethod
     def run_seed(self, seed: int, model: Any, data: Data, folder: Path, evaluate: bool = True) -> Record:
-        """Trains, if the kind does, and evaluates; leaves scores.json and predictions/ in the folder of the seed.
+        """Trains, if the kind does, and evaluates; leaves scores.json and predictions/ in the folder of the seed, by
+        `finetuning.seeds.finish_seed`.
 
         Without `evaluate`, development rows alone are scored.
         """

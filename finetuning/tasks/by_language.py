@@ -145,8 +145,7 @@ class LanguageTask(Task[R]):
         return training.batch_size // (processes * steps)
 
     def open(self) -> Start:
-        self.check()
-        self.start = start = describe_start(self.recipe, self.recipe.max_length)
+        start = describe_start(self.recipe, self.recipe.max_length)
         self.check_start(start)
         tokenizer = start.tokenizer
         # heads read <s> at the first position, labels are counted from the left, and windows are cut from there

@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from finetuning.recipe import Recipe, TaskRecipe
+from finetuning.recipe import Recipe, TaskRecipe, TrainedRecipe
 from finetuning.results.table import Results
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
@@ -72,7 +72,7 @@ class Kind:
     @property
     def is_trained(self) -> bool:
         """Whether the model is fine-tuned, once a seed."""
-        return "training" in {field.name for field in fields(self.recipe_class)}
+        return issubclass(self.recipe_class, TrainedRecipe)
 
 
 # the first is the default of a recipe that names no kind

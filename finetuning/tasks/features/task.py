@@ -102,7 +102,6 @@ class FeatureTask(Task[R]):
     models: dict[int, Start]  # by seed: one for all, or that for which `{seed}` stands
 
     def open(self) -> Start:
-        self.check()
         recipe = self.recipe
         self.models = {
             seed: describe_start(replace(recipe, model=recipe.model.replace(SEED, str(seed))), recipe.max_length)

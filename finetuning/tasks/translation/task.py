@@ -17,7 +17,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.checkpoints import Start, describe_model, fine_tuned_on
+from finetuning.checkpoints import Start, describe_start, fine_tuned_on
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
 from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
@@ -55,13 +55,8 @@ class TranslationTask(Task[TranslationRecipe]):
     report = TranslationReport
 
     def open(self) -> Start:
-        recipe = self.recipe
-        self.check()
-        check_architecture(recipe)
-        self.start = describe_model(
-            recipe.model, recipe.tokenizer, recipe.hub_root, recipe.max_length, recipe.trust_remote_code
-        )
-        return self.start
+        check_architecture(self.recipe)
+        return describe_start(self.recipe, self.recipe.max_length)
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
