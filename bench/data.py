@@ -89,13 +89,13 @@ def recipe_of(flags: argparse.Namespace, folder: Path, **fields: Any) -> Any:
     return load_recipe(Recipe, None, ["output_dir=unused", "model.type=metaxlm", *settings])
 
 
-def loader_of(recipe: Any) -> Iterator[dict]:
+def loader_of(recipe: Recipe) -> Iterator[dict]:
     """The training batches of a recipe, opened anew."""
     tokenizer = Start.of(recipe).load_tokenizer()
     return iter(Feed.of(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0))
 
 
-def tokens_per_second(recipe: Any, updates: int) -> float:
+def tokens_per_second(recipe: Recipe, updates: int) -> float:
     """Of so many batches, after what the workers had ready; without workers in seconds of the processor."""
     clock = time.perf_counter if recipe.num_workers else time.process_time
     batches = loader_of(recipe)
