@@ -1,4 +1,4 @@
-"""Checkpoints of a run, whatever the kind of task: the one it starts from, and the one it goes on from."""
+"""Checkpoints of a run, whatever the kind of task: the one it starts from, and the one it resumes from."""
 
 import contextlib
 import re

@@ -194,7 +194,7 @@ class Published(PublishedRow):
 
 
 class TaskRecipe:
-    """What the recipes of all kinds have; fields that only some have are here with what holds for the others."""
+    """The fields of every kind of task; those that some kinds lack have their default here."""
 
     main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
     task_type: ClassVar[str]  # as the Hub calls the kind of task

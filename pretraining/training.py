@@ -50,7 +50,7 @@ SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the sa
 def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
     """Everything from a checked recipe to a finished run folder (or, with `dry_run`, to a printed plan).
 
-    Raises `ValueError` for whatever the user has to mend; see `check_recipe`, `Start`, `load_corpora` and
+    Raises `ValueError` for whatever the user has to correct; see `check_recipe`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()

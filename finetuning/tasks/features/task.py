@@ -197,7 +197,7 @@ class FeatureTask(Task[R]):
             except ValueError as error:
                 failure = [str(error)]
         broadcast_object_list(failure)
-        if failure[0] is not None:  # in every process, or the others would go on as if there were scores
+        if failure[0] is not None:  # in every process, or the other processes would continue without scores
             raise ValueError(failure[0])
         return record
 
