@@ -62,7 +62,7 @@ class Collator:
     An example is a dict with the keys of `keys`, whose values are texts, or token ids without special tokens; other
     keys are ignored. Texts are cut to `max_length` positions, as those of a stream in pre-training: of a pair the
     longer side first, of a text a window at a random offset. Every call draws other masks, from torch's generator:
-    `torch.manual_seed` repeats them. Processes draw other masks of the same seed.
+    `torch.manual_seed` repeats them. Processes with the same seed draw different masks.
 
     Args:
         tokenizer: that of the model, with a mask token.
@@ -70,7 +70,7 @@ class Collator:
         max_length: positions of a row, special tokens included.
         languages: `model.config.languages` of a model whose <mask> carries a language, which is then read from the
             example's keys of `language_keys`; default, or empty: it carries none.
-        draws: rows have a random number a position as well, `draws`, which XLM-Align asks for where
+        draws: rows also have a random number at each position, `draws`, which XLM-Align needs where
             `config.query_positions` is unmasked or all_aligned.
 
     Raises:
