@@ -119,7 +119,7 @@ class Contest:
             KINDS[kind_of(overrides)].recipe_class, None, [*settings, "training.epochs=1", *sizes, *rows, *overrides]
         )
         self.task = task_of(self.recipe)
-        path, _, self.tokenizer, _ = self.task.open()
+        path, _, self.tokenizer, _ = self.task.begin()
         self.data = self.task.encode(self.task.read())
         pad = self.tokenizer.pad_token_id
         self.whole = each_part(self.data, lambda rows, *_: padded(rows, flags.max_length, pad))
