@@ -194,7 +194,7 @@ class Published(PublishedRow):
 
 
 class TaskRecipe:
-    """The fields of every kind of task; those that some kinds lack have their default here."""
+    """The fields that recipes share. A kind that lacks one has the default."""
 
     main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
     task_type: ClassVar[str]  # as the Hub calls the kind of task

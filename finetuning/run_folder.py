@@ -127,7 +127,7 @@ def data_of(protocol: Protocol) -> dict[str, Any]:
 
 
 def check_same_data(path: Path, before: dict[str, Any], now: dict[str, Any], advice: str = "Restore the data") -> None:
-    """Raises ValueError where data are not those that the run in `path` was started with."""
+    """Raises ValueError if the data differ from those that the run in `path` was started with."""
     if changed := recipe_differences(before, now):
         raise ValueError(
             f"The data have changed since {path} was started: {'; '.join(changed)}. {advice}, or name another folder."

@@ -27,10 +27,10 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     folder = RunFolder(recipe, start.identity, resume)
     check_recording(recipe.tracker, recipe.push_to_hub)
     data = task.encode(task.read())
-    # what --sweep chose these values from is in the folder; results without it would hide a selection
+    # results name the grid that --sweep chose these values from: otherwise they would hide a selection
     if sweep := sweep_facts(recipe, start.identity, data.protocol):
         data.protocol.selection.sweep = sweep
-    # before hours of work: results that cannot stand beside these are refused now
+    # results that cannot be compared with these are refused now, before hours of work
     others = read_others(recipe) if recipe.compare_with else {}
     if evaluate and PartialState().is_main_process:
         print_labels(recipe.task, data, most_languages=5)

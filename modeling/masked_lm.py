@@ -347,8 +347,7 @@ class PreTrainingOutput(ModelOutput):
     Attributes:
         loss: weighted sum of cross-entropies over the number of predictions in this call, in nats; 0 where there is
             none. Call `backward` on it, as on any model's loss.
-        loss_sum: the sum itself. `pretraining/training.py` calls `backward` on it, because it divides by the number of
-            predictions of the whole step, which no single call knows.
+        loss_sum: the sum itself, for loops that divide by the predictions of a whole step, which no call knows.
         token_losses: loss (an objective, or `<objective>.<term>`) -> (N,) cross-entropies in nats, detached.
         batch_rows: loss -> (N,) the row of its sub-batch that each of them belongs to.
     """
@@ -388,8 +387,7 @@ class ForPreTraining(LMHeadModel):
     Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), for example o in {mlm, tlm} (Conneau and Lample 2019,
     sections 3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.
 
-    Relation to its neighbors: an objective with a loss of another kind adds it in the subclass of its paper; the XLM
-    baseline that the papers compare with is this class as it stands.
+    Relation to its neighbors: the subclasses add losses of other kinds; this class is the papers' baseline XLM.
     """
 
     # objectives of the paper -> the terms of their loss, `<objective>.<term>`; none: it is one loss
@@ -400,11 +398,7 @@ class ForPreTraining(LMHeadModel):
     accepts_loss_kwargs = False
 
     def forward(
-        self,
-        *,
-        objective_weights: dict[str, float] | None = None,
-        return_loss: bool = True,
-        **batches: dict | None,
+        self, *, objective_weights: dict[str, float] | None = None, return_loss: bool = True, **batches: dict | None
     ) -> PreTrainingOutput:
         """The losses of all sub-batches, given by the name of their objective, as the collators of
         `pretraining/objectives/` make them: `model(**collate(examples))`.
@@ -417,8 +411,7 @@ class ForPreTraining(LMHeadModel):
             return_loss: false leaves `loss` out. The Trainer looks for this argument to know that the model has one.
 
         Raises:
-            ValueError: no sub-batch, an argument that is none, or all of weight 0; a weight of no loss; a sub-batch
-                whose loss this model does not have; labels of another shape than the input.
+            ValueError: no sub-batch, one that this model has no loss for, or all of weight 0; a weight of no loss.
         """
         weights = objective_weights or {}
         # in the order of the class: the last bit of a sum would depend on that of the arguments
@@ -427,10 +420,7 @@ class ForPreTraining(LMHeadModel):
             raise ValueError(f"{type(self).__name__} got no sub-batch: give it some of {', '.join(self.objectives)}.")
         for name, batch in batches.items():
             if not hasattr(batch, "keys"):
-                raise ValueError(
-                    f"{type(self).__name__} got {name}, a {type(batch).__name__}. It takes a dict of inputs for each "
-                    "objective, as in model(mlm={'input_ids': ..., 'labels': ...})."
-                )
+                raise ValueError(f"{name} is a {type(batch).__name__}. Give the inputs of an objective as a dict.")
             if name in self.reads:
                 raise ValueError(f"{name} learns from the rows of {self.reads[name]}: give these, and no {name}.")
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]

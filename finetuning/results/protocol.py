@@ -23,7 +23,7 @@ class ReadTable(TypedDict, total=False):
 
 
 class Facts:
-    """Named values, and the JSON object of those that were given.
+    """Named values. `as_json` returns those that were set.
 
     Only declared names can be set. The object has them in the order in which they were set: a page of results follows
     the run, from what was read to what was scored.

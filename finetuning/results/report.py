@@ -33,7 +33,7 @@ class Report:
         return self.protocol_class.of(self.results["protocol"])
 
     def lines(self) -> list[str]:
-        """How the figures came about, one fact a line; those that are not the same for every kind of task."""
+        """The lines above the table: what was evaluated, by which metric, and facts of the kind of task."""
         metric = self.protocol.metric
         data = f"evaluated: {table_names(self.protocol.evaluation_data)}"
         return [data, f"metric: {metric.name} {metric.version}, in {metric.unit}"]

@@ -160,7 +160,7 @@ class Collator:
         seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
         # evaluated as in use, where <mask> of a text or pair says no language
-        if self.languages and self.language_share and (training or self.language_share == 1):
+        if self._reads_languages and (training or self.language_share == 1):
             codes = [self.languages.of_corpus[name] for name in texts.names] if codes is None else codes
         else:
             codes = []

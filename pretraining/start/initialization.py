@@ -239,7 +239,7 @@ def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[P
     if checkpoint and checkpoint.trust_remote_code:
         checkpoint.config()
         if PreTrainedConfig.get_config_dict(checkpoint.path)[0].get("model_type") == model_type:
-            return auto_model_class(AutoModelForPreTraining, checkpoint.path, trust_remote_code=True)
+            return auto_model_class(AutoModelForPreTraining, checkpoint.path, checkpoint.trust_remote_code)
     return installed_class(model_type, "AutoModelForPreTraining")
 
 
