@@ -8,6 +8,7 @@ those read it once, when they are imported. Programs that a test starts inherit 
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,19 @@ def pytest_unconfigure() -> None:
 def rich_reads_the_environment(monkeypatch):
     """rich keeps the first `os.environ`; `datasets` leaves another one behind where it maps in several processes."""
     monkeypatch.setattr(Console, "_environ", os.environ)
+
+
+def forget_accelerate() -> None:
+    """Clears what accelerate keeps for each process, such as the precision, as in a process just started."""
+    if state := sys.modules.get("accelerate.state"):
+        for cls in (state.AcceleratorState, state.GradientState, state.PartialState):
+            cls._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def accelerate_starts_afresh():
+    """Each test starts without the accelerate state of the tests before it."""
+    forget_accelerate()
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ import warnings
 from concurrent.futures import Future
 
 import pytest
-from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import demo
 from finetuning.results.table import read_results
+from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +35,7 @@ class Here:
 
 def in_process(*command):
     """`python -m module arguments`."""
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    forget_accelerate()
     _, module, *arguments = command
     arguments += () if "word_alignment" in " ".join(arguments) else SHORT.get(module, ())
     with (

@@ -18,6 +18,8 @@ import pytest
 import torch
 import yaml
 
+from tests.conftest import forget_accelerate
+
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "bench/README.md", "pretraining/README.md", "finetuning/README.md", "hub_cards/README.md", *(
     f"hub_cards/models/{name}.md" for name in ("veco", "ernie_m", "xlm_align", "metaxlm")
@@ -204,10 +206,7 @@ def write_starts(place: Path, hub: Path, tokenizer) -> None:
 
 def in_process(program: Callable, *arguments: str) -> None:
     """A command in this process, as if it had been started: accelerate keeps its state by process."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    forget_accelerate()
     program(list(arguments))
 
 

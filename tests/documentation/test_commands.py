@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import forget_accelerate
+
 ROOT = Path(__file__).parents[2]
 # of the papers' sizes: instead of their hundreds of corpora
 TWO_CORPORA = (
@@ -29,10 +31,7 @@ TINY_BATCHES = ("mlm", "tlm", "camlm", "btmlm", "ca_mlm_segments", "ca_mlm_pairs
 
 def call(module: str, *arguments: str) -> None:
     """`python -m module arguments` in this process; user errors are shown as errors of the test."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    forget_accelerate()
     importlib.import_module(module).main(list(arguments))
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from tests.conftest import forget_accelerate
+
 PAGE = "finetuning/your_own_labels.md"
 FILE = re.compile(r"^cat > (\S+) <<'EOF'\n(.*?)^EOF\n", re.MULTILINE | re.DOTALL)
 LABELS = {"good", "fair", "bad"}
@@ -32,10 +34,7 @@ def enlarge(sample_corpus: Path) -> None:
 
 def run(command: str) -> str:
     """A command in this process; returns what it prints."""
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    forget_accelerate()
     program, first, *arguments = shlex.split(command)
     assert program == "python" and (first == "-m" or Path(first).is_file())
     name = arguments.pop(0) if first == "-m" else first.removesuffix(".py").replace("/", ".")

@@ -16,7 +16,6 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -28,6 +27,7 @@ from pretraining.data.batches import Feed
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from pretraining.tracking import read_events
+from tests.conftest import forget_accelerate
 from zoo_core.recipes import load_recipe
 
 LANGUAGES = ("en", "de", "zh")
@@ -156,8 +156,7 @@ def train(recipe_file, request, monkeypatch):
         monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
 
     def command(*arguments):
-        AcceleratorState._reset_state()
-        PartialState._reset_state()
+        forget_accelerate()
         run.main(["--config", str(recipe_file), *arguments])
 
     return command
