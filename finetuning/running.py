@@ -7,10 +7,10 @@ from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on
 from finetuning.data.data_report import as_table, print_labels, source_lines
-from finetuning.experiments.compare_runs import read_others, write_beside
-from finetuning.experiments.sweep import sweep_facts
+from finetuning.results.comparison import read_others, write_beside
 from finetuning.results.files import print_table
 from finetuning.run_folder import RunFolder
+from finetuning.sweep_points import sweep_facts
 from finetuning.tasks.base import Record, Task
 from zoo_core.faults import listed_faults
 from zoo_core.recording import check_recording

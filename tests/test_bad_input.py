@@ -173,7 +173,7 @@ ARGUMENTS = {
     "recipe": ("pretraining.run", "--config", "caf\udce9.yaml"),
     "text file": (*ALIGN[:1], "corpus.\udcfc"),
     "folder": ("hub_cards.card", "--model", "\udcff"),
-    "option": ("finetuning.experiments.benchmark", "--\udcff"),
+    "option": ("finetuning.tools.compare", "--\udcff"),
     "no option": ("hub_cards.push", "--modle", "x"),
     "required": ("pretraining.tools.compare",),
 }

@@ -1,12 +1,5 @@
 """A whole benchmark in one table: a column a task, averages of categories and of all, a row a model.
 
-    python -m finetuning.experiments.benchmark --output runs/xtreme_compared \\
-        --run XLM runs/xlm/xtreme --run MetaXLM runs/metaxlm/xtreme
-
---run takes a name and one or more folders of `finetuning/run.py --suite`; several folders are seeds of one experiment
-that were run apart. Writes benchmark.json, benchmark.md, benchmark.csv (a row for each score), benchmark.png and
-benchmark-languages.png.
-
 Scores stand in one column only if they were measured in the same way: on the same rows, cut at the same length, by the
 same version of the same metric. Runs of which that is not true are refused. What may differ between models (the
 setting, what they were fine-tuned on before) is marked in the table.
@@ -18,7 +11,7 @@ from typing import Any
 
 import pandas
 
-from finetuning.results.differences import check_protocols, differences, join_seeds, named_folders, warnings_of
+from finetuning.results.differences import check_protocols, differences, join_seeds, warnings_of
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.plots import plot_bars, plot_heat_maps
 from finetuning.results.published_rows import OTHERWISE, marks_in_suite
@@ -32,7 +25,6 @@ from finetuning.results.table import (
     read_results,
     with_deviation,
 )
-from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_csv, write_json
 from zoo_core.published import find, load
 
@@ -48,24 +40,6 @@ FOOTNOTES = {
 Runs = dict[str, dict[str, Results]]  # by run and task
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(description=__doc__)
-    parser.add_argument(
-        "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its suite folders"
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="where the table is written")
-    options = parser.parse_args(argv)
-    with user_errors():
-        suites, runs = {}, {}
-        for name, folders in named_folders(options.run).items():
-            suites[name], runs[name] = read_suite_folders(name, folders)
-        report = build(suites, runs)
-        folder = Path(options.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        write(report, runs, folder, "benchmark")
-
-
 def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], dict[str, Results]]:
     """What the suite of some folders is, and by task the results of all of them.
 
@@ -76,10 +50,7 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
         path = Path(folder) / "results.json"
         content = load_results(path) if path.is_file() else {}
         if content.get("kind") != KIND:
-            raise ValueError(
-                f"{folder} holds no results of `finetuning/run.py --suite`. Compare single tasks with "
-                "finetuning.experiments.compare_runs."
-            )
+            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`, as the first folder does.")
         suites.append(content["suite"])
     if any(suite["tasks"] != suites[0]["tasks"] for suite in suites):
         names = ", ".join(suite["name"] for suite in suites)
@@ -401,7 +372,3 @@ def language_table(tasks: dict[str, dict[str, Any]]) -> Table:
         for language, of in by_language(tasks).items()
     ]
     return ["language", *tasks], rows
-
-
-if __name__ == "__main__":
-    main()

@@ -20,13 +20,12 @@ import argparse
 import dataclasses
 import functools
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from finetuning.experiments import benchmark
+from finetuning.experiments.engine import BEGUN, FINISHED, WAITING, RecipeJob, models_of, refuse_push, run_jobs
 from finetuning.experiments.missing_tables import leave_out_missing, source_of
-from finetuning.experiments.runs import BEGUN, FINISHED, WAITING, execute, models_of, refuse_push, state_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.recipe import TaskRecipe
 from finetuning.results.files import print_table, run_name
@@ -60,7 +59,7 @@ def main(argv: list[str]) -> None:
         "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
     )
     options = parser.parse_intermixed_args(argv)
-    with user_errors():
+    with user_errors("the same command continues"):
         suite, path = load_suite(options.suite)
         chosen = choose_tasks(suite, options)
         recipes = read_recipes(suite, path, options.overrides, chosen)
@@ -163,7 +162,7 @@ def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
             )
 
 
-def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], command: list[str]) -> None:
+def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:
     """Runs what is not finished, and writes and shows the table of all that is.
 
     Raises ValueError where another command is at work in the folder, and where a task has failed, after all others.
@@ -178,37 +177,29 @@ def run_suite(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], c
         raise ValueError(f"No task of suite {suite.name} can be run: {left_out}. Check hub_root, or the connection.")
     is_main = PartialState().is_main_process
     fingerprint = functools.cache(folder_fingerprint)
-    output = Path(next(iter(recipes.values())).output_dir).parent
+    jobs = []
+    for name, recipe in recipes.items():
+        source = source_of(recipe)
+        needs = (source,) if source in recipes else ()
+        jobs.append(RecipeJob(name, recipe, command, fingerprint, needs=needs))
+    output = jobs[0].folder.parent
     with run_lock(output):
         check_folder(suite, output)
-        for name, recipe in recipes.items():
-            check_hardware(recipe.precision)
-            check_length(name, recipe)
-            if (Path(recipe.output_dir) / "recipe.yaml").is_file():
-                check_same_recipe(Path(recipe.output_dir), recipe)
+        for job in jobs:
+            check_hardware(job.recipe.precision)
+            check_length(job.name, job.recipe)
+            if (job.folder / "recipe.yaml").is_file():
+                check_same_recipe(job.folder, job.recipe)
         PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
         if is_main:
             write_json(output / MARKER, _names(suite))
             show_plan(suite, recipes, left_out, output)
-        failed: dict[str, str] = {}
-        for number, (name, recipe) in enumerate(recipes.items(), start=1):
-            try:
-                if (source := source_of(recipe)) in failed:
-                    raise ValueError(f"{name} starts from {source}, which has failed.")
-                state = state_of(recipe, fingerprint)
-                if is_main:
-                    print(f"\n[{number}/{len(recipes)}] {name}, {state}: {recipe.output_dir}", flush=True)
-                if state != FINISHED:
-                    execute(recipe, state, command, name)
-            except ValueError as error:
-                failed[name] = str(error)
-                if is_main:
-                    print(f"{name} failed: {error}", file=sys.stderr)
+        failed = run_jobs(jobs, keep_going=True, tell=print if is_main else lambda text: None)
         PartialState().wait_for_everyone()
         if is_main:
             report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
-        raise ValueError(f"{', '.join(failed)} failed, as told above. The same command runs them alone again.")
+        raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs them alone again.")
 
 
 def show_plan(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:

@@ -5,8 +5,9 @@ import statistics
 
 import pytest
 
-from finetuning.experiments.benchmark import build, footnotes, main, score_table, screen_table
+from finetuning.experiments.benchmark import build, footnotes, score_table, screen_table
 from finetuning.results.table import Results
+from finetuning.tools.compare import main
 from zoo_core.provenance import write_json
 
 SUITE = {
@@ -212,7 +213,7 @@ def test_folders_that_are_not_seeds_of_one_experiment_are_refused(tmp_path, caps
     for folders, message in (
         ([one, twice], "seed 1 is in more than one"),
         ([one, tuned], "not trained and measured in the same way: protocol.selection.rule"),
-        ([str(tmp_path / "single")], "holds no results of `finetuning/run.py --suite`"),
+        ([one, str(tmp_path / "single")], "holds no results of `finetuning/run.py --suite`"),
         ([], "has no folder"),
     ):
         with pytest.raises(SystemExit):

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from finetuning.experiments.compare_runs import main, read_runs, score_table
+from finetuning.results.comparison import read_runs, score_table
 from finetuning.results.table import read_results
+from finetuning.tools.compare import main
 from zoo_core.provenance import write_json
 
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1"}

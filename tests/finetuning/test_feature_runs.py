@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetuning.experiments import compare_runs as compare
+from finetuning.results import comparison as compare
 from finetuning.results.table import read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric

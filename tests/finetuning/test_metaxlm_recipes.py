@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from finetuning.data.table_checks import check_tables
-from finetuning.experiments.runs import train_in
+from finetuning.experiments.grid import train_in
 from finetuning.recipe import Recipe
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe

@@ -10,7 +10,7 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.experiments import compare_runs as compare
+from finetuning.results import comparison as compare
 from finetuning.results.plots import plot_lines
 from finetuning.results.table import Results, read_results
 from finetuning.run import main

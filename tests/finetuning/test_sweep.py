@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from finetuning import sweep_points
 from finetuning.checkpoints import describe_start
 from finetuning.experiments import sweep
 from finetuning.recipe import Recipe
@@ -100,7 +101,7 @@ def test_the_grid_is_run_from_where_it_was_interrupted_and_its_best_point_with_a
     assert [float(row["score"]) for row in rows] == scores
     assert [row["taken"] for row in rows].count("True") == 1
     assert (out / "sweep.png").is_file() and "| taken |" in (out / "sweep.md").read_text()
-    assert f"sweep [2/2] {names[1]}, best so far" in capsys.readouterr().out
+    assert f"[2/2] {names[1]}, to do" in capsys.readouterr().out
 
     # again: nothing is trained, and a run that is resumed without --sweep says the same of its choice
     monkeypatch.setattr(FineTuningTrainer, "training_step", lambda self, *args, **kwargs: pytest.fail("trained"))
@@ -129,21 +130,21 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
 def test_results_of_runs_with_the_chosen_values_say_so(recipe, tmp_path):
     model = describe_start(recipe)[-1]
     protocol = Protocol(training_data=[], evaluation_data=[], selection=Selection(data=None))
-    assert sweep.sweep_facts(recipe, model, protocol) is None
+    assert sweep_points.sweep_facts(recipe, model, protocol) is None
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
-    best = sweep.recipe_of(recipe, sweep.points_of(recipe)[3], final=True)
+    best = sweep_points.recipe_of(recipe, sweep_points.points_of(recipe)[3], final=True)
     best.seeds = [7]  # the values are chosen whatever the seed
-    assert sweep.sweep_facts(best, model, protocol)["score"] == 4.0
-    assert sweep.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) is None
+    assert sweep_points.sweep_facts(best, model, protocol)["score"] == 4.0
+    assert sweep_points.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) is None
     point = tmp_path / "out" / "sweep" / NAMES[3]
     point.mkdir(parents=True)
     (point / "run.json").write_text(json.dumps({"data": {"training_data": [{"rows": 5}]}}))
     with pytest.raises(ValueError, match="data have changed"):
-        sweep.sweep_facts(best, model, protocol)
+        sweep_points.sweep_facts(best, model, protocol)
     save_recipe(dataclasses.replace(best, selection="mean_dev", save_models=False), point / "recipe.yaml")
-    assert sweep.sweep_facts(best, model, protocol) is None, "of another recipe"
+    assert sweep_points.sweep_facts(best, model, protocol) is None, "of another recipe"
     best.training.learning_rate = 1e-4
-    assert sweep.sweep_facts(best, model, protocol) is None
+    assert sweep_points.sweep_facts(best, model, protocol) is None
 
 
 @pytest.mark.slow
@@ -211,7 +212,7 @@ def test_windows_of_every_point_are_checked_before_the_first_runs(topics, tmp_pa
 
 def test_names_of_points_tell_them_apart(topics):
     fields = "sweep={training.epochs: [1, 2], max_length: [24], training.max_length: [1]}"
-    points = sweep.points_of(load_recipe(Recipe, None, [*topics, fields]))
+    points = sweep_points.points_of(load_recipe(Recipe, None, [*topics, fields]))
     assert points[1].name == "epochs=2,max_length=24,training.max_length=1"
 
 

@@ -1,12 +1,8 @@
 """Runs of one task side by side: a table, a plot, and every difference in how they were trained and measured.
 
-    python -m finetuning.experiments.compare_runs --output runs/multi30k_compared \\
-        --run VECO runs/multi30k-veco --run XLM runs/multi30k-xlm --run random runs/multi30k-random
-
---run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
-run apart. Writes comparison.md, comparison.csv (a row for each score) and comparison.png: BLEU on dev over the steps
-for translation, scores over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4) and retrieval (MetaXLM,
-Figure 3), scores by language for other tasks; means and standard deviations over seeds.
+The plot has BLEU on dev over the steps for translation, scores over layers for word alignment (XLM-Align, Figure 2;
+MetaXLM, Figure 4) and retrieval (MetaXLM, Figure 3), and scores by language for other tasks; means and standard
+deviations over seeds.
 """
 
 from pathlib import Path
@@ -14,35 +10,17 @@ from typing import Any
 
 import pandas
 
-from finetuning.results.differences import check_alike, differences, join_seeds, named_folders
+from finetuning.results.differences import check_alike, differences, join_seeds
 from finetuning.results.files import markdown_list, markdown_table, pivot, print_table, run_name
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
 from finetuning.tasks.features.recipe import FeatureRecipe
 from finetuning.tasks.translation.results import curve_of
-from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_csv
 
 # Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
 # their average alone.
 MOST_LANGUAGES = 12
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(description=__doc__)
-    parser.add_argument(
-        "--run",
-        nargs="+",
-        action="append",
-        required=True,
-        metavar=("NAME", "DIR"),
-        help="a name and its result folders",
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="where the comparison is written")
-    options = parser.parse_args(argv)
-    with user_errors():
-        write_comparison(read_runs(named_folders(options.run)), Path(options.output))
 
 
 def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
@@ -153,7 +131,3 @@ def _bleu_of(results: Results) -> dict[int, Any]:
     by_seed = curve_of(results, "bleu").values()
     steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
     return {step: summary(curve[step] for curve in by_seed) for step in steps}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,173 @@
+"""Runs many jobs: reads what is finished, resumes what was interrupted, runs the rest.
+
+A grid stops at the first failure, a suite goes on with the tasks that do not need the failed one. In both cases the
+same command again continues. Jobs run one after the other in this process (`RecipeJob`), so that libraries are loaded
+once and one model is in memory at a time, or several at a time in processes of their own (`bench.reproduce`).
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetuning.recipe import TaskRecipe
+from finetuning.results.table import load_results
+from finetuning.tasks.registry import task_of
+from zoo_core.run_folders import not_own, run_lock
+
+FINISHED, BEGUN, WAITING = "finished", "interrupted", "to do"
+SEED = "{seed}"  # in the model of a recipe: one model for each seed
+
+
+class Job:
+    """What fills a folder, after the jobs that it `needs`, by name."""
+
+    name: str
+    folder: Path
+    needs: tuple[str, ...] = ()
+
+    def state(self) -> str:
+        """FINISHED, BEGUN or WAITING. Raises ValueError where the folder holds something else."""
+        raise NotImplementedError
+
+    def start(self, state: str) -> subprocess.Popen | None:
+        """Runs the job to its end, or returns the process that does. Raises ValueError where it fails."""
+        raise NotImplementedError
+
+    def ended(self, usage: Any) -> None:
+        """Called when that process has ended, with the resources it used. Raises ValueError where it failed."""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    keep_going: bool = False,
+    at_once: int = 1,
+    has_time: Callable[[list[Job]], bool] = lambda running: True,
+    tell: Callable[[str], None] = print,
+) -> dict[str, str]:
+    """Runs the jobs that are not finished, in their order, and returns why some failed, by name.
+
+    With `keep_going`, only the jobs that need a failed one are left out; otherwise the first failure is raised as
+    ValueError. `has_time` says whether another job may start beside the running ones. An interruption ends the running
+    processes and is raised.
+    """
+    failed: dict[str, str] = {}
+    running: dict[int, tuple[Job, subprocess.Popen]] = {}
+
+    def fail(job: Job, error: ValueError) -> None:
+        if not keep_going:
+            raise ValueError(f"{job.name} ({job.folder}) failed: {error} Finished runs are kept.") from error
+        failed[job.name] = str(error)
+        print(f"{job.name} failed: {error}", file=sys.stderr)
+
+    states: dict[str, str] = {}
+    for job in jobs:
+        if all(states.get(name) == FINISHED for name in job.needs):  # the state of others depends on these
+            try:
+                states[job.name] = job.state()
+            except ValueError as error:
+                if not keep_going:
+                    raise
+                fail(job, error)
+    waiting = [job for job in jobs if states.get(job.name) != FINISHED and job.name not in failed]
+    total = len(waiting)
+    tell(f"{len(jobs)} runs: {len(jobs) - total - len(failed)} finished before, {total} to do")
+    try:
+        while waiting or running:
+            under_way = [job for job, _ in running.values()]
+            blocked = {job.name for job in [*waiting, *under_way]}
+            job = next((job for job in waiting if not blocked & set(job.needs)), None)
+            if job and len(running) < at_once and has_time(under_way):
+                waiting.remove(job)
+                try:
+                    if lost := [name for name in job.needs if name in failed]:
+                        raise ValueError(f"it needs {lost[0]}, which has failed.")
+                    state = states.get(job.name) or job.state()
+                    if state == FINISHED:
+                        continue
+                    tell(f"\n[{total - len(waiting)}/{total}] {job.name}, {state}: {job.folder}")
+                    if process := job.start(state):
+                        running[process.pid] = job, process
+                except ValueError as error:
+                    fail(job, error)
+            elif running:
+                pid, status, usage = os.wait4(-1, 0)
+                if pid in running:
+                    job, process = running.pop(pid)
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    try:
+                        job.ended(usage)
+                    except ValueError as error:
+                        fail(job, error)
+            else:
+                tell(f"{len(waiting)} jobs are left for another time")
+                break
+    except KeyboardInterrupt:
+        for _, process in running.values():
+            process.terminate()
+            process.wait()
+        raise
+    return failed
+
+
+@dataclass
+class RecipeJob(Job):
+    """What finetuning/run.py does with one recipe; `keys` are columns of the joined table, such as model and source."""
+
+    name: str
+    recipe: TaskRecipe
+    command: list[str]
+    fingerprint: Callable[[str], str]  # of a model folder
+    keys: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        self.folder = Path(self.recipe.output_dir)
+
+    def state(self) -> str:
+        """FINISHED, BEGUN or WAITING.
+
+        Raises ValueError where the finished run is of another recipe, or its model has other weights now.
+        """
+        from finetuning.checkpoints import best_seed, find_model
+        from finetuning.run_folder import HALF_WRITTEN, check_same_recipe, check_same_start, check_same_weights
+
+        recipe, folder = self.recipe, self.folder
+        if not folder.is_dir() or not not_own(folder, HALF_WRITTEN):
+            return WAITING
+        if not (folder / "results.json").is_file():
+            return BEGUN
+        check_same_recipe(folder, recipe)
+        results = load_results(folder / "results.json")
+        if results["seeds"] != recipe.seeds:
+            return BEGUN
+        paths = [find_model(path, recipe.hub_root) for path in models_of(recipe)]
+        if all(Path(path).is_dir() for path in paths):
+            now = "+".join(map(self.fingerprint, paths))
+            check_same_weights(folder, recipe.model, results["model"]["fingerprint"], now)
+            if recipe.init_from:
+                source, facts = best_seed(recipe.init_from, recipe.model, now)
+                if (source / "config.json").is_file():  # the model may have been deleted since, to save space
+                    facts["fingerprint"] = self.fingerprint(str(source))
+                check_same_start(folder, results["model"], {"init_from": facts})
+        return FINISHED
+
+    def start(self, state: str) -> None:
+        from finetuning import running
+
+        with run_lock(self.folder):
+            running.run(task_of(self.recipe), state == BEGUN, self.command)
+
+
+def models_of(recipe: TaskRecipe) -> list[str]:
+    """The model of a recipe, or those of its seeds."""
+    return [recipe.model.replace(SEED, str(seed)) for seed in recipe.seeds] if SEED in recipe.model else [recipe.model]
+
+
+def refuse_push(recipe: TaskRecipe) -> None:
+    """Raises ValueError for a recipe that sends its model to the Hub: many runs would send theirs to one repository."""
+    if recipe.push_to_hub:
+        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and there are many runs.")

@@ -1,0 +1,143 @@
+"""Runs one recipe many times, with another model, language or value each time, and makes one table of all runs.
+
+    python -m finetuning.tools.grid transfer_matrix --config finetuning/recipes/metaxlm/amazon.yaml \\
+      --languages en de fr ja --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model --output runs/matrix
+
+GRID is one of finetuning/experiments (transfer_matrix, supervised, supervised_domains, step_curves; `GRID --help` says
+more of it), or a YAML file of the same fields. Writes the table, a picture and the joined scores into --output, and
+each run into a folder of its own there. The same command again continues: finished runs are read, not run, and an
+interrupted one goes back to its last checkpoint. Every recipe and every finished run is checked before anything is
+run. Several processes all take part in each run, as in `accelerate launch --multi_gpu -m finetuning.tools.grid ...`.
+"""
+
+import argparse
+import functools
+import re
+import sys
+from pathlib import Path
+
+from finetuning.experiments.grid import MODEL, RUN, Grid, filled, load_grid, published_of, recipes_of
+from finetuning.results.differences import named_folders
+from finetuning.results.table import load_results
+from zoo_core.command_line import CommandParser, user_errors
+
+NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict: it names a folder
+OVERRIDE = re.compile(r"[\w.]+=")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    given = sys.argv[1:] if argv is None else argv
+    if not given or given[0].startswith("-"):
+        parser = CommandParser(description=__doc__, usage="%(prog)s GRID --config FILE --output DIR [field=value ...]")
+        parser.add_argument("grid", metavar="GRID", help="a grid of finetuning/experiments, or a YAML file")
+        parser.parse_args(given)
+    with user_errors("the same command continues"):
+        grid = load_grid(given[0])
+        options = read_options(grid, given)
+        run(grid, options, ["finetuning.tools.grid", *given])
+
+
+def read_options(grid: Grid, argv: list[str]) -> argparse.Namespace:
+    """The command line: config, output, overrides, and the values of each axis by the option that gives them.
+
+    Raises ValueError for values that are not all different or cannot name a folder, and for an override of a field that
+    an axis or the grid sets.
+    """
+    parser = CommandParser(prog=f"finetuning.tools.grid {argv[0]}", description=grid.about)
+    parser.add_argument("--config", required=True, metavar="FILE", help="recipe of the runs")
+    parser.add_argument("--output", required=True, metavar="DIR", help="where the table and the runs' folders are")
+    fixed = {"output_dir": "--output"} | {text.partition("=")[0]: "another grid" for text in grid.set}
+    lists = []
+    for axis in grid.axes:
+        if axis.given_by == MODEL:
+            text = "a name and a model folder or Hub id; once for each model, others are compared with the first"
+            parser.add_argument("--model", action="append", required=True, metavar="NAME=PATH", help=text)
+        elif axis.given_by == RUN:
+            text = "a name and its folders of pretraining/run.py, seeds of one experiment; once for each name"
+            parser.add_argument("--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help=text)
+            parser.add_argument("--steps", nargs="+", default=[], metavar="N", help="steps; default: all there are")
+            lists.append("steps")
+        elif axis.given_by:
+            parser.add_argument(f"--{axis.given_by}", nargs="+", required=True, metavar=axis.name.upper())
+            lists.append(axis.given_by)
+        fixed |= {"model": f"--{axis.given_by}"} if axis.given_by in (MODEL, RUN) else {}
+        fixed |= {"source_language": f"--{axis.given_by}"} if axis.name == grid.train_in else {}
+    parser.add_argument("overrides", nargs="*", metavar="field=value", help="sets a field of the recipe in every run")
+    options = parser.parse_intermixed_args(argv[1:])
+    # `--languages en de seeds=[1]`: what follows a list is taken for a part of it
+    for values in [*(getattr(options, name) for name in lists), *(getattr(options, RUN, None) or [])]:
+        options.overrides += [value for value in values if OVERRIDE.match(value) and not Path(value).exists()]
+        values[:] = [value for value in values if value not in options.overrides]
+    for override in options.overrides:
+        field = override.partition("=")[0].strip()
+        if field in fixed:
+            raise ValueError(f"Override `{override}`: {field} is another one in each run. Use {fixed[field]}.")
+    if Path(options.output).is_file():
+        raise ValueError(f"--output {options.output} is a file.")
+    options.output = Path(options.output)
+    names = {axis.given_by: getattr(options, axis.given_by) for axis in grid.axes if axis.given_by in lists}
+    if hasattr(options, "model"):
+        pairs = [text.partition("=")[::2] for text in options.model]
+        for text, (name, path) in zip(options.model, pairs, strict=True):
+            if not name or not path:
+                raise ValueError(f"--model {text} is not of the form NAME=PATH, as in --model XLM=runs/xlm/model.")
+        options.model, names["model"] = dict(pairs), [name for name, _ in pairs]
+    if hasattr(options, "run"):
+        options.run = named_folders(options.run)
+        names["run"] = list(options.run)
+        for step in options.steps:
+            if not step.isdecimal():
+                raise ValueError(f"--steps has {step!r}, which is no number, as in --steps 2000 4000.")
+        options.steps = [int(step) for step in options.steps]
+    for flag, values in names.items():
+        for name in values:
+            if values.count(name) > 1:
+                raise ValueError(f"--{flag} {name} is given twice: each value has a folder of its own.")
+            if not NAME.fullmatch(name):
+                raise ValueError(f"--{flag} {name} cannot name a folder. Use letters, digits, and _ . + - or spaces.")
+    return options
+
+
+def run(grid: Grid, options: argparse.Namespace, command: list[str]) -> None:
+    """Runs what is not finished, stops at the first failure, and writes the table.
+
+    Raises ValueError for a finished run of another recipe or of other weights, for a model that is not there, and where
+    another command is at work in --output.
+    """
+    from finetuning.experiments.engine import RecipeJob, models_of, refuse_push, run_jobs
+    from zoo_core.provenance import folder_fingerprint
+
+    fingerprint = functools.cache(folder_fingerprint)  # each model is that of many runs
+    jobs = []
+    for keys, recipe in recipes_of(grid, options):
+        refuse_push(recipe)
+        jobs.append(RecipeJob(filled(grid.run, keys), recipe, command, fingerprint, keys))
+
+    from accelerate import PartialState
+
+    from finetuning.checkpoints import read_config
+    from finetuning.experiments.table import write_grid
+    from finetuning.seeds import check_hardware
+    from zoo_core.console import quiet_libraries
+    from zoo_core.processes import start_processes
+    from zoo_core.run_folders import run_lock
+
+    quiet_libraries()
+    start_processes()
+    check_hardware(jobs[0].recipe.precision)
+    is_main = PartialState().is_main_process
+    with run_lock(options.output):
+        check = functools.cache(read_config)  # of all, before the first run, which may take days
+        for job in jobs:
+            for path in models_of(job.recipe):
+                check(path, job.recipe.hub_root, job.recipe.trust_remote_code)
+        run_jobs(jobs, tell=print if is_main else lambda text: None)
+        PartialState().wait_for_everyone()
+        if is_main:
+            results = [load_results(job.folder / "results.json") for job in jobs]
+            write_grid(grid, jobs, results, published_of(grid, options), options.output)
+
+
+if __name__ == "__main__":
+    main()
