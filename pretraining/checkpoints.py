@@ -166,6 +166,8 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
 def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> None:
     """Write `checkpoints/step-N`: aside first, then synchronized to disk and renamed, then older ones are dropped.
 
+    `progress` goes into its progress.json; `step` is the number of steps done in all phases.
+
     Raises `ValueError` where the disk refuses (full, quota, permissions). What was there before stays as it was.
     """
     step = progress["step"]
@@ -197,14 +199,6 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         for old in checkpoints_of(folder)[:-keep]:
             _remove(old)
     accelerator.wait_for_everyone()
-
-
-def read_progress(checkpoint: Path) -> dict:
-    """Where a checkpoint stands: `phase`, `step_of_phase` (done in that phase), `step` (done in all), `scheduler`."""
-    progress = read_json(checkpoint / "progress.json", needs=("phase", "step"))
-    if "update" in progress:  # until version 0.1
-        progress["step_of_phase"] = progress.pop("update")
-    return progress
 
 
 def publish_model(folder: Path, checkpoint: Path) -> None:

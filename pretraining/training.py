@@ -20,7 +20,6 @@ from pretraining.checkpoints import (
     newest_checkpoint,
     open_run_folder,
     publish_model,
-    read_progress,
     register_model_folder,
     save_checkpoint,
     start_run_folder,
@@ -41,6 +40,7 @@ from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import check_shared_folder
+from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
 
@@ -135,7 +135,7 @@ class Training:
         """
         hold_signals()
         register_model_folder(self.accelerator, self.feed.tokenizer)
-        progress = read_progress(checkpoint) if checkpoint else {"phase": 0, "step": 0}
+        progress = read_json(checkpoint / "progress.json") if checkpoint else {"phase": 0, "step": 0}
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
@@ -302,13 +302,13 @@ class Training:
         self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
-        self.empty_steps = progress.get("empty_steps", 0)
+        self.empty_steps = progress["empty_steps"]
         if progress["num_processes"] != self.accelerator.num_processes:
             self.report.say(
                 f"the run had {progress['num_processes']} processes and has {self.accelerator.num_processes} now: data "
                 "and masks go on exactly, the random numbers of dropout do not"
             )
-        if progress.get("evaluation_due", self._is_due(self.recipe.evaluation.every_steps)):
+        if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 
     def _stop_if_asked(self, reasons: torch.Tensor) -> None:

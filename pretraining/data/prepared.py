@@ -34,7 +34,7 @@ from zoo_core.tables import get_column
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 1
 MANIFEST, SHARDS = "prepared.json", "shards"
 # the names of a column, of a shard in it, and of what a killed process leaves in the folder
 COLUMN, SHARD = r"[0-9a-f]{32}", r"\d{5}-of-\d{5}|\d{12}-\d{12}(-last)?|alignment"
@@ -55,8 +55,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} {what if (folder / SHARDS).is_dir() else f'is no prepared folder: no {MANIFEST}'}.")
     manifest = read_json(path, needs=["format"])
     if (found := manifest["format"]) != FORMAT:
-        by = "version 0.1.0" if found == 1 else "another version"
-        raise ValueError(f"{folder} is of format {found}, which {by} wrote: prepare another folder.")
+        raise ValueError(f"{folder} is of format {found}, and this version reads {FORMAT}: prepare another folder.")
     check_fields(manifest, path, ("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
     return manifest
 
