@@ -2,11 +2,16 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
-import pandas as pd
+import numpy as np
+import pyarrow
+import pyarrow.json
 from accelerate import Accelerator
 
 from pretraining.objectives import OBJECTIVES
@@ -25,11 +30,13 @@ MEASURED = {
     **{prefix: title for objective in OBJECTIVES.values() for prefix, title in objective.panels.items()},
 }
 EVALUATIONS = ("held_out/", *MEASURED)
-PANELS = MEASURED | {  # of curves.png besides losses
-    "learning_rate": "learning rate",
-    "grad_norm": "gradient norm",
-    "tokens_per_second": "tokens/s",
-}
+RATES = {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
+PANELS = MEASURED | RATES  # of curves.png besides losses
+TRAINING = ("loss/", *RATES)
+LEVELS = ("unigram_entropy/", *(prefix.removesuffix("/") + "_chance/" for prefix in MEASURED))
+DRAWN = (*TRAINING, *EVALUATIONS, *LEVELS)
+MOST_POINTS = 2000  # of a training curve: a panel has some 500 pixels
+LINES_AT_ONCE = 10_000  # of events.jsonl
 
 
 class RunReport:
@@ -65,7 +72,7 @@ class RunReport:
         start_tracker(recipe, accelerator, progress["step"])
         self.bar.start(sum(phase.steps for phase in recipe.phases), progress["step"])
         if is_main:
-            _keep_events(self.folder, progress)
+            _keep_events(self.folder, progress["step"])
             self.record = RunRecord(recipe, argv, checkpoint, facts)
         if checkpoint:
             self.say(f"resumed from {checkpoint}")
@@ -153,37 +160,64 @@ def start_tracker(recipe: Recipe, accelerator: Accelerator, step: int) -> None:
     accelerator.init_trackers(project, init_kwargs=options)
 
 
-def _keep_events(folder: Path, progress: dict) -> None:
-    """Drop the lines of steps that a resumed run does again, and that of an evaluation which it makes again."""
-    step, kept = progress["step"], []
-    for line in read_events(folder) if step else []:
-        is_of_checkpoint = line["step"] == step and (
-            "learning_rate" in line or not progress.get("evaluation_due", True)
-        )
-        if line["step"] < step or is_of_checkpoint:
-            kept.append(line)
+def _keep_events(folder: Path, step: int) -> None:
+    """Drop the lines of what a run that is resumed at `step` does again: later steps, and an evaluation of this one."""
     with written_aside(folder / "events.jsonl") as file:
-        file.writelines(json.dumps(line) + "\n" for line in kept)
+        for line in iterate_events(folder) if step else ():
+            if line["step"] < step or line["step"] == step and "learning_rate" in line:
+                file.write(json.dumps(line) + "\n")
 
 
-def read_events(folder: Path) -> list[dict]:
-    """The lines of events.jsonl; a last line that a kill has cut off is left out.
+def iterate_events(folder: Path) -> Iterator[dict]:
+    """The lines of events.jsonl, one at a time; a last line that a kill has cut off is left out.
 
     Raises ValueError for another line that is no event, with its number.
     """
-    path, events = Path(folder) / "events.jsonl", []
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            event = json.loads(line)
-            if not isinstance(event["step"], int):
-                raise TypeError
-        except (ValueError, TypeError, KeyError, RecursionError):
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number}: no event of a run. Remove the line.") from None
-            continue
-        events.append(event)
-    return events
+    path = Path(folder) / "events.jsonl"
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                event = json.loads(line)
+                if not isinstance(event["step"], int):
+                    raise TypeError
+            except (ValueError, TypeError, KeyError, RecursionError):
+                if line.endswith(b"\n"):
+                    raise ValueError(f"{path}, line {number}: no event of a run. Remove the line.") from None
+                return
+            yield event
+
+
+def read_events(folder: Path) -> list[dict]:
+    """All of `iterate_events`."""
+    return list(iterate_events(folder))
+
+
+def _drawn(events: Path) -> dict[str, np.ndarray]:
+    """What curves.png shows of events.jsonl: (2, N) steps and values of each figure that is there.
+
+    Of a long run the figures of training are means over equal windows of lines. Memory is that of the result.
+    """
+    found: dict[str, list[np.ndarray]] = defaultdict(list)
+    with events.open("rb") as file:
+        window = max(1, -(-sum(1 for _ in file) // MOST_POINTS))
+        file.seek(0)
+        while lines := b"".join(islice(file, window * max(1, LINES_AT_ONCE // window))):
+            lines = lines[: lines.rindex(b"\n") + 1]  # a kill may have cut off the last one
+            table = pyarrow.json.read_json(BytesIO(lines), pyarrow.json.ReadOptions(block_size=len(lines)))
+            windows_L = np.arange(len(table)) // window
+            for name in table.column_names:
+                column_L = table.column(name)
+                if not name.startswith(DRAWN) or pyarrow.types.is_null(column_L.type):
+                    continue
+                is_there_L = column_L.is_valid().to_numpy()
+                points_2N = np.stack([table.column("step").to_numpy(), column_L.to_numpy()])[:, is_there_L]
+                if window > 1 and name.startswith(TRAINING):
+                    starts, counts = np.unique(windows_L[is_there_L], return_index=True, return_counts=True)[1:]
+                    points_2N = np.add.reduceat(points_2N, starts, axis=1) / counts
+                found[name].append(points_2N)
+    return {name: np.concatenate(points, axis=1) for name, points in found.items()}
 
 
 def plot_curves(folder: Path) -> None:
@@ -191,15 +225,12 @@ def plot_curves(folder: Path) -> None:
 
     A language, or its pair with English, has one color in all panels.
     """
-    events = pd.DataFrame(read_events(folder))
-    if events.empty:
-        return
-    events = events.set_index("step").select_dtypes("number")
+    drawn = _drawn(folder / "events.jsonl")
 
-    def curves(prefix: str) -> dict[str, pd.Series]:
-        return {name[len(prefix) :]: events[name].dropna() for name in events if name.startswith(prefix)}
+    def curves(prefix: str) -> dict[str, np.ndarray]:
+        return {name[len(prefix) :]: points_2N for name, points_2N in drawn.items() if name.startswith(prefix)}
 
-    objectives = dict.fromkeys(name.split("/")[1] for name in events if name.startswith(("loss/", "held_out/")))
+    objectives = dict.fromkeys(name.split("/")[1] for name in drawn if name.startswith(("loss/", "held_out/")))
     panels = {}  # by title: what was evaluated, the same in training, and levels to compare with
     for name in objectives:
         prefixes = (f"held_out/{name}/", f"loss/{name}/", f"unigram_entropy/{name}/")
@@ -207,8 +238,12 @@ def plot_curves(folder: Path) -> None:
     for prefix, title in PANELS.items():
         panels[title] = curves(prefix), {}, curves(prefix.removesuffix("/") + "_chance/")
     found = {title: of for title, of in panels.items() if of[0] or of[1]}
+    if not found:
+        return
     # a point alone is no curve
-    found = {t: of for t, of in found.items() if max(len(c) for curves in of[:2] for c in curves.values()) > 1} or found
+    found = {
+        t: of for t, of in found.items() if max(c.shape[1] for curves in of[:2] for c in curves.values()) > 1
+    } or found
     styles = line_styles(name for of in found.values() for curves in of for name in curves)
     styles[""] = {"color": "black", "marker": "."}
     columns = min(3, len(found))
@@ -219,11 +254,11 @@ def plot_curves(folder: Path) -> None:
             if not evaluated:
                 evaluated, training = training, {}
             for name, curve in training.items():
-                axes.plot(curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
+                axes.plot(*curve, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
             for name, curve in evaluated.items():
-                axes.plot(curve, markevery=max(1, len(curve) // 20), label=name, **styles[name])
+                axes.plot(*curve, markevery=max(1, curve.shape[1] // 20), label=name, **styles[name])
             for name, level in levels.items():
-                axes.axhline(level.iloc[-1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
+                axes.axhline(level[1, -1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
             axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)

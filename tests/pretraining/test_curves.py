@@ -6,6 +6,7 @@ import pytest
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
+from pretraining import tracking
 from pretraining.tracking import plot_curves
 
 
@@ -14,8 +15,8 @@ def drawn(tmp_path, monkeypatch):
     """drawn(*events) -> the lines of each panel by its title, and the legend's names; events are (step, figures)."""
 
     def draw(*events):
-        lines = [json.dumps({"step": step, "phase": "a", **event}) for step, event in events]
-        (tmp_path / "events.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        lines = [json.dumps({"step": step, "phase": "a", **event}) + "\n" for step, event in events]
+        (tmp_path / "events.jsonl").write_text("".join(lines) + '{"step": 9, "loss/m', encoding="utf-8")
         figures, save = [], Figure.savefig
         monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self) or save(self, *a, **k))
         plot_curves(tmp_path)
@@ -50,3 +51,16 @@ def test_a_single_evaluation_is_no_panel_unless_there_is_nothing_else(drawn):
 def test_a_run_of_one_step_has_points(drawn):
     panels, _ = drawn((1, {"loss/mlm/de": 7.0, "learning_rate": 1e-3}))
     assert list(panels) == ["mlm loss (nats)", "learning rate"]
+
+
+def test_of_a_long_run_training_is_drawn_as_means_and_every_evaluation(drawn, monkeypatch):
+    """Two lines are a window here; the last one is half a window, a step may lack a figure."""
+    monkeypatch.setattr(tracking, "MOST_POINTS", 5)
+    monkeypatch.setattr(tracking, "LINES_AT_ONCE", 4)
+    events = [(step, {"loss/mlm/de": 10.0 * step, "learning_rate": 1.0}) for step in range(1, 8)]
+    events[3] = (4, {"learning_rate": 1.0, "grad_norm": None})
+    events[5:5] = [(5, {"held_out/mlm/de": 50.5})]
+    panels, _ = drawn(*events, (7, {"held_out/mlm/de": 70.5}))
+    training, evaluated = panels["mlm loss (nats)"]
+    assert training.get_xydata().tolist() == [[1.5, 15.0], [3.0, 30.0], [5.0, 50.0], [6.5, 65.0]]
+    assert evaluated.get_xydata().tolist() == [[5.0, 50.5], [7.0, 70.5]]
