@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.checkpointing import load_accelerator_state, save_accelerator_state
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType, ProjectConfiguration, parse_flag_from_env
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -61,14 +62,14 @@ class ShardingAccelerator(Accelerator):
 
         All processes have to call it together.
         """
-        return self._gathered(model, self.device, keep=True) if self.is_fsdp2 else self.unwrap_model(model)
+        return self._gathered(model) if self.is_fsdp2 else self.unwrap_model(model)
 
     def save_state(self, output_dir: str | None = None, **kwargs) -> str:
         """As `Accelerator.save_state`; sharded state is gathered tensor by tensor and written by the main process."""
         if not self.is_fsdp2:
             return super().save_state(output_dir, **kwargs)
         os.makedirs(output_dir, exist_ok=True)
-        model = self._gathered(self._models[0], torch.device("cpu"), keep=self.is_main_process)
+        model = self._gathered(self._models[0], on_main_alone=True)
         for hook in self._save_model_state_pre_hook.values():
             hook([model], [], output_dir)
         optimizer = _WholeOptimizer(self._optimizers[0], self.is_main_process)
@@ -83,25 +84,19 @@ class ShardingAccelerator(Accelerator):
         whole.tie_weights()
         for hook in self._load_model_state_pre_hook.values():
             hook([whole], input_dir)
-        with torch.no_grad():
-            for own, read in zip(model.parameters(), whole.parameters(), strict=True):
-                own.to_local().copy_(shard_like(own, read).to_local())
+        set_model_state_dict(model, whole.state_dict(), options=StateDictOptions(full_state_dict=True))
         load_accelerator_state(input_dir, [], [_WholeOptimizer(self._optimizers[0])], [], [], self.process_index)
 
-    def _gathered(self, model: nn.Module, device: torch.device, keep: bool) -> nn.Module:
-        """The skeleton with the weights of `model`, or, where they are not to be kept, as it is."""
+    def _gathered(self, model: nn.Module, on_main_alone: bool = False) -> nn.Module:
+        """The skeleton with the weights of `model`; `on_main_alone`: on the CPU, and in the main process alone."""
         whole = copy.deepcopy(self._skeleton)
-        gathered = {}
-        for name, parameter in model.named_parameters():
-            weight = parameter.detach().full_tensor()
-            if keep:
-                gathered[name] = weight.to(device)
-        if keep:
-            whole.load_state_dict(gathered, strict=False, assign=True)  # tied weights come once
+        options = StateDictOptions(full_state_dict=True, cpu_offload=on_main_alone)
+        if weights := get_model_state_dict(model, options=options):
+            whole.load_state_dict(weights, assign=True)
             whole.tie_weights()
             for name, buffer in model.named_buffers():  # those that no checkpoint has, too
                 owner, _, own = name.rpartition(".")
-                setattr(whole.get_submodule(owner), own, buffer.to(device))
+                setattr(whole.get_submodule(owner), own, buffer.cpu() if on_main_alone else buffer)
         return whole.train(model.training)
 
 
