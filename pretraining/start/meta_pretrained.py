@@ -19,10 +19,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
 from pretraining.recipe import MetaPretrained
-from pretraining.start.matching_report import report, write_report
+from pretraining.start.matching_report import report
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.vocabularies import check_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -129,10 +129,11 @@ class Source:
         return match_vocabularies(self.tokenizer, tokenizer, settings, self.checkpoint.hub_root)
 
     def report_match(self, matching: Matching, tokenizer: Any, text_counts: dict[str, Any], folder: Path) -> None:
-        """Writes vocabulary_matching.json and .txt into a run folder; `text_counts` as `report` takes them."""
+        """Writes vocabulary_matching.json into a run folder; `text_counts` as `report` takes them."""
         filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
         logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {self.name}")
-        write_report(report(matching, self.tokenizer, tokenizer, text_counts), folder)
+        found = report(matching, self.tokenizer, tokenizer, text_counts)
+        write_json(folder / "vocabulary_matching.json", found)
 
     def facts(self) -> dict[str, str | None]:
         """Path and fingerprint, for run.json."""

@@ -33,20 +33,15 @@ class Matching:
 
     sources: list[tuple[int, ...]]  # (V) ids of the old vocabulary whose rows are averaged; (): a random row
     routes: list[str]  # (V) of ROUTES
-    languages: list[str | None]  # (V) of the dictionary that filled the row
-    translations: list[tuple[str, ...]]  # (V) those of a dictionary that the rows of `sources` stand for
     overruled: list[int]  # new ids that a dictionary filled, and that stand in the old vocabulary as they are
-    missing_roles: list[str]  # special tokens of the new vocabulary that the old one has no counterpart of
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
 
 class _Match(NamedTuple):
-    """What fills one row; the fields of `Matching`."""
+    """What fills one row."""
 
     source: tuple[int, ...]
     route: str
-    language: str | None = None
-    translations: tuple[str, ...] = ()
 
 
 def match_vocabularies(
@@ -86,10 +81,8 @@ def match_vocabularies(
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)
     overruled: list[int] = []
-    missing: list[str] = []
     if start.rows != "random":
-        found, missing = _match_specials(old, new, olds, news)
-        for number, source in found.items():
+        for number, source in _match_specials(old, new, olds, news).items():
             matches[number] = _Match((source,), "special")
     if is_matched:
         # between two WordPiece vocabularies `##,` is `##,`, whether or not a text can hold it
@@ -110,7 +103,7 @@ def match_vocabularies(
         for number, source in zip(left, segmented, strict=True):
             if source:
                 matches[number] = _Match(tuple(source), "subwords")
-    return Matching(*map(list, zip(*matches, strict=True)), overruled, missing, dictionaries)
+    return Matching(*map(list, zip(*matches, strict=True)), overruled, dictionaries)
 
 
 class _TextIndex:
@@ -166,30 +159,23 @@ def _by_dictionary(
     """By the route dictionary: `which` is the first translation that has a row, or `average` for all."""
     if isinstance(subword, bytes) or not may_be_word(subword):
         return None
-    rows: dict[int, str] = {}  # different translations may come out as one token
-    language = None
+    rows: dict[int, None] = {}  # in order; different translations may come out as one token
     for dictionary in dictionaries:
         for translations in dictionary.look_up(subword.text):
-            found = {}
-            for translation in translations:
-                if match := index.match(Subword(translation, True)):
-                    found.setdefault(match.source[0], translation)
-                    if which == "first":
-                        break
+            matches = (index.match(Subword(translation, True)) for translation in translations)
+            found = [match.source[0] for match in matches if match]
+            if found and which == "first":
+                return _Match((found[0],), "dictionary")
+            rows |= dict.fromkeys(found)
             if found:
-                for number, translation in found.items():
-                    rows.setdefault(number, translation)
-                language = language or dictionary.language
                 break  # a form that is nearer to the subword is enough
-        if rows and which == "first":
-            break
-    return _Match(tuple(rows), "dictionary", language, tuple(rows.values())) if rows else None
+    return _Match(tuple(rows), "dictionary") if rows else None
 
 
 def _match_specials(
     old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, olds: Vocabulary, news: Vocabulary
-) -> tuple[dict[int, int], list[str]]:
-    """({id of a special token: the old one of its role}, the special tokens for which the old vocabulary has none).
+) -> dict[int, int]:
+    """{id of a special token: the old one of its role}; none where the old vocabulary has none of this role.
 
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
@@ -201,8 +187,7 @@ def _match_specials(
             same = [of_old[other] for other in (name, *role) if other in of_old]
             if name in of_new and same:
                 found.setdefault(of_new[name], same[0])
-    missing = list(dict.fromkeys(news.tokens[number] for number in of_new.values() if number not in found))
     for token, number in news.added.items():
-        if number not in found and token not in missing and token in olds.added:
+        if number not in of_new.values() and token in olds.added:
             found[number] = olds.added[token]
-    return found, missing
+    return found

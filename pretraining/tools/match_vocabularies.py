@@ -22,8 +22,8 @@ The recipe's corpora, where it has any, are tokenized to tell which share of eac
 FLAGS = {
     "--output": {
         "metavar": "DIR",
-        "help": "folder to write: the model as it starts, with the tokenizer (model/), and vocabulary_matching.json "
-        "and .txt; default: the report is printed and nothing is written",
+        "help": "folder to write: the model as it starts, with the tokenizer (model/), and vocabulary_matching.json; "
+        "default: the report is printed and nothing is written",
     },
 }
 
@@ -51,8 +51,9 @@ def main(argv: list[str] | None = None) -> None:
         from pretraining.checkpoints import save_model_folder
         from pretraining.data.corpora import CorpusReader
         from pretraining.start.initialization import Start
-        from pretraining.start.matching_report import report, to_text, write_report
+        from pretraining.start.matching_report import report, to_text
         from zoo_core.console import quiet_libraries
+        from zoo_core.provenance import write_json
 
         quiet_libraries()
         start = Start.of(recipe)
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
             folder = Path(flags.output)
             save_model_folder(start.build_model(config, matching), tokenizer, folder / "model")
             if source.carries_rows:
-                write_report(found, folder)
+                write_json(folder / "vocabulary_matching.json", found)
             print(f"\nwritten: {folder}")
 
 
