@@ -24,7 +24,7 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError, safe_open
 
 from hub_cards.card import as_written, count_parameters, render
-from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record, provenance_folder, read_record
+from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record, read_record
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import REPOSITORY
 
@@ -308,7 +308,7 @@ def _card(folder: Path) -> Iterator[Problem]:
 def _figures(folder: Path) -> Iterator[Problem]:
     """An edited card may say anything of the model but other scores than those of provenance/."""
     text = (folder / "README.md").read_text(encoding="utf-8")
-    if not provenance_folder(folder).exists() or as_written(text):
+    if not (folder / FOLDER).exists() or as_written(text):
         return
     measured = render(folder, read_record(folder), count_parameters(folder))
     if _scores(text) != _scores(measured):
@@ -318,7 +318,7 @@ def _figures(folder: Path) -> Iterator[Problem]:
 def _scores(card: str) -> tuple[str, list[str]]:
     """The scores of the metadata, and the lines of the section with the results."""
     index = ModelCard(card, ignore_metadata_errors=True).data.to_dict().get("model-index")
-    section = card.partition("\n## Results")[2].partition("\n## ")[0].replace("record/", f"{FOLDER}/")
+    section = card.partition("\n## Results")[2].partition("\n## ")[0]
     return json.dumps(index, default=str), [line.rstrip() for line in section.strip().splitlines()]
 
 

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from hub_cards.card import as_written
 from hub_cards.folder_check import Problem, check_folder, files_of, refusal
-from hub_cards.record import FOLDER, parse_index
+from hub_cards.record import INDEX, parse_index
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.tables import HUB_ID
 
@@ -151,10 +151,8 @@ def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, r
 
     # transformers reads model.safetensors before any shards, and a record with a file too many is refused
     outdated = {path for path in there if WEIGHTS.fullmatch(path)}
-    for place in (FOLDER, "record"):
-        if (index := f"{place}/record.json") in there:
-            listed = (parse_index(text_of(index)) or {"files": []})["files"]
-            outdated |= {index, *(path.replace(f"{FOLDER}/", f"{place}/", 1) for path in listed)}
+    if INDEX in there:
+        outdated |= {INDEX, *(parse_index(text_of(INDEX)) or {"files": []})["files"]}
     for path in there.keys() - additions.keys():
         files[path] = (there[path].size, REMOVED if path in outdated else KEPT)
     card = text_of(CARD) if CARD in there else ""

@@ -2,7 +2,7 @@
 
 Whoever has a copy of the folder can render its card again and look every number up. record.json names the weights that
 all of it belongs to and the checksum of every file, so that an edited, lost or foreign file is noticed. No path of the
-machine that it was collected on stands in it. Folders of 0.1.0 call it record/; they are read as well.
+machine that it was collected on stands in it.
 """
 
 import hashlib
@@ -70,16 +70,10 @@ class Record:
         return CURVES if CURVES in self.figures else None
 
 
-def provenance_folder(folder: Path) -> Path:
-    """provenance/ of a model folder, or record/, as 0.1.0 called it."""
-    old = folder / "record"
-    return old if (old / "record.json").is_file() and not (folder / FOLDER).exists() else folder / FOLDER
-
-
 def check_record(folder: str | Path) -> list[str]:
     """What is wrong with provenance/ of a model folder, a message each; empty where it is right, or not there."""
     folder = Path(folder)
-    if not provenance_folder(folder).exists():
+    if not (folder / FOLDER).exists():
         return []
     index = read_index(folder)
     if index is None:
@@ -110,8 +104,7 @@ def read_record(folder: str | Path, whole: bool = True) -> Record:
         raise ValueError(problems[0])
     if index is None:
         return Record(weights)
-    kept = {path: _file(folder, path) for path in index["files"] if _is_as_listed(folder, path, index)}
-
+    kept = {path: folder / path for path in index["files"] if _is_as_listed(folder, path, index)}
     recipe = yaml.safe_load(kept[RECIPE].read_text(encoding="utf-8")) if RECIPE in kept else {}
     run = read_json(kept[RUN]) if RUN in kept else {}
     results = []
@@ -140,8 +133,6 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
     before = read_index(folder)
     if not overwrite:
         _refuse_to_lose(folder, files, before)
-    if (old := provenance_folder(folder)) != folder / FOLDER:
-        old.rename(folder / FOLDER)
     index = {
         "format": FORMAT,
         "weights": record.weights,
@@ -168,7 +159,7 @@ def _refuse_to_lose(folder: Path, files: dict[str, bytes], index: dict[str, Any]
     if index is None and any(path.relative_to(folder).as_posix() not in files for path in _others(folder, {INDEX})):
         raise ValueError(f"{INDEX} is missing or not legible. {REMEDY}")
     for path in {**files, **listed}:
-        target = _file(folder, path)
+        target = folder / path
         is_new = path in files and (not target.exists() or _checksum(target.read_bytes()) == _checksum(files[path]))
         if is_new or (path in listed and _is_as_listed(folder, path, index)):
             continue
@@ -211,17 +202,15 @@ def _last_part(path: str) -> str:
 def read_index(folder: Path) -> dict[str, Any] | None:
     """record.json of a model folder; None where there is none, or it names files that are not hub_cards' own."""
     try:
-        text = (provenance_folder(folder) / "record.json").read_text(encoding="utf-8")
-        return parse_index(text)
+        return parse_index((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
 
 
 def parse_index(text: str) -> dict[str, Any] | None:
-    """What a record.json says, with the names of today where it is of 0.1.0; None for what is none."""
-    text = text.replace('"record/', '"provenance/').replace("its card names no licence", "its card names no license")
+    """What a record.json says; None for what is none."""
     try:
-        index = json.loads(re.sub(r'^  "licence(s?)":', r'  "license\1":', text, flags=re.MULTILINE))
+        index = json.loads(text)
         fits = index["format"] == FORMAT and {"weights", "name", "repo", "license", "licenses"} <= index.keys()
         names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
         return index if fits and all(map(OURS.fullmatch, names)) else None
@@ -229,27 +218,20 @@ def parse_index(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _file(folder: Path, path: str) -> Path:
-    """Where a listed file lies: that of provenance/ perhaps in record/."""
-    inside = path.removeprefix(f"{FOLDER}/")
-    return folder / path if inside == path else provenance_folder(folder) / inside
-
-
 def _changed(folder: Path, path: str) -> str:
-    what = "was changed since it was collected" if _file(folder, path).exists() else "is missing"
+    what = "was changed since it was collected" if (folder / path).exists() else "is missing"
     return f"{path} {what}. {REMEDY}"
 
 
 def _is_as_listed(folder: Path, path: str, index: dict[str, Any]) -> bool:
-    file = _file(folder, path)
+    file = folder / path
     return file.is_file() and _checksum(file.read_bytes()) == index["files"][path]
 
 
 def _others(folder: Path, listed: set[str]) -> list[Path]:
     """The files of provenance/ that are not among these paths; hidden ones are no part of it."""
-    place = provenance_folder(folder)
-    known = {_file(folder, path) for path in {INDEX, *listed}}
-    return [path for path in sorted(place.rglob("[!.]*")) if path.is_file() and path not in known]
+    known = {folder / path for path in {INDEX, *listed}}
+    return [path for path in sorted((folder / FOLDER).rglob("[!.]*")) if path.is_file() and path not in known]
 
 
 def _json(value: Any) -> bytes:

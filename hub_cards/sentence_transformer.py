@@ -21,7 +21,7 @@ from typing import Any
 
 from finetuning.results.table import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
-from hub_cards.record import FOLDER, provenance_folder
+from hub_cards.record import FOLDER, RESULTS
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import TRUST_REMOTE_CODE
@@ -141,7 +141,7 @@ def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
 
     Raises ValueError as `vectors_of_results`, and where they do not agree.
     """
-    kinds = {path: load_results(path).get("kind") for path in (provenance_folder(folder) / "results").glob("*.json")}
+    kinds = {path: load_results(path).get("kind") for path in (folder / RESULTS).glob("*.json")}
     first = next((kind for kind in KINDS if kind in kinds.values()), None)
     found = [vectors_of_results(path, fingerprint) for path in sorted(kinds) if first and kinds[path] == first]
     if any(

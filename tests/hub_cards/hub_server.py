@@ -1,8 +1,8 @@
 """A Hub on loopback: the part of the Hub's protocol that huggingface_hub speaks when it uploads, lists and downloads.
 
-Repositories are kept in memory, as commits of whole trees. Large files go the LFS way: batch, PUT to a storage under
-another host name (as the Hub's does; tokens do not go there), verify; downloads of them are redirected there. Xet is
-not spoken: clients set HF_HUB_DISABLE_XET. Faults are put in by the test, and every request is in a log.
+Repositories are kept in memory, as commits of whole trees. Large files go the LFS way: batch, then PUT to a storage
+under another host name (as the Hub's does; tokens do not go there); downloads of them are redirected there. Xet is not
+spoken: clients set HF_HUB_DISABLE_XET. Faults are put in by the test, and every request is in a log.
 """
 
 import base64
@@ -10,18 +10,18 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import socket
 import threading
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
-LFS_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.model", "*.onnx", "*.png", "*.zip")
-# token -> user, role; what the user may in organizations
+LARGE = (".safetensors", ".model", ".png", ".bin", ".pt")
+# token -> user, role; the roles of users in organizations
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
 ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
 
@@ -29,7 +29,7 @@ ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
 class Refused(Exception):
     """A reply that is an error, in the Hub's form."""
 
-    def __init__(self, status: int, message: str, code: str | None = None):
+    def __init__(self, status: int, message: str, code: str = ""):
         self.status, self.message, self.code = status, message, code
 
 
@@ -38,7 +38,7 @@ class Blob:
     """A file of a commit."""
 
     content: bytes
-    is_lfs: bool
+    is_large: bool
 
     @property
     def sha256(self) -> str:
@@ -46,30 +46,28 @@ class Blob:
 
     @property
     def oid(self) -> str:
-        """git's name of the file, or of the pointer that stands for a large one."""
-        size = len(self.content)
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {size}\n".encode()
-        stored = pointer if self.is_lfs else self.content
-        return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
+        """git's name of the file; of a large one any name does."""
+        return self.sha256[:40] if self.is_large else hashlib.sha1(b"blob %d\0" % self.size + self.content).hexdigest()
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
 
     def entry(self, path: str) -> dict:
-        entry = {"type": "file", "path": path, "size": len(self.content), "oid": self.oid}
-        lfs = {"oid": self.sha256, "size": len(self.content), "pointerSize": 134}
-        return entry | ({"lfs": lfs} if self.is_lfs else {})
+        lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": 134}} if self.is_large else {}
+        return {"type": "file", "path": path, "size": self.size, "oid": self.oid} | lfs
 
 
 @dataclass
 class Repo:
     """Branches, and commits: oid -> (title, path -> Blob), oldest first."""
 
-    name: str
     private: bool
     branches: dict[str, str] = field(default_factory=dict)
     commits: dict[str, tuple[str, dict[str, Blob]]] = field(default_factory=dict)
 
     def commit(self, branch: str, title: str, files: dict[str, Blob]) -> str:
-        content = (self.name, len(self.commits), title, sorted((path, blob.oid) for path, blob in files.items()))
-        oid = hashlib.sha1(repr(content).encode()).hexdigest()
+        oid = secrets.token_hex(20)  # of no other test: clients keep files by it
         self.commits[oid] = (title, files)
         self.branches[branch] = oid
         return oid
@@ -106,7 +104,7 @@ class Fault:
 
 
 def is_large(path: str, sample: bytes) -> bool:
-    return b"\0" in sample or any(fnmatch(path, pattern) for pattern in LFS_PATTERNS)
+    return b"\0" in sample or path.endswith(LARGE)
 
 
 class HubServer:
@@ -118,7 +116,7 @@ class HubServer:
 
     def __init__(self, home: Path):
         self.home = home
-        self.repos: dict[tuple[str, str], Repo] = {}
+        self.repos: dict[str, Repo] = {}
         self.storage: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
@@ -135,44 +133,41 @@ class HubServer:
         self.http.shutdown()
         self.http.server_close()
 
-    def environment(self, token: str = "writer") -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment of a fresh process that talks to this Hub: an empty cache, none of the user's settings."""
         home = self.home / f"home-{len(list(self.home.glob('*')))}"
         home.mkdir(parents=True)
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_"))}
         keep |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-        return keep | {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": token}
+        return keep | {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": "writer"}
 
-    def create(self, name: str, kind: str = "model", private: bool = False) -> None:
+    def create(self, name: str, private: bool = False) -> None:
         """A repository with what the Hub puts into a new one."""
-        repo = self.repos[kind, name] = Repo(name, private)
+        repo = self.repos[name] = Repo(private)
         repo.commit("main", "initial commit", {".gitattributes": Blob(b"*.safetensors filter=lfs\n", False)})
 
-    def edit(self, name: str, files: dict[str, bytes | str], kind: str = "model") -> None:
+    def edit(self, name: str, files: dict[str, bytes | str]) -> None:
         """A commit that somebody makes on the Hub's pages."""
         with self.lock:
-            repo = self.repos[kind, name]
-            contents = {
-                path: content.encode() if isinstance(content, str) else content for path, content in files.items()
-            }
+            contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
             blobs = {path: Blob(content, is_large(path, content[:512])) for path, content in contents.items()}
-            repo.commit("main", "Edit on the Hub", repo.at("main")[1] | blobs)
+            self.repos[name].commit("main", "Edit on the Hub", self.repos[name].at("main")[1] | blobs)
 
     def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
-        """The files of a model's repository: path -> content."""
-        return {path: blob.content for path, blob in self.repos["model", name].at(revision)[1].items()}
+        """The files of a repository: path -> content."""
+        return {path: blob.content for path, blob in self.repos[name].at(revision)[1].items()}
 
     def head(self, name: str, branch: str = "main") -> str:
-        return self.repos["model", name].branches[branch]
+        return self.repos[name].branches[branch]
 
     def titles(self, name: str) -> list[str]:
-        """The titles of all commits of a model's repository, oldest first."""
-        return [title for title, _ in self.repos["model", name].commits.values()]
+        """The titles of all commits of a repository, oldest first."""
+        return [title for title, _ in self.repos[name].commits.values()]
 
     def writes(self) -> list[Request]:
         """The requests so far that could have changed something."""
         changing = (request for request in self.requests if request.method not in ("GET", "HEAD"))
-        return [request for request in changing if not re.search("paths-info|validate-yaml", request.path)]
+        return [request for request in changing if "validate-yaml" not in request.path]
 
     def stored(self) -> list[str]:
         """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
@@ -181,13 +176,11 @@ class HubServer:
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
-        in_organization = ORGANIZATIONS.get(user, {}).get(namespace)
-        if not write:
-            return user == namespace or in_organization is not None
-        return role == "write" and (user == namespace or in_organization == "write")
+        roles = {user: "write"} | ORGANIZATIONS.get(user, {})
+        return namespace in roles and (not write or role == roles[namespace] == "write")
 
-    def repo(self, kind: str, name: str, token: str, write: bool = False) -> Repo:
-        repo, namespace = self.repos.get((kind, name)), name.split("/")[0]
+    def repo(self, name: str, token: str, write: bool = False) -> Repo:
+        repo, namespace = self.repos.get(name), name.split("/")[0]
         if repo is None or (repo.private and not self.may(token, namespace, write=False)):
             raise Refused(404, "Repository not found", "RepoNotFound") if token else Refused(401, "Invalid username")
         if write and not self.may(token, namespace, write=True):
@@ -200,20 +193,17 @@ class Handler(BaseHTTPRequestHandler):
 
     hub: HubServer
     protocol_version = "HTTP/1.1"
-    API = r"/api/(?P<kind>model|dataset)s/(?P<name>[^/]+/[^/]+)"
-    GIT = r"/(?P<name>[^/]+/[^/]+)"  # of a model
 
     def log_message(self, *arguments) -> None:
         pass
 
     def answer(self) -> None:
-        url = urlsplit(self.path)
-        self.query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        path = urlsplit(self.path).path
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
-        request = Request(self.command, url.path)
+        request = Request(self.command, path)
         with self.hub.lock:
             self.hub.requests.append(request)
-            what = self.fault(url.path)
+            what = self.fault(path)
         if isinstance(what, str):
             if what == "hang":
                 self.hub.stopped.wait(60)
@@ -221,17 +211,20 @@ class Handler(BaseHTTPRequestHandler):
             return self.connection.shutdown(socket.SHUT_RDWR)
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
         request.size = len(self.body)
+        request.status, headers = 200, {}
         try:
             if what:
                 raise Refused(what, "A fault of the server")
             with self.hub.lock:
-                status, headers, content = self.route(url.path)
+                content = self.route(path)
+            if isinstance(content, tuple):
+                request.status, headers, content = content
         except Refused as refused:
-            status, content = refused.status, json.dumps({"error": refused.message}).encode()
-            headers = {"X-Error-Message": refused.message, "Content-Type": "application/json"}
-            headers |= {"X-Error-Code": refused.code} if refused.code else {}
-        request.status = status
-        self.send_response(status)
+            request.status, content = refused.status, {"error": refused.message}
+            headers = {"X-Error-Message": refused.message, "X-Error-Code": refused.code}
+        if not isinstance(content, bytes):
+            headers["Content-Type"], content = "application/json", json.dumps(content).encode()
+        self.send_response(request.status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
         self.end_headers()
@@ -247,34 +240,29 @@ class Handler(BaseHTTPRequestHandler):
                 return fault.what
         return None
 
-    def route(self, path: str) -> tuple[int, dict[str, str], bytes]:
+    def route(self, path: str):
+        """The reply: a value for JSON, the bytes of a file, or (status, headers, bytes)."""
         method = "GET" if self.command == "HEAD" else self.command
+        name, revision = "(?P<name>[^/]+/[^/]+)", "(?P<revision>[^/]+)"
+        api = f"/api/(?:model|dataset)s/{name}"
         routes = [
             ("GET", "/api/whoami-v2", self.whoami),
             ("POST", "/api/repos/create", self.create),
-            ("POST", "/api/validate-yaml", self.validate_yaml),
-            ("GET", f"{self.API}(/revision/(?P<revision>[^/]+))?", self.info),
-            ("GET", f"{self.API}/tree/(?P<revision>[^/]+)", self.tree),
-            ("POST", f"{self.API}/paths-info/(?P<revision>[^/]+)", self.paths_info),
-            ("POST", f"{self.API}/preupload/(?P<revision>[^/]+)", self.preupload),
-            ("POST", f"{self.API}/commit/(?P<revision>[^/]+)", self.commit),
-            ("POST", f"{self.API}/branch/(?P<revision>[^/]+)", self.branch),
-            ("POST", f"{self.GIT}\\.git/info/lfs/objects/batch", self.batch),
-            ("POST", f"{self.GIT}\\.git/info/lfs/verify", self.verify),
+            ("POST", "/api/validate-yaml", lambda: {"errors": [], "warnings": []}),
+            ("GET", f"{api}(/revision/{revision})?", self.info),
+            ("GET", f"{api}/tree/{revision}", self.tree),
+            ("POST", f"{api}/preupload/{revision}", self.preupload),
+            ("POST", f"{api}/commit/{revision}", self.commit),
+            ("POST", f"{api}/branch/{revision}", self.branch),
+            ("POST", f"/{name}\\.git/info/lfs/objects/batch", self.batch),
             ("PUT", "/storage/(?P<oid>[0-9a-f]{64})", self.store),
-            ("GET", "/storage/(?P<oid>[0-9a-f]{64})", self.stored),
-            ("GET", f"{self.GIT}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", self.resolve),
+            ("GET", "/storage/(?P<oid>[0-9a-f]{64})", lambda oid: self.hub.storage[oid]),
+            ("GET", f"/{name}/resolve/{revision}/(?P<path>.+)", self.resolve),
         ]
         for allowed, pattern, action in routes:
             if method == allowed and (found := re.fullmatch(pattern, path)):
-                return action(
-                    **{name: unquote(value) for name, value in found.groupdict().items() if value is not None}
-                )
+                return action(**{key: unquote(value) for key, value in found.groupdict().items() if value is not None})
         raise Refused(404, f"{self.command} {path} is not spoken here")
-
-    @staticmethod
-    def json(value, status: int = 200) -> tuple[int, dict[str, str], bytes]:
-        return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
     # who and what there is
 
@@ -282,9 +270,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.token not in TOKENS:
             raise Refused(401, "Invalid credentials in Authorization header")
         user, role = TOKENS[self.token]
-        orgs = [{"type": "org", "name": name, "roleInOrg": role} for name, role in ORGANIZATIONS[user].items()]
-        access = {"displayName": self.token, "role": role}
-        return self.json({"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": access}})
+        orgs = [{"name": name, "roleInOrg": role} for name, role in ORGANIZATIONS[user].items()]
+        return {"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": {"role": role}}}
 
     def create(self):
         asked = json.loads(self.body)
@@ -292,77 +279,54 @@ class Handler(BaseHTTPRequestHandler):
         name = f"{namespace}/{asked['name']}"
         if not self.hub.may(self.token, namespace, write=True):
             raise Refused(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
-        url = {"url": f"{self.hub.endpoint}/{name}"}
-        if ("model", name) in self.hub.repos:
-            return self.json({"error": "You already created this model repo", **url}, 409)
+        if name in self.hub.repos:
+            raise Refused(409, "You already created this model repo")
         self.hub.create(name, private=asked.get("visibility") == "private" or asked.get("private", False))
-        return self.json(url)
+        return {"url": f"{self.hub.endpoint}/{name}"}
 
-    def validate_yaml(self):
-        return self.json({"errors": [], "warnings": []})
-
-    def info(self, kind: str, name: str, revision: str = "main"):
-        repo = self.hub.repo(kind, name, self.token)
+    def info(self, name: str, revision: str = "main"):
+        repo = self.hub.repo(name, self.token)
         oid, files = repo.at(revision)
-        text = files["README.md"].content.decode() if "README.md" in files else ""
-        card = re.match(r"---\n(.*?)\n---\n", text, re.S)
+        card = re.match(rb"---\n(.*?)\n---\n", files["README.md"].content, re.S) if "README.md" in files else None
         data = yaml.safe_load(card[1]) if card else {}
-        info = {"id": name, "author": name.split("/")[0], "sha": oid, "private": repo.private, "cardData": data}
-        info |= {key: data[key] for key in ("tags", "pipeline_tag", "library_name") if key in data}
-        return self.json(info | {"siblings": [{"rfilename": path} for path in files]})
+        siblings = [{"rfilename": path} for path in files]
+        return {"id": name, "sha": oid, "private": repo.private, "cardData": data, "siblings": siblings}
 
-    def tree(self, kind: str, name: str, revision: str):
-        _, files = self.hub.repo(kind, name, self.token).at(revision)
-        folders = {parent.as_posix() for path in files for parent in list(Path(path).parents)[:-1]}
-        entries = [{"type": "directory", "path": folder, "size": 0, "oid": "0" * 40} for folder in sorted(folders)]
-        entries += [blob.entry(path) for path, blob in files.items()]
-        recursive = self.query.get("recursive", "").lower() in ("true", "1")
-        return self.json([entry for entry in entries if recursive or "/" not in entry["path"]])
-
-    def paths_info(self, kind: str, name: str, revision: str):
-        _, files = self.hub.repo(kind, name, self.token).at(revision)
-        is_json = "json" in self.headers.get("content-type", "")
-        paths = (json.loads(self.body) if is_json else parse_qs(self.body.decode()))["paths"]
-        return self.json([files[path].entry(path) for path in paths if path in files])
+    def tree(self, name: str, revision: str):
+        return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
 
     # uploads
 
-    def preupload(self, kind: str, name: str, revision: str):
-        _, files = self.hub.repo(kind, name, self.token, write=True).at(revision)
+    def preupload(self, name: str, revision: str):
+        _, files = self.hub.repo(name, self.token, write=True).at(revision)
         answers = []
         for asked in json.loads(self.body)["files"]:
             large = is_large(asked["path"], base64.b64decode(asked["sample"]))
             answer = {"path": asked["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
             if blob := files.get(asked["path"]):
-                answer["oid"] = blob.sha256 if blob.is_lfs else blob.oid
+                answer["oid"] = blob.sha256 if blob.is_large else blob.oid
             answers.append(answer)
-        return self.json({"files": answers})
+        return {"files": answers}
 
     def batch(self, name: str):
-        self.hub.repo("model", name, self.token, write=True)
+        self.hub.repo(name, self.token, write=True)
         answers = []
         for asked in json.loads(self.body)["objects"]:
             answer = {"oid": asked["oid"], "size": asked["size"]}
             if asked["oid"] not in self.hub.storage:
-                verify = f"{self.hub.endpoint}/{name}.git/info/lfs/verify"
-                upload = f"{self.hub.storage_url}/storage/{asked['oid']}"
-                answer["actions"] = {"upload": {"href": upload}, "verify": {"href": verify}}
+                answer["actions"] = {"upload": {"href": f"{self.hub.storage_url}/storage/{asked['oid']}"}}
             answers.append(answer)
-        return self.json({"transfer": "basic", "objects": answers})
+        return {"transfer": "basic", "objects": answers}
 
     def store(self, oid: str):
         self.hub.storage[oid] = self.body
-        return 200, {}, b""
+        return b""
 
-    def verify(self, name: str):
-        return self.json({})
-
-    def commit(self, kind: str, name: str, revision: str):
-        repo = self.hub.repo(kind, name, self.token, write=True)
+    def commit(self, name: str, revision: str):
+        repo = self.hub.repo(name, self.token, write=True)
         head, tree = repo.at(revision)
         tree, title = dict(tree), ""
-        for line in self.body.splitlines():
-            item = json.loads(line)
+        for item in map(json.loads, self.body.splitlines()):
             value = item["value"]
             if item["key"] == "header":
                 title = value["summary"]
@@ -375,26 +339,22 @@ class Handler(BaseHTTPRequestHandler):
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
-        url = f"{self.hub.endpoint}/{name}/commit/{oid}"
-        return self.json({"success": True, "commitOid": oid, "commitUrl": url})
+        return {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"}
 
-    def branch(self, kind: str, name: str, revision: str):
-        repo = self.hub.repo(kind, name, self.token, write=True)
-        repo.branches[revision] = repo.at(json.loads(self.body or b"{}").get("startingPoint", "main"))[0]
-        return self.json({})
+    def branch(self, name: str, revision: str):
+        repo = self.hub.repo(name, self.token, write=True)
+        repo.branches[revision] = repo.branches["main"]
+        return {}
 
     # downloads
 
     def resolve(self, name: str, revision: str, path: str):
-        oid, files = self.hub.repo("model", name, self.token).at(revision)
+        oid, files = self.hub.repo(name, self.token).at(revision)
         if path not in files:
             raise Refused(404, "Entry not found", "EntryNotFound")
         blob = files[path]
-        if not blob.is_lfs:
+        if not blob.is_large:
             return 200, {"X-Repo-Commit": oid, "ETag": f'"{blob.oid}"'}, blob.content
-        linked = {"X-Linked-ETag": f'"{blob.sha256}"', "X-Linked-Size": str(len(blob.content))}
+        linked = {"X-Linked-ETag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
         self.hub.storage[blob.sha256] = blob.content
         return 302, {"X-Repo-Commit": oid, "Location": f"{self.hub.storage_url}/storage/{blob.sha256}", **linked}, b""
-
-    def stored(self, oid: str):
-        return 200, {"ETag": f'"{oid}"', "Content-Type": "application/octet-stream"}, self.hub.storage[oid]

@@ -43,9 +43,9 @@ def test_folders_and_files_of_ones_own(tmp_path):
 
 
 def test_the_hub_is_asked_for_the_others(hub):
-    hub.create("owner/stated", kind="dataset")
-    hub.edit("owner/stated", {"README.md": "---\nlicense: cc-by-sa-3.0\n---\n"}, kind="dataset")
-    hub.create("owner/silent", kind="dataset")
+    hub.create("owner/stated")
+    hub.edit("owner/stated", {"README.md": "---\nlicense: cc-by-sa-3.0\n---\n"})
+    hub.create("owner/silent")
     found = find("owner/stated", "owner/silent", "owner/nowhere", "local/mirrored")
     assert {path: (license["id"], license["note"]) for path, license in found.items()} == {
         "owner/stated": ("cc-by-sa-3.0", None),
@@ -58,8 +58,8 @@ def test_the_hub_is_asked_for_the_others(hub):
 @pytest.mark.parametrize(("what", "requests"), [("drop", 1), (500, 2)])
 def test_a_hub_that_breaks_off_is_not_asked_again(hub, fault, what, requests):
     fault("GET", "/api/datasets/owner/first", what)
-    hub.create("owner/second", kind="dataset")
-    hub.edit("owner/second", {"README.md": "---\nlicense: mit\n---\n"}, kind="dataset")
+    hub.create("owner/second")
+    hub.edit("owner/second", {"README.md": "---\nlicense: mit\n---\n"})
     first, second = find("owner/first", "owner/second").values()
     assert first["note"] == "not looked up" and (second["id"] == "mit") == (requests == 2)
     assert len([request for request in hub.requests if "/api/datasets/" in request.path]) == requests

@@ -54,7 +54,7 @@ def test_create_and_push(hub, run, ready_folder):
     folder = ready_folder()
     status, printed = run(folder, "--message", "First")
     assert status == 0, printed
-    assert hub.titles(REPO)[1:] == ["First"] and not hub.repos["model", REPO].private
+    assert hub.titles(REPO)[1:] == ["First"] and not hub.repos[REPO].private
     there = hub.files(REPO)
     assert there.pop(".gitattributes") and there == contents(folder)
     assert f'AutoModel.from_pretrained("{REPO}", revision="{hub.head(REPO)}", trust_remote_code=True)' in printed
@@ -145,8 +145,7 @@ def test_a_card_that_has_the_edits_or_was_written_anew_is_no_conflict(hub, run, 
     assert run(folder)[0] == 0 and b"license: mit" in hub.files(REPO)["README.md"]
 
 
-@pytest.mark.parametrize("place", ["provenance", "record"])
-def test_what_a_former_push_left_is_removed(hub, run, ready_folder, place):
+def test_what_a_former_push_left_is_removed(hub, run, ready_folder):
     """transformers would read the former weights, and whoever checks the record would find a file too many."""
     folder = ready_folder()
     former = contents(folder)
@@ -156,14 +155,14 @@ def test_what_a_former_push_left_is_removed(hub, run, ready_folder, place):
     write_card(folder, repo=REPO, license="apache-2.0", overwrite=True)
     index = json.loads(former.pop("provenance/record.json"))
     index["files"] |= {".eval_results/old.yaml": "0", "provenance/results/old.json": "0"}
-    former[f"{place}/record.json"] = json.dumps(index).replace("provenance/", f"{place}/")
-    old = {".eval_results/old.yaml": "[]", f"{place}/results/old.json": "{}"}
+    former["provenance/record.json"] = json.dumps(index)
+    old = {".eval_results/old.yaml": "[]", "provenance/results/old.json": "{}"}
     theirs = {"notes.md": "theirs", "model.pt": b"x", ".eval_results/theirs.yaml": "[]"}
     hub.create(REPO)
     hub.edit(REPO, former | old | theirs)
     status, printed = run(folder, "--dry-run")
     left = {path for path, state in states(printed).items() if state == "left over (removed)"}
-    assert status == 0 and left == {"model.safetensors", *old, *({"record/record.json"} if place == "record" else {})}
+    assert status == 0 and left == {"model.safetensors", *old}
     assert run(folder)[0] == 0
     assert set(hub.files(REPO)) == {*contents(folder), *theirs, ".gitattributes"}
 
@@ -171,10 +170,10 @@ def test_what_a_former_push_left_is_removed(hub, run, ready_folder, place):
 def test_private_repositories(hub, run, ready_folder):
     folder = ready_folder()
     assert "created, private" in run(folder, "--private", "--dry-run")[1]
-    assert run(folder, "--private")[0] == 0 and hub.repos["model", REPO].private
+    assert run(folder, "--private")[0] == 0 and hub.repos[REPO].private
     (folder / "NOTICE").write_text("Made here.\n")
     status, printed = run(folder)  # without --private: it stays so, and that is said
-    assert status == 0 and "private, and stays so" in printed and hub.repos["model", REPO].private
+    assert status == 0 and "private, and stays so" in printed and hub.repos[REPO].private
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
@@ -184,7 +183,7 @@ def test_a_public_repository_is_not_taken_for_a_private_one(hub, run, ready_fold
     else:
         hub.create(REPO)
     assert run(ready_folder(), "--private")[0] == 2
-    assert len(hub.titles(REPO)) == 1 and not hub.repos["model", REPO].private
+    assert len(hub.titles(REPO)) == 1 and not hub.repos[REPO].private
 
 
 def test_revisions(hub, run, ready_folder):
@@ -194,7 +193,7 @@ def test_revisions(hub, run, ready_folder):
     assert set(hub.files(REPO)) == {".gitattributes"} and "model.safetensors" in hub.files(REPO, "trial/1")
     assert run(folder)[0] == 0 and "model.safetensors" in hub.files(REPO)
     (folder / "NOTICE").write_text("Made here.\n")
-    assert run(folder, "--revision=next", "--dry-run")[0] == 0 and "next" not in hub.repos["model", REPO].branches
+    assert run(folder, "--revision=next", "--dry-run")[0] == 0 and "next" not in hub.repos[REPO].branches
     assert run(folder, "--revision", "next")[0] == 0
     assert "NOTICE" in hub.files(REPO, "next") and "NOTICE" not in hub.files(REPO)
     (folder / "NOTICE").unlink()

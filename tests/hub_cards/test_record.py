@@ -317,20 +317,6 @@ def test_a_card_of_ones_own_is_known_by_its_hash(small_model, tmp_path):
     assert write_card(card.parent).read_text(encoding="utf-8") == first
 
 
-def test_a_folder_with_the_names_of_before_is_read_and_renamed(made_up_run):
-    folder, files = made_up_run("veco", "classification")
-    write_card(folder, files, license="apache-2.0")
-    expected = read_record(folder)
-    (folder / "provenance").rename(folder / "record")
-    index = folder / "record" / "record.json"
-    text = index.read_text().replace("provenance/", "record/").replace('"license', '"licence')
-    index.write_text(text)
-    assert check_record(folder) == [] and read_record(folder) == expected
-    write_card(folder)
-    assert read_record(folder) == expected and not (folder / "record").exists()
-    assert "licence" not in (folder / "provenance" / "record.json").read_text()
-
-
 # ---- the command
 
 
