@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from loading import Model, first_sentence
+from loading import Model
 from torch.nn import functional as F
 from transformers import pipeline
 
@@ -23,6 +23,7 @@ METHODS = {  # of the zoo's aligner
     "Softmax (awesome-align)": "softmax",
 }
 ENCODINGS = {"each by itself": "separate", "both in one input": "joint"}
+DEFAULT_LAYER = -1  # two thirds of the way up
 MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
@@ -108,9 +109,9 @@ def require(model: Model, tab: str) -> None:
         raise ValueError(model.lacking[tab])
 
 
-def require_layer(model: Model, layer: int | None) -> int:
-    """The layer; of None, the default. Raises ValueError for one that the model does not have."""
-    layer = model.default_layer if layer is None else int(layer)
+def require_layer(model: Model, layer: int) -> int:
+    """The layer, DEFAULT_LAYER replaced. Raises ValueError for one that the model does not have."""
+    layer = model.default_layer if layer == DEFAULT_LAYER else int(layer)
     if not 0 <= layer <= model.layers:
         raise ValueError(f"Layer {layer} is not there: choose 0 (the embeddings) to {model.layers}.")
     return layer
@@ -121,7 +122,7 @@ def align_words(
     source: str,
     target: str,
     method: str = "ot_words",
-    layer: int | None = None,
+    layer: int = DEFAULT_LAYER,
     encoding: str = "separate",
 ) -> Aligned:
     """Links the words of two sentences by the word-alignment pipeline that the model brings."""
@@ -130,11 +131,8 @@ def align_words(
     require(model, "align")
     layer = require_layer(model, layer)
     shows_matrix = max(count_words(source), count_words(target)) <= MATRIX_WORDS
-    try:
-        options = {"method": method, "layer": layer, "encoding": encoding}
-        found = model.aligner((source, target), probabilities=True, similarity=shows_matrix, **options)
-    except (ValueError, TypeError) as error:  # of the code that the folder brings, which may be older than this page
-        raise ValueError(f"The aligner of {model.name} refuses: {first_sentence(error)}") from error
+    options = {"method": method, "layer": layer, "encoding": encoding}
+    found = model.aligner((source, target), probabilities=True, similarity=shows_matrix, **options)
     notes = unknown_notes(model, {"the first sentence": source, "the second sentence": target})
     if found["windows"] > 1:
         notes.append(f"Aligned in {found['windows']} windows that overlap: the model reads {model.positions} tokens.")
@@ -158,7 +156,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     inputs = encoded(model, text)
     places_K = inputs["input_ids"][0].eq(model.tokenizer.mask_token_id).nonzero()[:, 0]
     if not len(places_K):
-        raise ValueError(f"There is no {mask} in the text: put one in with the button.")
+        raise ValueError(f"There is no {mask} in the text: put one in place of a word.")
     if len(places_K) > MAX_MASKS:
         raise ValueError(f"There are {len(places_K)} masks in the text: up to {MAX_MASKS} are filled in.")
     logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
@@ -201,7 +199,7 @@ def shown_subword(tokenizer: Any, subword: int) -> str:
     return f"…{text}" if marks_starts and has_spaces and spelled[0] not in "▁Ġ" else text
 
 
-def rank_sentences(model: Model, query: str, sentences: str, layer: int | None = None) -> Ranked:
+def rank_sentences(model: Model, query: str, sentences: str, layer: int = DEFAULT_LAYER) -> Ranked:
     """Sentences, one a line, by the cosine of their vectors with that of the query."""
     query = checked(query, "The sentence", "It will rain tomorrow.")
     lines = list(dict.fromkeys(line.strip() for line in (sentences or "").splitlines() if line.strip()))

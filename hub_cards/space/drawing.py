@@ -4,19 +4,13 @@ Words are drawn by the browser, not into a picture: it shapes Arabic, and puts r
 """
 
 import json
-import unicodedata
 from html import escape
 
 from answers import Aligned, Classified, Filled, Marked, Ranked
 from loading import Model
 
 GOLDEN_ANGLE = 137.508  # degrees: labels that follow each other get colors that are far apart
-TABS = {
-    "align": "Word links",
-    "fill": "Masks",
-    "nearest": "Sentences",
-    "head": "Own head",
-}  # short: a phone shows all four
+TABS = {"align": "Word links", "fill": "Masks", "nearest": "Sentences", "head": "Own head"}  # a phone shows all four
 
 
 def message(text: str) -> str:
@@ -65,7 +59,7 @@ def alignment(found: Aligned) -> str:
         )
     links = [[x, y, round(p, 3)] for (x, y), p in zip(found.links, found.probabilities, strict=True)]
     sides = "".join(
-        f'<div class="zoo-side zoo-{name}" dir="{direction(words)}" role="group" aria-label="{name} sentence">'
+        f'<div class="zoo-side zoo-{name}" dir="auto" role="group" aria-label="{name} sentence">'
         + "".join(f'<button type="button" class="zoo-word">{escape(word)}</button>' for word in words)
         + "</div>"
         for name, words in (("first", found.source), ("second", found.target))
@@ -95,8 +89,8 @@ def heat_map(found: Aligned) -> str:
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     links = set(found.links)
-    # a table has one direction, that of the sentence along its top
-    head = "".join(f'<th scope="col"><span dir="auto">{escape(word)}</span></th>' for word in found.target)
+    # dir=auto of the table reads its first words, of the sentence along its top, and passes over a <bdi>
+    head = "".join(f'<th scope="col"><span>{escape(word)}</span></th>' for word in found.target)
     rows = []
     for x, (word, row) in enumerate(zip(found.source, found.similarity, strict=True)):
         cells = "".join(
@@ -109,20 +103,9 @@ def heat_map(found: Aligned) -> str:
         '<h3 class="zoo-heading">Similarity of the words</h3>'
         f'<p class="zoo-scale"><span>{low:.2f}</span><i></i><span>{high:.2f}</span> cosine · ● linked</p>'
         '<div class="zoo-scroll" tabindex="0" role="region" aria-label="Similarity of the words">'
-        f'<table class="zoo-heat" dir="{direction(found.target)}"><thead><tr><td></td>{head}</tr></thead>'
+        f'<table class="zoo-heat" dir="auto"><thead><tr><td></td>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def direction(words: list[str]) -> str:
-    """`rtl` where the first letter that has a direction is read from the right.
-
-    `dir=auto` decides so too, but does not look into the <bdi> that keeps the number of a word on its side.
-    """
-    for character in "".join(words):
-        if (kind := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
-            return "ltr" if kind == "L" else "rtl"
-    return "ltr"
 
 
 def bar(label: str, share: float, shown: str, aside: str = "", extra: str = "") -> str:

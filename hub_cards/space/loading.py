@@ -13,14 +13,12 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, pipeline
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, split_revision
 from modeling.fresh_weights import POOLER, fresh_weights
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-ALIGNER = "word-alignment"
 HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -117,7 +115,7 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
             raise ValueError(f"the tokenizer knows {len(tokenizer):,} tokens, and the model has vectors of {rows:,}")
     except Exception as error:  # files of strangers, and perhaps their code: they may fail in any way
         raise ValueError(f"{name} cannot be loaded: {first_sentence(error)}") from error
-    aligner, no_aligner = load_aligner(source, config if trust_remote_code else None, encoder, tokenizer)
+    aligner, no_aligner = load_aligner(encoder, tokenizer)
     if not no_masks and tokenizer.mask_token_id is None:
         no_masks = f"{type(tokenizer).__name__} has no mask token: the model cannot be asked for a word."
     lacking = {"align": no_aligner, "fill": no_masks}
@@ -216,15 +214,11 @@ def recorded_languages(source: str, config: Any) -> list[str]:
     return []
 
 
-def load_aligner(source: str, trusted: Any, encoder: Any, tokenizer: Any) -> tuple[Any, str]:
-    """(a word-alignment pipeline over the weights already loaded, or None; why not).
-
-    Its code is the zoo's, or that which `trusted` names, the configuration of a model whose code may run.
-    """
-    described = (getattr(trusted, "custom_pipelines", None) or {}).get(ALIGNER)
+def load_aligner(encoder: Any, tokenizer: Any) -> tuple[Any, str]:
+    """(the zoo's word-alignment pipeline over the weights already loaded, or None; why not)."""
+    made_by = {"pipeline_class": WordAlignmentPipeline, "device": "cpu"}
     try:
-        made_by = get_class_from_dynamic_module(described["impl"], source) if described else WordAlignmentPipeline
-        return pipeline(ALIGNER, model=encoder, tokenizer=tokenizer, pipeline_class=made_by, device="cpu"), ""
+        return pipeline("word-alignment", model=encoder, tokenizer=tokenizer, **made_by), ""
     except Exception as error:  # as above; the other tabs do without
         return None, f"The word aligner of this model cannot be used: {first_sentence(error)}"
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 
 import gradio as gr
-from answers import ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
+from answers import DEFAULT_LAYER, ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
 from drawing import TABS, alignment, classified, filled, hint, marked, message, model_facts, ranking
 from loading import Model, Models
 from samples import LANGUAGE_OF, pool, samples
@@ -24,18 +25,6 @@ HEAD_BOXES = {  # by task: labels of the two boxes; the second is hidden without
 }
 ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model"}  # a tokenizer cannot serve two threads at once
 WAITING = 64  # requests; more are told to come back
-SHOWN = 32  # characters of a model's name, on a phone
-QUIET = "zoo-quiet"  # takes no room without a message
-DEFAULT_LAYER = -1  # of a call: two thirds of the way up
-# puts a mask where the cursor is in the box, or at its end
-INSERT = "Insert "
-INSERT_MASK = """(text, label) => {
-  const mask = label.slice(LENGTH);
-  const box = document.querySelector("#masked-text textarea");
-  const at = box && box.value === text ? box.selectionStart : text.length;
-  const gap = at > 0 && !/\\s$/.test(text.slice(0, at)) ? " " : "";
-  return text.slice(0, at) + gap + mask + text.slice(at);
-}""".replace("LENGTH", str(len(INSERT)))
 
 
 class Page:
@@ -51,7 +40,6 @@ class Page:
             self.add_choice()
             # what a newly chosen model changes in the tabs
             self.sliders = [self.layer_slider(f"{tab}-layer") for tab in ("align", "nearest")]
-            self.insert = gr.Button(insert_label(start), elem_id="insert-mask", size="sm", render=False)
             self.samples: dict[str, gr.Dataset] = {}
             self.answers: list[tuple] = []  # functions with their inputs and outputs
             with gr.Tabs(selected="head" if start and start.head else "align"):
@@ -71,12 +59,11 @@ class Page:
         name = self.start.name if self.start else None
         self.current = gr.State(name)
         self.choice = gr.Dropdown(
-            self.choices(), value=name, label="Model", filterable=False, interactive=True, elem_id="model"
+            self.models.names, value=name, label="Model", filterable=False, interactive=True, elem_id="model"
         )
         self.facts = gr.HTML(
             model_facts(self.start) if self.start else hint("No model yet: name one below."), elem_id="facts"
         )
-        self.trouble = gr.HTML("", elem_id="trouble", elem_classes=QUIET)
 
     def add_another(self) -> None:
         """The box to name another model, at the end of the page."""
@@ -89,20 +76,13 @@ class Page:
             )
             gr.Markdown(TRUST, elem_classes="zoo-trust", elem_id="trust")
 
-    def choices(self) -> list[tuple[str, str]]:
-        """The models as the list shows them. Of a long path it shows the end, which tells it from others."""
-        return [(name if len(name) <= SHOWN else f"…{name[1 - SHOWN :]}", name) for name in self.models.names]
-
     def connect_choice(self) -> None:
         """What happens when a model is chosen or named."""
-        outputs = [self.choice, self.current, self.trouble, self.facts, self.insert, *self.sliders]
-        outputs += [*self.samples.values(), *self.head_boxes]
-        options = {"outputs": outputs, "api_visibility": "private", **ONE_AT_A_TIME}
-        events = [self.choice.input(self.use, [self.choice, self.current], show_progress_on=self.facts, **options)]
+        outputs = [self.choice, self.current, self.facts, *self.sliders, *self.samples.values(), *self.head_boxes]
+        options = {"outputs": outputs, "api_visibility": "private", "show_progress_on": self.facts, **ONE_AT_A_TIME}
+        events = [self.choice.input(self.use, [self.choice, self.current], **options)]
         if not self.models.only_listed:
-            events.append(
-                self.named.submit(self.use, [self.named, self.current], show_progress_on=self.facts, **options)
-            )
+            events.append(self.named.submit(self.use, [self.named, self.current], **options))
         for event in events:  # what stands in the boxes is asked of the new model too
             for answer, inputs, shown in self.answers:
                 event.then(answer, inputs, shown, api_visibility="private", **ONE_AT_A_TIME)
@@ -113,14 +93,13 @@ class Page:
             model = self.models.get(name)
         except ValueError as error:
             stays = f" {current} stays in use." if current else ""
-            return {self.choice: gr.update(value=current), self.trouble: message(f"{error}{stays}")}
+            gr.Warning(escape(f"{error}{stays}"), duration=None, title="Not loaded")
+            return {self.choice: gr.update(value=current)}
         new = samples(model)
         updates = {
-            self.choice: gr.update(choices=self.choices(), value=model.name),
+            self.choice: gr.update(choices=self.models.names, value=model.name),
             self.current: model.name,
-            self.trouble: "",
             self.facts: model_facts(model),
-            self.insert: insert_label(model),
         }
         updates |= {slider: gr.update(maximum=model.layers, value=model.default_layer) for slider in self.sliders}
         updates |= {shown: gr.update(**dataset_of(new[tab])) for tab, shown in self.samples.items()}
@@ -161,10 +140,8 @@ class Page:
     def add_fill(self) -> None:
         """The tab of masked words."""
         text = gr.Textbox(label="A sentence with masks in place of words", elem_id="masked-text")
-        self.insert.render()
         with gr.Accordion("Settings", open=False):
             top = gr.Slider(1, 20, value=5, step=1, label="Words for each mask", elem_id="top")
-        self.insert.click(None, [text, self.insert], text, js=INSERT_MASK, api_visibility="private")
 
         def draw(name, masked, count):
             return filled(fill_masks(self.models.get(name), masked, count))
@@ -248,7 +225,7 @@ class Page:
             model: str = first,
         ) -> dict:
             """Word links of a pair, as numbers from 0 of its words. Layer -1: two thirds of the way up."""
-            return called(align_words, model, source, target, method, layer_of(layer), encoding)
+            return called(align_words, model, source, target, method, layer, encoding)
 
         def fill(text: str, top: int = 5, model: str = first) -> dict:
             """Of each mask in the text the `top` best words: [word, token, probability]."""
@@ -256,20 +233,10 @@ class Page:
 
         def nearest(query: str, sentences: str, layer: int = DEFAULT_LAYER, model: str = first) -> dict:
             """Sentences, one a line, with their cosines, the nearest first. Layer -1: two thirds of the way up."""
-            return called(rank_sentences, model, query, sentences, layer_of(layer))
+            return called(rank_sentences, model, query, sentences, layer)
 
         for function in (align, fill, nearest):
             gr.api(function, api_name=function.__name__, **ONE_AT_A_TIME)
-
-
-def layer_of(number: int) -> int | None:
-    """None, which is the default, for DEFAULT_LAYER."""
-    return None if number == DEFAULT_LAYER else number
-
-
-def insert_label(model: Model | None) -> str:
-    """What the button says that inserts a mask, which models spell differently."""
-    return INSERT + ((model and model.tokenizer.mask_token) or "<mask>")
 
 
 def dataset_of(named: dict[str, list[str]]) -> dict[str, list]:

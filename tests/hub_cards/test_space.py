@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
@@ -25,10 +23,9 @@ from transformers import (
 
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from modeling.optimal_transport import METHODS
-from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
-SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
 MODEL_TYPES = ["veco", "ernie_m", "xlm_align", "metaxlm"]
+BACKBONES = ["metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2"]
 SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
 HOSTILE = ["<script>alert(1)</script>", "</style>", '"onmouseover="x', "&amp;"]
@@ -52,36 +49,24 @@ def model(load, zoo_model_dir):
     return load(zoo_model_dir("xlm_align"))
 
 
-@pytest.fixture(scope="module")
-def foreign(sample_tokenizer, tmp_path_factory):
-    """foreign(cls, config, **tokens of the tokenizer) -> folder of a tiny model of the library with a tokenizer."""
-
-    def saved(cls, config, **tokens):
-        folder = tmp_path_factory.mktemp("foreign")
-        cls(config).save_pretrained(folder)
-        PreTrainedTokenizerFast(
-            tokenizer_object=sample_tokenizer.backend_tokenizer, unk_token="<unk>", pad_token="<pad>", **tokens
-        ).save_pretrained(folder)
-        return folder
-
-    return saved
-
-
 # ---- what is answered
 
 
-def test_the_methods_are_the_aligners(space):
-    assert list(space.answers.METHODS.values()) == list(METHODS)
-
-
-@pytest.mark.parametrize("method, encoding", [*[(name, "separate") for name in METHODS], ("ot", "joint")])
+@pytest.mark.parametrize("method, encoding", [("ot_words", "separate"), ("ot", "joint")])
 def test_links_are_those_of_the_pipeline(space, model, method, encoding):
+    assert list(space.answers.METHODS.values()) == list(METHODS)
     aligner = pipeline("word-alignment", model=model.name, trust_remote_code=True)
     options = dict(method=method, encoding=encoding, layer=1, probabilities=True, similarity=True)
     expected = aligner(PAIR, **options)
     found = space.answers.align_words(model, *PAIR, method, 1, encoding)
     assert found.links == expected["links"] and (found.source, found.target) == (expected["source"], expected["target"])
     assert found.similarity == expected["similarity"] and found.probabilities == expected["probabilities"]
+
+
+def test_long_sentences_are_aligned_in_windows(space, model):
+    found = space.answers.align_words(model, "the house " * 500, "das Haus " * 500)
+    assert len(found.source) == len(found.target) == 1000 and found.similarity is None
+    assert "windows" in found.notes[0] and "40 words" in found.notes[1]
 
 
 def test_vectors_are_those_of_the_retrieval_task(space, model):
@@ -95,12 +80,11 @@ def test_vectors_are_those_of_the_retrieval_task(space, model):
         assert cut == sum(map(ours.is_cut, subwords)) == 1
 
 
-def test_sentences_are_ranked_by_cosine_and_kept(space, model):
+def test_sentences_are_ranked_by_cosine(space, model):
     lines = ["Die Kinder lesen.", "The house is small.", "  ", "Die Kinder lesen."]
     found = space.answers.rank_sentences(model, "The house is small.", "\n".join(lines), 2)
     assert [text for text, _ in found.sentences] == ["The house is small.", "Die Kinder lesen."]
     assert found.sentences[0][1] == pytest.approx(1.0, abs=1e-5)
-    assert (2, "Die Kinder lesen.") in model.vectors
 
 
 @pytest.mark.parametrize("spelling", ["<mask>", "[MASK]"])
@@ -112,19 +96,41 @@ def test_masks_are_filled_by_the_models_own_head(space, model, spelling):
     with torch.inference_mode():
         probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
     best = probabilities.topk(3)
-    shown = space.answers.shown_subword
-    assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("s")) == "…s"
-    assert shown(model.tokenizer, model.tokenizer.convert_tokens_to_ids("▁the")) == "the"
     for candidates, values, subwords in zip(found.masks, best.values.tolist(), best.indices.tolist(), strict=True):
         assert [subword for _, subword, _ in candidates] == model.tokenizer.convert_ids_to_tokens(subwords)
         assert [probability for *_, probability in candidates] == pytest.approx(values, rel=1e-4)
-    assert "by itself" in " ".join(found.notes) and "<mask>" not in found.text
+    assert "<mask>" not in found.text
 
 
-def test_long_sentences_are_aligned_in_windows(space, model):
-    found = space.answers.align_words(model, "the house " * 500, "das Haus " * 500)
-    assert len(found.source) == len(found.target) == 1000 and found.similarity is None
-    assert "windows" in found.notes[0] and "40 words" in found.notes[1]
+@pytest.mark.parametrize("model_type", [*MODEL_TYPES, *BACKBONES])
+def test_every_model_of_the_zoo_serves_every_tab(space, load, zoo_model_dir, model_type):
+    found = load(zoo_model_dir(model_type))
+    assert not found.lacking and found.layers == 2 and found.positions == 512
+    assert space.answers.align_words(found, *PAIR).source == [*PAIR[0][:-1].split(), "."]
+    assert len(space.answers.fill_masks(found, "The <mask> is small.").masks[0]) == 5
+    assert len(space.answers.rank_sentences(found, "a", "b\nc").sentences) == 2
+
+
+def test_models_of_the_library_serve_what_they_can(space, load, sample_tokenizer, tmp_path):
+    def saved(cls, config, **tokens):
+        folder = tmp_path / f"{cls.__name__}-{len(tokens)}"
+        cls(config).save_pretrained(folder)
+        options = {"unk_token": "<unk>", "pad_token": "<pad>", **tokens}
+        backend = sample_tokenizer.backend_tokenizer
+        PreTrainedTokenizerFast(tokenizer_object=backend, **options).save_pretrained(folder)
+        return load(folder)
+
+    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
+    bert = saved(BertForMaskedLM, config, mask_token="<mask>")
+    assert not bert.lacking and bert.positions == 40
+    assert space.answers.align_words(bert, *PAIR).source and space.answers.fill_masks(bert, "The [MASK] is small.")
+    assert "40 tokens" in space.answers.rank_sentences(bert, "a " * 100, "b\nc").notes[0]
+    shape = dict(n_embd=32, n_layer=2, n_head=2, n_positions=30, bos_token_id=0, eos_token_id=2)
+    gpt = saved(GPT2LMHeadModel, GPT2Config(vocab_size=len(sample_tokenizer), **shape), mask_token="<mask>")
+    assert len(space.answers.rank_sentences(gpt, "a house", "b\nc").sentences) == 2
+    for lacking, said in ((saved(BertForMaskedLM, config), "no mask token"), (gpt, "no masked-LM head")):
+        with pytest.raises(ValueError, match=said):
+            space.answers.fill_masks(lacking, "The <mask> is small.")
 
 
 # ---- what is refused
@@ -140,7 +146,7 @@ def test_long_sentences_are_aligned_in_windows(space, model):
         ("align_words", ("a" * 10_001, "a"), "10,000 characters"),
         ("align_words", ("a", "b", "magic"), "magic"),
         ("align_words", ("a", "b", "ot", 3), "Layer 3"),
-        ("align_words", ("a", "b", "ot", -1), "Layer -1"),
+        ("align_words", ("a", "b", "ot", -2), "Layer -2"),
         ("fill_masks", (None,), "sentence is empty"),
         ("fill_masks", ("the house",), "no <mask>"),
         ("fill_masks", ("<mask>" * 21,), "21 masks"),
@@ -148,6 +154,7 @@ def test_long_sentences_are_aligned_in_windows(space, model):
         ("rank_sentences", ("a", " \n\n "), "no sentences"),
         ("rank_sentences", ("a", "\n".join(map(str, range(201)))), "201 sentences"),
         ("rank_sentences", ("a", "b\n" + "word " * 1001), "Sentence 2"),
+        ("run_head", ("a",), "no head"),
     ],
 )
 def test_texts_that_cannot_be_answered(space, model, tab, values, said):
@@ -171,6 +178,7 @@ def another_tokenizer(folder):
     "spoil, said",
     [
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+        (lambda folder: (folder / "config.json").rename(folder / "model" / "config.json"), "name .*/model"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
@@ -180,6 +188,7 @@ def another_tokenizer(folder):
 )
 def test_folders_that_hold_no_model(space, zoo_model_dir, spoil, said):
     models, folder = space.loading.Models([], only_listed=False), zoo_model_dir("veco", copy=True)
+    (folder / "model").mkdir()
     spoil(folder)
     with pytest.raises(ValueError, match=said) as refused:
         models.get(str(folder))
@@ -190,12 +199,6 @@ def test_folders_that_hold_no_model(space, zoo_model_dir, spoil, said):
 def test_names_of_no_model(space, name):
     with pytest.raises(ValueError, match=(name or "No model")[:80]):
         space.loading.Models([], only_listed=False).get(name)
-
-
-def test_the_folder_of_a_run_names_its_model(space, zoo_model_dir, tmp_path):
-    shutil.copytree(zoo_model_dir("veco"), tmp_path / "model")
-    with pytest.raises(ValueError, match=f"name {tmp_path / 'model'}"):
-        space.loading.find(str(tmp_path))
 
 
 def test_only_listed_models_are_loaded(space, zoo_model_dir):
@@ -216,6 +219,9 @@ def test_few_models_are_kept(space, zoo_model_dir):
         models.get(folder)
     assert list(models.loaded) == [folders[0], *folders[2:]] and models.get(folders[1]) is not second
     assert models.names == folders  # still offered
+
+
+# ---- whose code runs
 
 
 def test_folders_of_one_name_keep_their_own_code(space, zoo_model_dir, tmp_path):
@@ -252,13 +258,12 @@ def test_a_classifiers_labels_are_those_of_its_logits(space, load, zoo_model_dir
     inputs = found.tokenizer(*["The house is small.", second][: 2 if second else 1], return_tensors="pt")
     whole = AutoModelForSequenceClassification.from_pretrained(found.name, trust_remote_code=True)
     with torch.inference_mode():
-        expected = whole(**inputs).logits[0].softmax(-1).tolist()
-    assert {label: pytest.approx(p, rel=1e-4) for label, p in answer.labels} == dict(
-        zip(["food", "sport", "travel"], expected, strict=True)
-    )
-    shares = [p for _, p in answer.labels]
-    assert shares == sorted(shares, reverse=True)
+        expected = dict(zip(["food", "sport", "travel"], whole(**inputs).logits[0].softmax(-1).tolist(), strict=True))
+    best_first = sorted(expected.items(), key=lambda item: -item[1])
+    assert answer.labels == [(label, pytest.approx(share, rel=1e-4)) for label, share in best_first]
     assert "fine-tuned for text classification" in space.drawing.model_facts(found)
+    with pytest.raises(ValueError, match="no masked-LM head"):
+        space.answers.fill_masks(found, "The <mask> is small.")
 
 
 def test_a_taggers_spans_are_whole_words_of_the_text(space, load, zoo_model_dir):
@@ -268,10 +273,8 @@ def test_a_taggers_spans_are_whole_words_of_the_text(space, load, zoo_model_dir)
     assert {label for *_, label, _ in answer.parts} <= {"NOUN", "VERB"}
     covered = "".join(text[start:end] for start, end, *_ in answer.parts)
     assert covered.split() == text.split() or covered == text.replace(" ", "")
-    assert answer.parts[0][:1] == (0,) and answer.parts[-1][1] == len(text)
     page = space.drawing.marked(answer)
-    assert re.sub("<small>.*?</small>|<.*?>", "", page) == text
-    assert page.count("<mark") == len(answer.parts)
+    assert re.sub("<small>.*?</small>|<.*?>", "", page) == text and page.count("<mark") == len(answer.parts)
 
 
 def test_an_answer_is_the_likeliest_part_of_the_context(space, load, zoo_model_dir):
@@ -297,12 +300,9 @@ def test_an_answer_is_the_likeliest_part_of_the_context(space, load, zoo_model_d
         space.answers.run_head(found, "Who is reading?", " ")
 
 
-def test_a_pretrained_model_has_no_head_of_its_own(space, model, load, zoo_model_dir):
-    assert not model.head and "fine-tuned" not in space.drawing.model_facts(model)
-    with pytest.raises(ValueError, match="no head"):
-        space.answers.run_head(model, "a")
-    plug_in = load(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True))
-    assert not plug_in.head  # it reads a translation too
+def test_a_plug_in_head_is_not_offered(load, zoo_model_dir):
+    """It reads a translation too, which the page does not ask for."""
+    assert not load(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True)).head
 
 
 # ---- samples in languages that the model knows
@@ -329,75 +329,28 @@ def test_samples_are_in_the_recorded_languages(space, zoo_model_dir, tmp_path, r
     assert languages == {"German", "French", "Chinese"}
 
 
-@pytest.mark.parametrize("card", [None, "---\nlanguage: multilingual\n---\n", "---\nlanguage: [\n---\n"])
+@pytest.mark.parametrize("card", ["language: multilingual", "language: ["])
 def test_samples_of_a_model_whose_languages_are_unknown_are_general(space, zoo_model_dir, card):
     folder = zoo_model_dir("xlm_align", copy=True)
-    if card:
-        (folder / "README.md").write_text(card)
-    found = space.loading.load(str(folder))
-    assert space.samples.known_languages(found) == space.samples.known_languages(None) == [*space.samples.LANGUAGES]
+    (folder / "README.md").write_text(f"---\n{card}\n---\n")
+    assert space.samples.known_languages(space.loading.load(str(folder))) == [*space.samples.LANGUAGES]
 
 
-def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir):
-    for head, options in (
+@pytest.mark.parametrize(
+    "head, options",
+    [
         ("ForSequenceClassification", {}),
         ("ForSequenceClassification", {"fine_tuned_on": ["xnli (zero_shot)"]}),
         ("ForTokenClassification", {}),
         ("ForQuestionAnswering", {}),
-    ):
-        found = load(zoo_model_dir("xlm_align", head, **options))
-        for texts in space.samples.samples(found)["head"].values():
-            answer = space.answers.run_head(found, *texts)
-            assert answer.labels if head == "ForSequenceClassification" else answer.text in texts
-            assert bool(texts[1]) == found.reads_pairs or head == "ForQuestionAnswering"
-
-
-# ---- other models
-
-
-@pytest.mark.parametrize(
-    "model_type", [*MODEL_TYPES, "metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2"]
+    ],
 )
-def test_every_model_of_the_zoo_serves_every_tab(space, load, zoo_model_dir, model_type):
-    found = load(zoo_model_dir(model_type))
-    assert not found.lacking and found.layers == 2 and found.positions == 512
-    assert space.answers.align_words(found, *PAIR).source == [*PAIR[0][:-1].split(), "."]
-    assert len(space.answers.fill_masks(found, "The <mask> is small.").masks[0]) == 5
-    assert len(space.answers.rank_sentences(found, "a", "b\nc").sentences) == 2
-
-
-def test_a_fine_tuned_model_fills_no_masks(space, load, zoo_model_dir):
-    found = load(zoo_model_dir("veco", "ForSequenceClassification"))
-    assert list(found.lacking) == ["fill"]
-    with pytest.raises(ValueError, match="no masked-LM head"):
-        space.answers.fill_masks(found, "The <mask> is small.")
-    assert space.answers.align_words(found, *PAIR).source == [*PAIR[0][:-1].split(), "."]
-    assert "no masks" in space.drawing.model_facts(found)
-
-
-def test_a_bert_has_the_zoos_aligner_and_one_without_mask_fills_none(space, load, foreign, sample_tokenizer):
-    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
-    folder = foreign(BertForMaskedLM, config, mask_token="<mask>")
-    found = load(folder)
-    assert not found.lacking and found.positions == 40
-    ours = pipeline("word-alignment", model=str(folder), pipeline_class=WordAlignmentPipeline)
-    assert space.answers.align_words(found, *PAIR).links == ours(PAIR)["links"]
-    assert space.answers.fill_masks(found, "The [MASK] is small.", 2).masks
-    assert "40 tokens" in space.answers.rank_sentences(found, "a " * 100, "b\nc").notes[0]
-    bare = load(foreign(BertForMaskedLM, config))
-    with pytest.raises(ValueError, match="has no mask token"):
-        space.answers.fill_masks(bare, "The <mask> is small.")
-    assert "fill" in load(foreign(BertModel, config, mask_token="<mask>")).lacking
-
-
-def test_a_decoder_has_no_masks(space, load, foreign, sample_tokenizer):
-    config = GPT2Config(
-        vocab_size=len(sample_tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=30, bos_token_id=0, eos_token_id=2
-    )
-    found = load(foreign(GPT2LMHeadModel, config, mask_token="<mask>"))
-    with pytest.raises(ValueError, match="A gpt2 model has no masked-LM head"):
-        space.answers.fill_masks(found, "The <mask> is small.")
-    assert len(space.answers.rank_sentences(found, "a house", "b\nc").sentences) == 2
+def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir, head, options):
+    found = load(zoo_model_dir("xlm_align", head, **options))
+    for texts in space.samples.samples(found)["head"].values():
+        answer = space.answers.run_head(found, *texts)
+        assert answer.labels if head == "ForSequenceClassification" else answer.text in texts
+        assert bool(texts[1]) == found.reads_pairs or head == "ForQuestionAnswering"
 
 
 # ---- what is drawn
@@ -407,32 +360,20 @@ def test_links_reach_the_drawing_and_the_table(space):
     matrix = [[0, 1], [0, 0], [1, 1]]
     aligned = space.answers.Aligned(["a", "b", "c"], ["x", "y"], [(0, 1), (2, 1)], [0.5] * 2, matrix, [])
     page = space.drawing.alignment(aligned)
-    assert "0-1 2-1" in page and "2 links: 2 of 3 words with 1 of 2" in page
-    assert json.loads(re.search('data-links="([^"]*)"', page)[1]) == [[0, 1, 0.5], [2, 1, 0.5]]
-    assert re.findall('class="zoo-word">(.)<', page) == ["a", "b", "c", "x", "y"]
+    assert "0-1 2-1" in page and json.loads(re.search('data-links="([^"]*)"', page)[1]) == [[0, 1, 0.5], [2, 1, 0.5]]
     assert re.findall(r'title="([^"]*)"', page)[:2] == ["a – x: 0.00", "a – y: 1.00"]
-    assert page.count("class=zoo-link") == 2
-    assert "No words were linked" in space.drawing.alignment(space.answers.Aligned(["a"], ["b"], [], [], None, []))
-
-
-def test_right_to_left_sentences_and_their_table_run_so(space):
-    arabic = ["كتاب", "هنا."]
-    aligned = space.answers.Aligned(["a", "b"], arabic, [(0, 1)], [0.5], [[0.0, 1.0], [0.2, 0.3]], [])
-    page = space.drawing.alignment(aligned)
-    assert re.findall('class="zoo-side [^"]*" dir="(...)"', page) == ["ltr", "rtl"]
-    assert '<table class="zoo-heat" dir="rtl">' in page
-    assert space.drawing.direction(["(1)", "שלום"]) == "rtl" and space.drawing.direction(["123"]) == "ltr"
 
 
 def test_words_cannot_become_markup(space):
+    answers, drawing = space.answers, space.drawing
     matrix = [[0.0] * len(HOSTILE)] * len(HOSTILE)
     drawn = [
-        space.drawing.alignment(space.answers.Aligned(HOSTILE, HOSTILE, [(0, 0)], [0.1], matrix, HOSTILE)),
-        space.drawing.filled(space.answers.Filled([[(word, word, 0.1) for word in HOSTILE]], HOSTILE[0], HOSTILE)),
-        space.drawing.ranking(space.answers.Ranked([(word, 0.5) for word in HOSTILE], HOSTILE, 1, HOSTILE), {}),
-        space.drawing.classified(space.answers.Classified([(word, 0.5) for word in HOSTILE], HOSTILE)),
-        *(space.drawing.marked(space.answers.Marked(word, [(0, 3, word, 0.5)], HOSTILE)) for word in HOSTILE),
-        *map(space.drawing.message, HOSTILE),
+        drawing.alignment(answers.Aligned(HOSTILE, HOSTILE, [(0, 0)], [0.1], matrix, HOSTILE)),
+        drawing.filled(answers.Filled([[(word, word, 0.1) for word in HOSTILE]], HOSTILE[0], HOSTILE)),
+        drawing.ranking(answers.Ranked([(word, 0.5) for word in HOSTILE], HOSTILE, 1, HOSTILE), {}),
+        drawing.classified(answers.Classified([(word, 0.5) for word in HOSTILE], HOSTILE)),
+        *(drawing.marked(answers.Marked(word, [(0, 3, word, 0.5)], HOSTILE)) for word in HOSTILE),
+        *map(drawing.message, HOSTILE),
     ]
     for page in drawn:
         assert "<script" not in page and '"onmouseover' not in page

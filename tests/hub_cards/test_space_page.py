@@ -17,29 +17,32 @@ SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
 PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
 
 
-def completed(space, arguments=(), **environment):
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPACE_ID", "ZOO_MODELS", "ZOO_ONLY_LISTED", "ZOO_TRUST_REMOTE_CODE", "GRADIO_SERVER_NAME"):
-            patch.delenv(name, raising=False)
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        flags = space.app.make_parser().parse_args(arguments)
-        space.app.complete(flags)
-    return flags.model, flags.only_listed
-
-
-def test_models_and_trust_by_flag_environment_and_place(space):
-    assert completed(space) == ([], False)
-    assert completed(space, ["--model", "a", "--model", "b"], ZOO_MODELS="c") == (["a", "b"], False)
-    assert completed(space, ZOO_MODELS="a/b, c/d,") == (["a/b", "c/d"], False)
-    assert completed(space, ZOO_MODELS="a", ZOO_ONLY_LISTED="1") == (["a"], True)
-    assert completed(space, ["--model", "a", "--host", "0.0.0.0"]) == (["a"], True)
-    assert completed(space, ["--model", "a"], GRADIO_SERVER_NAME="0.0.0.0") == (["a"], True)
-    assert completed(space, ["--model", "a", "--host", "0.0.0.0", "--no-only-listed"]) == (["a"], False)
-    assert completed(space, ["--model", "a", "--host", "::1"]) == (["a"], False)  # loopback, as the page's own address
-    assert completed(space, ["--model", "a"], SPACE_ID="x/y") == (["a"], True)
-    assert completed(space, ["--model", "a"], SPACE_ID="x/y", ZOO_ONLY_LISTED="0") == (["a"], False)
-    assert completed(space, SPACE_ID="x/y") == (metadata_load(SPACE / "README.md")["models"], True)
+@pytest.mark.parametrize(
+    "arguments, environment, models, only_listed",
+    [
+        ("", {}, [], False),
+        ("--model a --model b", {"ZOO_MODELS": "c"}, ["a", "b"], False),
+        ("", {"ZOO_MODELS": "a/b, c/d,"}, ["a/b", "c/d"], False),
+        ("", {"ZOO_MODELS": "a", "ZOO_ONLY_LISTED": "1"}, ["a"], True),
+        ("--model a --host 0.0.0.0", {}, ["a"], True),
+        ("--model a", {"GRADIO_SERVER_NAME": "0.0.0.0"}, ["a"], True),
+        ("--model a --host 0.0.0.0 --no-only-listed", {}, ["a"], False),
+        ("--model a --host ::1", {}, ["a"], False),  # loopback, as the page's own address
+        ("--model a", {"SPACE_ID": "x/y"}, ["a"], True),
+        ("--model a", {"SPACE_ID": "x/y", "ZOO_ONLY_LISTED": "0"}, ["a"], False),
+        ("", {"SPACE_ID": "x/y"}, metadata_load(SPACE / "README.md")["models"], True),
+    ],
+)
+def test_models_and_trust_by_flag_environment_and_place(
+    space, monkeypatch, arguments, environment, models, only_listed
+):
+    for name in ("SPACE_ID", "ZOO_MODELS", "ZOO_ONLY_LISTED", "ZOO_TRUST_REMOTE_CODE", "GRADIO_SERVER_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    flags = space.app.make_parser().parse_args(arguments.split())
+    space.app.complete(flags)
+    assert (flags.model, flags.only_listed) == (models, only_listed)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +128,10 @@ def client(space_server):
     return gradio_client.Client(space_server[0], verbose=False, analytics_enabled=False)
 
 
-def test_the_page_offers_three_functions_and_tells_nobody(client):
+def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
     offered = client.view_api(return_format="dict")
     assert list(offered["named_endpoints"]) == ["/align", "/fill", "/nearest"] and not offered["unnamed_endpoints"]
-    assert client.config["analytics_enabled"] is False
-    assert not client.config.get("stylesheets")  # no fonts from elsewhere
-
-
-def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
+    assert client.config["analytics_enabled"] is False and not client.config.get("stylesheets")  # it tells nobody
     model = space.loading.load(str(zoo_model_dir("xlm_align")))
     links = space.answers.align_words(model, *PAIR).links
     assert client.predict(*PAIR, api_name="/align")["links"] == [list(link) for link in links]
