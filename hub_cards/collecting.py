@@ -14,7 +14,7 @@ from typing import Any
 
 from finetuning.experiments.benchmark import KIND as SUITE
 from finetuning.results.protocol import Protocol
-from finetuning.results.table import Results, load_results, read_results
+from finetuning.results.table import Results, load_results
 from finetuning.tasks.registry import report_of
 from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
@@ -47,8 +47,8 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
             licenses=_with_licenses(record, tables, recipe, run_folder, is_local),
         )
     collected: set[str] = set()
-    for file in _result_files([*results, *_own_results(folder)]):
-        content = _read(file, folder, record.weights)
+    for file, content in _found_results([*results, *_own_results(folder)]):
+        _check_weights(file, content, folder, record.weights)
         about = {"own": _is_own(file, folder), "folder": _shown_folder(file.parent), "date": _date(file.parent)}
         if about["own"]:
             about["seed"] = int(folder.resolve().parent.name.removeprefix("seed-"))
@@ -122,25 +122,25 @@ def _pretraining(
     return recipe, facts, {CURVES: curves.read_bytes()} if curves.is_file() else {}
 
 
-def _result_files(paths: Iterable[str | Path]) -> list[Path]:
+def _found_results(paths: Iterable[str | Path]) -> Iterable[tuple[Path, Results]]:
     """The results.json of each path: a file, the folder of a run, or that of a suite with a folder for each task."""
-    files: list[Path] = []
+    found: dict[Path, tuple[Path, Results]] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise ValueError(f"Results not found: {path}. Relative paths start at {Path.cwd()}.")
         file = path / "results.json" if path.is_dir() else path
-        known = _known(file) or {}
-        if known and known["kind"] != SUITE:
-            files.append(file)
-            continue
-        suite = [task for task in sorted(file.parent.glob("*/results.json")) if _known(task)]
-        if not (known or path.is_dir()) or not suite:
-            raise ValueError(f"{path} is neither a results.json of finetuning/run.py nor a folder of results.")
-        names = [task["name"] for task in known.get("suite", {}).get("tasks", [])]
-        files += sorted(
-            suite, key=lambda task: names.index(task.parent.name) if task.parent.name in names else len(names)
-        )
-    return list({file.resolve(): file for file in files}.values())
+        known = _known(file)
+        results = {file: known}
+        if known is None or known["kind"] == SUITE:
+            tasks = [task["name"] for task in (known or {}).get("suite", {}).get("tasks", [])]
+            rank = {name: place for place, name in enumerate(tasks)}
+            files = sorted(file.parent.glob("*/results.json"))
+            files.sort(key=lambda task: rank.get(task.parent.name, len(rank)))
+            results = {task: content for task in files if (content := _known(task))}
+            if not results or (known is None and not path.is_dir()):
+                raise ValueError(f"{path} is neither a results.json of finetuning/run.py nor a folder of results.")
+        found |= {file.resolve(): (file, content) for file, content in results.items()}
+    return found.values()
 
 
 def _known(file: Path) -> dict[str, Any] | None:
@@ -152,15 +152,14 @@ def _known(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _read(file: Path, folder: Path, weights: str) -> dict[str, Any]:
-    content = read_results(file.parent) if file.name == "results.json" else _known(file)
+def _check_weights(file: Path, content: Results, folder: Path, weights: str) -> None:
+    """Raises ValueError for results of other weights, unless their run fine-tuned the model."""
     measured = content["model"]["fingerprint"]
     # results of several seeds' models name them all
     if weights not in measured.split("+") and not _is_own(file, folder):
         raise ValueError(
             f"{file} is of the weights {measured[:19]}, and {folder} has {weights[:19]}: evaluate it again."
         )
-    return content
 
 
 def _is_own(file: Path, folder: Path) -> bool:

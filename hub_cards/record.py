@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from finetuning.results.table import Results, load_results
-from zoo_core.provenance import folder_fingerprint, read_json
+from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 from zoo_core.tables import HUB_ID
 
 FORMAT = 1
@@ -148,7 +148,10 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
         "files": {path: _checksum(content) for path, content in sorted(files.items())},
     }
     for path, content in {**files, INDEX: _json(index)}.items():
-        _write(folder / path, content)
+        file = folder / path
+        if not file.is_file() or file.read_bytes() != content:
+            with written_aside(file) as stream:
+                stream.buffer.write(content)
     for path in (before["files"] if before else {}).keys() - files.keys():
         (folder / path).unlink(missing_ok=True)
 
@@ -240,16 +243,3 @@ def _json(value: Any) -> bytes:
 
 def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Readers see the old file or the whole new one; what a killed call left aside is written over."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        aside.write_bytes(content)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -218,7 +218,7 @@ def test_an_interrupted_call_goes_on(made_up_run, monkeypatch, before):
             raise KeyboardInterrupt
         replace(*paths)
 
-    monkeypatch.setattr("hub_cards.record.os.replace", killed_later)
+    monkeypatch.setattr("zoo_core.provenance.os.replace", killed_later)
     for place in range(20):
         left[0] = place
         try:
