@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import ACT2FN
 
-from .convert_paddle import read_pdparams, read_variables
+from .convert_paddle import read_pdparams
 
 State = dict[str, torch.Tensor]
 Table = dict[str, list[str]]
@@ -59,8 +59,7 @@ def rename(weights: State, table: Table, notes: list[str]) -> State:
         names = names_of(key, table)
         renamed |= dict.fromkeys(names, tensor)
         if not names and not key.endswith(TOKEN_TYPES):
-            part = key.removeprefix("roberta.").split(".")[0]
-            left_out.add("cross-attention" if part == "encoder" else part)
+            left_out.add(key.removeprefix("roberta.").split(".")[0])
     if left_out:
         notes.append(f"left out, since the layout has no place for it: {', '.join(sorted(left_out))}")
     return renamed
@@ -83,16 +82,14 @@ def add_token_type(weights: State, notes: list[str]) -> None:
 def read_state(path: str | Path) -> tuple[State, dict]:
     """A state dict and the settings beside it: `args` of fairseq's {"model": ..., "args": ...}, else none.
 
-    Read are .safetensors, Paddle's .pdparams and folders of variables, and what torch.save wrote. Pickled objects other
+    Read are .safetensors, Paddle's .pdparams, and what torch.save wrote. Pickled objects other
     than tensors and settings are not loaded, since they can run code.
 
     Raises ValueError for a file that cannot be read, and for one without tensors.
     """
     path, settings = Path(path), {}
     try:
-        if path.is_dir():
-            content = read_variables(path)
-        elif path.suffix == ".pdparams":
+        if path.suffix == ".pdparams":
             content = read_pdparams(path)
         elif path.suffix == ".safetensors":
             content = safetensors.torch.load_file(path)
@@ -267,7 +264,7 @@ def require_new(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def written_aside(path: str | Path) -> Iterator[Path]:
-    """A path beside `path` to write to, a file or a folder, that takes its place only if all went well."""
+    """A folder beside `path` to write to, that takes its place only if all went well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -276,17 +273,6 @@ def written_aside(path: str | Path) -> Iterator[Path]:
         (aside / path.name).replace(path)
     finally:
         shutil.rmtree(aside)
-
-
-def save_weights(content: dict, path: str | Path) -> None:
-    """Writes tensors as `.safetensors` or, by any other name, with torch.save."""
-    with written_aside(path) as aside:
-        if Path(path).suffix == ".safetensors":
-            # safetensors refuses tensors that are part of others
-            content = {key: tensor.contiguous() for key, tensor in content.items()}
-            safetensors.torch.save_file(content, aside, metadata={"format": "pt"})  # transformers reads no other
-        else:
-            torch.save(content, aside)
 
 
 # the command line

@@ -5,17 +5,15 @@ python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
 The layouts are known from public code:
 - transformers 4: `encoder.layers.0.self_attn.self_attn.q_proj.weight`, behind `ernie_m.` where there is a head;
-- PaddleNLP: the same without the doubled `self_attn`, weights (in, out), and all heads above a pooler;
-- static graph: the variables of the original training program, `encoder_layer_0_multi_head_att_query_fc.w_0`, weights
-  (in, out).
+- PaddleNLP: the same without the doubled `self_attn`, weights (in, out), and all heads above a pooler.
 """
 
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -40,7 +38,6 @@ from .convert_common import (
     require_new,
     run,
     save_tokenizer,
-    save_weights,
     sizes,
     written_aside,
 )
@@ -70,35 +67,25 @@ SPANS = "its start_logits and end_logits are for a sigmoid each, not for a softm
 CHOICES = "give (texts * choices) rows, and take the softmax over logits.view(texts, choices)"
 READ_AS = {"UIEM": SPANS, "ErnieMForInformationExtraction": SPANS, "ErnieMForMultipleChoice": CHOICES}
 
-# ours -> (transformers 4's, the static graph's)
+# ours -> transformers 4's
 MODULES = {
-    "embeddings.word_embeddings": ("embeddings.word_embeddings", "word_embedding"),
-    "embeddings.position_embeddings": ("embeddings.position_embeddings", "pos_embedding"),
-    "embeddings.LayerNorm": ("embeddings.layer_norm", "pre_encoder_layer_norm"),
-    "pooler.dense": ("pooler.dense", "pooled_fc"),
-} | {
-    f"encoder.layer.#.{ours}": (f"encoder.layers.#.{transformers4}", f"encoder_layer_#_{static}")
-    for ours, transformers4, static in (
-        ("attention.self.query", "self_attn.self_attn.q_proj", "multi_head_att_query_fc"),
-        ("attention.self.key", "self_attn.self_attn.k_proj", "multi_head_att_key_fc"),
-        ("attention.self.value", "self_attn.self_attn.v_proj", "multi_head_att_value_fc"),
-        ("attention.output.dense", "self_attn.out_proj", "multi_head_att_output_fc"),
-        ("attention.output.LayerNorm", "norm1", "post_att_layer_norm"),
-        ("intermediate.dense", "linear1", "ffn_fc_0"),
-        ("output.dense", "linear2", "ffn_fc_1"),
-        ("output.LayerNorm", "norm2", "post_ffn_layer_norm"),
-    )
+    "embeddings.word_embeddings": "embeddings.word_embeddings",
+    "embeddings.position_embeddings": "embeddings.position_embeddings",
+    "embeddings.LayerNorm": "embeddings.layer_norm",
+    "pooler.dense": "pooler.dense",
+    "encoder.layer.#.attention.self.query": "encoder.layers.#.self_attn.self_attn.q_proj",
+    "encoder.layer.#.attention.self.key": "encoder.layers.#.self_attn.self_attn.k_proj",
+    "encoder.layer.#.attention.self.value": "encoder.layers.#.self_attn.self_attn.v_proj",
+    "encoder.layer.#.attention.output.dense": "encoder.layers.#.self_attn.out_proj",
+    "encoder.layer.#.attention.output.LayerNorm": "encoder.layers.#.norm1",
+    "encoder.layer.#.intermediate.dense": "encoder.layers.#.linear1",
+    "encoder.layer.#.output.dense": "encoder.layers.#.linear2",
+    "encoder.layer.#.output.LayerNorm": "encoder.layers.#.norm2",
 }
-STATIC_HEADS = {"sequence": "cls_out", "token": "cls_seq_label_out", "question_answering": "cls_mrc_out"}
-# of the optimizer and the training program, beside the parameters
-STATIC_BOOKKEEPING = re.compile(
-    r".*_moment[12]_0|.*_beta[12]_pow_acc_0|(scheduled_)?learning_rate.*|@.*@|.*\.master|.*loss_scaling.*|num_(good|bad).*"
-)
 # how the layers of each layout are told apart
 LAYERS = {
     "transformers 4": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.self_attn\..+",
     "PaddleNLP": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.[qkv]_proj\..+",
-    "static graph": r"encoder_layer_(\d+)_multi_head_att_.+",
 }
 XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 # weights in a folder, in the order they are looked for
@@ -118,28 +105,15 @@ TRANSFORMERS4_FIELDS = (
 NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
 
 
-def make_table(layout: str, prefix: str, head: str) -> Table:
+def make_table(layout: str, prefix: str) -> Table:
     """The names of a layout; `prefix` stands before those of the base model (`ernie_m.`, or nothing)."""
-    if layout == "static graph":
-        return static_table(head)
     table = pairs("classifier", "classifier") | pairs("qa_outputs", "qa_outputs")
-    for ours, (theirs, _) in MODULES.items():
+    for ours, theirs in MODULES.items():
         table |= pairs(ours, prefix + theirs)
     if layout == "PaddleNLP":
         table = {ours: [name.replace("self_attn.self_attn", "self_attn") for name in table[ours]] for ours in table}
         # a span head of two maps has our name: see `in_our_form`
         table |= pairs("qa_outputs", "classifier", "qa_outputs")
-    return table
-
-
-def static_table(head: str) -> Table:
-    """The names of the static graph's variables."""
-    table = {}
-    for ours, (_, theirs) in MODULES.items():
-        ends = ("_scale", "_bias") if ours.endswith("LayerNorm") else (".w_0", ".b_0")
-        table |= pairs(ours, theirs, ends=("", "") if ours.endswith("_embeddings") else ends)
-    for module in ("classifier", "qa_outputs") if head in STATIC_HEADS else ():
-        table |= pairs(module, STATIC_HEADS[head], ends=("_w", "_b"))
     return table
 
 
@@ -154,8 +128,8 @@ def to_zoo(
 ) -> list[str]:
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
-    `source` is a folder that transformers 4 or PaddleNLP saved, one of static-graph variables, or a file of weights,
-    beside which configuration and tokenizer are looked for; the others are the options of the command line.
+    `source` is a folder that transformers 4 or PaddleNLP saved, or a file of weights, beside which configuration and
+    tokenizer are looked for; the others are the options of the command line.
 
     Returns what was found and done. Raises ValueError, for all keys at once that are missing, left over or of the wrong
     shape, before anything is written.
@@ -169,16 +143,16 @@ def to_zoo(
     settings = read_config(config_file) if config_file else {}
     layout = detect_layout(state, source)
     notes.append(f"layout: {layout}")
-    state = in_our_form(state, layout, notes)
+    state = in_our_form(state, layout)
     head = detect_head(state, layout, next(iter(settings.get("architectures") or ()), None), head, notes)
     if head in ("token", "question_answering"):
         # PaddleNLP keeps the pooler below every head, and transformers 4 below that of information extraction
-        pooler = [key for key in state if key.startswith("pooled_fc.") or "pooler.dense." in key]
+        pooler = [key for key in state if "pooler.dense." in key]
         state = {key: tensor for key, tensor in state.items() if key not in pooler}
         if pooler:
             notes.append(f"left out, since a {HEADS[head].__name__} does not read it: pooler")
     prefix = "ernie_m." if any(key.startswith("ernie_m.") for key in state) else ""
-    table = make_table(layout, prefix, head)
+    table = make_table(layout, prefix)
     config = configure(state, settings, layout, table, head, num_attention_heads, notes)
     cls = HEADS[head]
     weights = fit(state, cls, config, table, source)
@@ -206,7 +180,7 @@ def to_transformers4(folder: str, output: str) -> list[str]:
     config, weights, notes = model.config, dict(model.state_dict()), []
     head = next((head for head, cls in HEADS.items() if type(model) is cls), "base")
     add_token_type(weights, notes)
-    state = rename(weights, make_table("transformers 4", "" if head == "base" else "ernie_m.", head), notes)
+    state = rename(weights, make_table("transformers 4", "" if head == "base" else "ernie_m."), notes)
     if head == "base" and "pooler.dense.weight" not in state:
         notes.append("pooler: the model has none; transformers 4 makes a random one when it loads the folder")
     not_default = config.to_diff_dict()
@@ -215,21 +189,23 @@ def to_transformers4(folder: str, output: str) -> list[str]:
     fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": not_default.get("dtype"), "act_dropout": 0.0}
     with written_aside(output) as new:
         new.mkdir()
-        save_weights(state, new / "model.safetensors")
+        # safetensors refuses tensors that are part of others; transformers reads no other format
+        state = {key: tensor.contiguous() for key, tensor in state.items()}
+        safetensors.torch.save_file(state, new / "model.safetensors", metadata={"format": "pt"})
         write_json(new / "config.json", fields)
         copy_tokenizer(Path(folder), new)
     return [f"{HEADS[head].__name__} of {sum(t.numel() for t in state.values()):,} parameters: {output}", *notes]
 
 
 def find_weights(source: str) -> Path:
-    """The file of weights in a folder, the folder of variables, or the file itself. Raises ValueError for none."""
+    """The file of weights in a folder, or the file itself. Raises ValueError for none."""
     path = Path(source)
-    if path.is_file() or (path / "word_embedding").is_file():
+    if path.is_file():
         return path
     for pattern in WEIGHTS:
         if found := sorted(path.glob(pattern)):
             return found[0]
-    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)} or word_embedding.")
+    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)}.")
 
 
 def read_json(path: Path) -> dict:
@@ -272,18 +248,13 @@ def detect_layout(state: State, source: str) -> str:
     )
 
 
-def in_our_form(state: State, layout: str, notes: list[str]) -> State:
-    """Weights (out, in), without the optimizer's variables, and with a span head in the form of ours.
+def in_our_form(state: State, layout: str) -> State:
+    """Weights (out, in), and a span head in the form of ours.
 
     Information extraction scores starts and ends with two linear maps: stacked, they are the question-answering head.
     """
-    if layout != "transformers 4":
-        kept = {key: tensor for key, tensor in state.items() if not STATIC_BOOKKEEPING.fullmatch(key)}
-        if len(kept) < len(state):
-            notes.append(f"left out: {len(state) - len(kept)} variables of the optimizer")
-        state = transposed(kept)
+    state = transposed(state) if layout == "PaddleNLP" else dict(state)
     if all(f"linear_{end}.{kind}" in state for end in ("start", "end") for kind in ("weight", "bias")):
-        state = dict(state)
         for kind in ("weight", "bias"):
             state[f"qa_outputs.{kind}"] = torch.cat([state.pop(f"linear_{end}.{kind}") for end in ("start", "end")])
     return state
@@ -309,8 +280,7 @@ def detect_head(state: State, layout: str, cls: str | None, asked: str | None, n
         raise ValueError("PaddleNLP's classifiers look alike: say --head sequence, token or question_answering.")
     else:
         has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
-        by_key = {f"{name}_w": head for head, name in STATIC_HEADS.items()}
-        by_key["qa_outputs.weight"] = "question_answering"
+        by_key = {"qa_outputs.weight": "question_answering"}
         by_key["classifier.weight"] = "sequence" if has_pooler else "token"
         head, why = next((head for key, head in by_key.items() if key in state), "base"), "by its keys"
     notes.append(f"head: {HEADS[head].__name__}, {why}")
@@ -410,9 +380,8 @@ DESCRIPTION = """Converts ERNIE-M checkpoints, which transformers 5 no longer lo
 
   python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
-Read are: a folder or file of transformers 4's ErnieM (.safetensors, .bin); of PaddleNLP (.pdparams); the variables of
-ERNIE's static graph (a folder of one file each). Information extraction becomes question answering, and multiple choice
-sequence classification, with the same logits.
+Read are folders and files of transformers 4's ErnieM (.safetensors, .bin) and of PaddleNLP (.pdparams). Information
+extraction becomes question answering, and multiple choice sequence classification, with the same logits.
 
 Files are read without running code in them. Keys that are missing, left over, of the wrong shape or no finite numbers
 are all listed, and nothing is written then. What was found, assumed and done is printed, a line each.

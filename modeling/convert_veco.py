@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts VECO's original checkpoints into folders of this zoo, and back.
+"""Converts VECO's original checkpoints into folders of this zoo.
 
 python -m modeling.convert_veco from-fairseq model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
 
@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
 from transformers import PreTrainedModel
 
 from .configuration_veco import VecoConfig
@@ -27,33 +26,23 @@ from .convert_common import (
     State,
     Table,
     add_reading_options,
-    add_token_type,
     assemble,
     fit,
     layer_count,
     leave_out,
     load_tokenizer,
-    load_zoo,
     make_config,
     make_parser,
     pairs,
     read_state,
-    rename,
     require_new,
     run,
     save_tokenizer,
-    save_weights,
     sizes,
     written_aside,
 )
-from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoModel
+from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
 
-FAIRSEQ_EPS = 1e-5  # of its LayerNorm; it has no option for it
-# without these its loader takes a file for one of an older fairseq, and asks for an optimizer
-FAIRSEQ_NOT_TRAINED = {
-    "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 0}],
-    "extra_state": {"train_iterator": {"epoch": 1}},
-}
 NO_HEAD = "LM head: none in the layout; logits are states times embeddings, config.lm_head_transform is false"
 
 # ours -> fairseq's; of an embedding, the first is always there
@@ -79,7 +68,7 @@ FAIRSEQ_CROSS = {
 }
 
 
-def native_table(prefix: str = "bert.", norm: tuple[str, str] = (".gamma", ".beta"), has_head: bool = True) -> Table:
+def native_table(prefix: str, norm: tuple[str, str], has_head: bool) -> Table:
     """Native names behind `prefix`; XLM-R's LM head, where it is there, keeps XLM-R's names."""
     embeddings = (f"embeddings.{name}" for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"))
     layer = (f"encoder.layer.#.{module}" for module in (*FAIRSEQ_LAYER, *FAIRSEQ_CROSS))
@@ -208,46 +197,6 @@ def from_fairseq(
     return write_folder(cls, config, weights, tokenizer, output, notes)
 
 
-def to_native(folder: str, output: str) -> list[str]:
-    """Folder of any VECO model -> native checkpoint (.bin, .pt or .safetensors) of its encoder and its LM head.
-
-    What the layout has no place for (task heads, a decoder) is left out. Returns and raises as `from_native`.
-    """
-    require_new(output)
-    model, notes = load_zoo(folder, VecoModel), []
-    state = rename(trained(model), native_table(has_head=model.config.lm_head_transform), notes)
-    save_weights(state, output)
-    return [f"{len(state)} parameters: {output}", *notes]
-
-
-def to_fairseq(folder: str, output: str) -> list[str]:
-    """Folder of a VECO translation model, or of an encoder with cross-attention -> fairseq checkpoint.
-
-    An encoder becomes a translation model with all layers in encoder and decoder, as the released one.
-
-    Returns and raises as `from_native`; ValueError also for what fairseq cannot compute.
-    """
-    require_new(output)
-    if output.endswith(".safetensors"):
-        raise ValueError(f"{output}: safetensors cannot hold fairseq's settings, name it .pt.")
-    model, notes = load_zoo(folder, VecoModel), []
-    config = model.config
-    is_translation = isinstance(model, VecoForConditionalGeneration)
-    if not is_translation and not config.cross_attention:
-        raise ValueError(f"{folder} has no cross-attention to make a decoder of: fairseq's VECO has one.")
-    if is_translation and (config.lm_head_transform or model.lm_head.bias.any()):
-        raise ValueError(f"{folder} has an LM head of its own, which fairseq has not.")
-    if config.layer_norm_eps != FAIRSEQ_EPS:
-        raise ValueError(f"{folder} has layer_norm_eps {config.layer_norm_eps}, fairseq always {FAIRSEQ_EPS}.")
-    weights = trained(model)
-    add_token_type(weights, notes)
-    state = rename(weights, fairseq_table(decoder_is_encoder=not is_translation), notes)
-    state |= {f"{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
-    notes.append("embedding scale: run fairseq with --no-scale-embedding")
-    save_weights({"model": state, "args": fairseq_arguments(config), **FAIRSEQ_NOT_TRAINED}, output)
-    return [f"{len(state)} parameters: {output}", *notes]
-
-
 def native_prefix(state: State, checkpoint: str) -> str:
     """What stands before `encoder.layer` in the names: `bert.`, `roberta.`, nothing, ..."""
     anchors = (re.fullmatch(r"((?:\w+\.)*?)encoder\.layer\.\d+\..+", key) for key in state)
@@ -292,14 +241,6 @@ def scale_words(weights: State, config: VecoConfig, setting: str | None, notes: 
     notes.append(f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}; {done}")
 
 
-def trained(model: PreTrainedModel) -> State:
-    """The weights without those that are others' under a second name, and without an LM head's bias of zero."""
-    weights = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("lm_head.decoder.")}
-    if "lm_head.bias" in weights and not weights["lm_head.bias"].any() and not model.config.lm_head_transform:
-        del weights["lm_head.bias"]
-    return weights
-
-
 def write_folder(
     cls: type[PreTrainedModel], config: VecoConfig, weights: State, tokenizer: str, output: str, notes: list[str]
 ) -> list[str]:
@@ -317,24 +258,7 @@ def write_folder(
     return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
 
 
-def fairseq_arguments(config: VecoConfig) -> argparse.Namespace:
-    """What fairseq's `veco_large` would have been called with."""
-    arguments = {"arch": "veco_large", "activation_fn": config.hidden_act}
-    arguments |= dict.fromkeys(("no_scale_embedding", "layernorm_embedding", "share_all_embeddings"), True)
-    arguments |= dict.fromkeys(("max_source_positions", "max_target_positions"), config.longest_input)
-    for side in ("encoder", "decoder"):
-        arguments |= {
-            f"{side}_layers": config.num_hidden_layers,
-            f"{side}_embed_dim": config.hidden_size,
-            f"{side}_ffn_embed_dim": config.intermediate_size,
-            f"{side}_attention_heads": config.num_attention_heads,
-            f"{side}_learned_pos": True,
-        }
-    arguments["decoder_layers"] = config.decoder_layers or config.num_hidden_layers
-    return argparse.Namespace(**arguments)
-
-
-DESCRIPTION = """Converts VECO's original checkpoints into folders of this zoo, and back.
+DESCRIPTION = """Converts VECO's original checkpoints into folders of this zoo.
 
 Files are read without running code in them. Keys that are missing, left over or of the wrong shape are all listed, and
 nothing is written then. What was found and done is printed, a line each."""
@@ -356,17 +280,6 @@ cross-attention, which VecoForConditionalGeneration.from_encoder makes translati
 fairseq multiplies word embeddings by sqrt(hidden size) when it looks them up, XLM-R and this zoo do not. Which of the
 two the rows are made for shows in their length, unless the file's args say no_scale_embedding."""
 
-TO_NATIVE = """folder -> native names
-
-  python -m modeling.convert_veco to-native runs/veco/model pytorch_model.bin"""
-
-TO_FAIRSEQ = """folder -> a fairseq checkpoint, {"model": ..., "args": ...}, for fairseq with --no-scale-embedding
-
-  python -m modeling.convert_veco to-fairseq runs/veco/model model.pt
-
-An encoder with cross-attention becomes a translation model with all layers in encoder and decoder, as the released one.
-fairseq itself was not run on what is written."""
-
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
@@ -374,34 +287,27 @@ def main(argv: list[str] | None = None) -> None:
     parser = make_parser("convert_veco", DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(convert, description: str, source: str, target: str) -> argparse.ArgumentParser:
+    for convert, description in ((from_native, FROM_NATIVE), (from_fairseq, FROM_FAIRSEQ)):
         name, short = convert.__name__.replace("_", "-"), description.splitlines()[0]
         added = commands.add_parser(name, help=short, description=description, **style)
         added.set_defaults(convert=convert)
-        added.add_argument("source", metavar=source, help="what to convert")
-        added.add_argument("output", metavar=target, help="what to write; must not exist")
-        return added
-
-    native = command(from_native, FROM_NATIVE, "FILE", "FOLDER")
-    fairseq = command(from_fairseq, FROM_FAIRSEQ, "FILE", "FOLDER")
-    for reading in (native, fairseq):
-        reading.add_argument(
+        added.add_argument("source", metavar="FILE", help="what to convert")
+        added.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
+        added.add_argument(
             "--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer, copied into the folder"
         )
-        add_reading_options(reading)
-    fairseq.add_argument(
+        add_reading_options(added)
+    added.add_argument(  # of from-fairseq
         "--model",
         choices=["translation", "encoder"],
         default="translation",
         help="what the result is (default: translation)",
     )
-    fairseq.add_argument(
+    added.add_argument(
         "--embedding_scale",
         choices=["keep", "multiply"],
         help="what to do to the word embeddings: multiply by sqrt(hidden size), or not (default: by their length)",
     )
-    command(to_native, TO_NATIVE, "FOLDER", "FILE")
-    command(to_fairseq, TO_FAIRSEQ, "FOLDER", "FILE")
     arguments = vars(parser.parse_args(argv))
     name, convert, source, output = (arguments.pop(key) for key in ("command", "convert", "source", "output"))
     run(f"convert_veco {name}", lambda: convert(source, output, **arguments))

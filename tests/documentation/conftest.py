@@ -215,7 +215,10 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     """The made-up place, made once: what commands read, also what earlier commands of a page would have written."""
     from transformers import AutoTokenizer
 
-    from modeling import convert_ernie_m, convert_veco
+    from modeling import convert_ernie_m
+    from modeling.convert_common import rename
+    from modeling.convert_veco import fairseq_table, native_table
+    from modeling.modeling_veco import VecoModel
     from pretraining import run, tracking
     from pretraining.tools import controlled_pair
 
@@ -265,8 +268,9 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     os.chdir(place)
     try:
         in_process(convert_ernie_m.main, "--to", "transformers4", "runs/ernie_m-smoke/model", "saved_by_transformers_4")
-        in_process(convert_veco.main, "to-native", "runs/veco/model", "pytorch_model.bin")
-        in_process(convert_veco.main, "to-fairseq", "runs/veco/model", "model.pt")
+        weights = VecoModel.from_pretrained("runs/veco/model").state_dict()
+        torch.save(rename(weights, native_table("bert.", (".gamma", ".beta"), False), []), "pytorch_model.bin")
+        torch.save({"model": rename(weights, fairseq_table(decoder_is_encoder=True), [])}, "model.pt")
         pair = ("--dataset", str(hub / "local/bible"), "--config", "en", "--output", "runs/controlled_pair")
         in_process(controlled_pair.main, *pair)
         save_model(place / COLD, AutoTokenizer.from_pretrained("runs/controlled_pair/tokenizer"), "xlm_align")

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import pickle
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -181,28 +180,6 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
-def same_weights(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    assert a.keys() == b.keys()
-    assert [key for key in a if not torch.equal(a[key], b[key])] == []
-
-
-def folder_of(cls, tmp_path, **config):
-    """A model of this zoo with random weights, saved in tmp_path/zoo."""
-    from modeling.configuration_veco import VecoConfig
-
-    torch.manual_seed(0)
-    config = {"lm_head_transform": cls.__name__ != "VecoForConditionalGeneration"} | config
-    model = cls(VecoConfig(vocab_size=TOKENS, num_hidden_layers=LAYERS, **SIZES, **config)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name != "lm_head.bias":
-                parameter.normal_(1.0 if name.endswith("orm.weight") else 0.0, 0.2)
-        getattr(model, "roberta", model).embeddings.token_type_embeddings.weight.zero_()
-    model.save_pretrained(tmp_path / "zoo")
-    return model
-
-
 # translation models
 
 
@@ -348,27 +325,6 @@ def pickled():
 
     def write(content, path, protocol=4):
         path.write_bytes(pickle.dumps(content, protocol))
-
-    return write
-
-
-@pytest.fixture(scope="session")
-def variable():
-    """Writes an array as a variable of Paddle's static graph."""
-    types = {"int64": 3, "float16": 4, "float32": 5, "float64": 6}
-
-    def number(value):
-        groups = []
-        while value > 127:
-            groups.append(value & 127 | 128)
-            value >>= 7
-        return bytes([*groups, value])
-
-    def write(path, array):
-        sizes = b"".join(b"\x10" + number(size) for size in array.shape)
-        message = b"\x08" + number(types[array.dtype.name]) + sizes
-        head = struct.pack("<IQIi", 0, 0, 0, len(message))
-        path.write_bytes(head + message + np.ascontiguousarray(array).tobytes())
 
     return write
 

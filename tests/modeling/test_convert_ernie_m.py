@@ -9,7 +9,7 @@ import torch
 from transformers import XLMRobertaTokenizer
 
 from modeling.convert_common import names_of
-from modeling.convert_ernie_m import HEADS, TRANSFORMERS4_FIELDS, main, static_table, to_transformers4, to_zoo
+from modeling.convert_ernie_m import HEADS, TRANSFORMERS4_FIELDS, main, make_table, to_transformers4, to_zoo
 from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification, ErnieMModel
 
 CLASSES = {cls.__name__: head for head, cls in HEADS.items()}
@@ -167,12 +167,6 @@ def arrays_of(weights):
     }
 
 
-def static(model, head):
-    """Our model as the static graph's variables."""
-    weights = {name: tensor for key, tensor in model.state_dict().items() for name in names_of(key, static_table(head))}
-    return arrays_of(weights)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
 def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
@@ -207,25 +201,6 @@ def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("cls", CLASSES)
-def test_static_graph(cls, converted, variable, ernie_m_oracle, tmp_path):
-    model = load(cls, converted[cls][1])
-    source = ernie_m_oracle.save_tokenizer(tmp_path / "static")
-    optimizer = {"word_embedding_moment1_0": np.zeros((2, 2), np.float32), "learning_rate_0": np.ones(1, np.float32)}
-    arrays = static(model, CLASSES[cls]) | optimizer
-    for name, array in arrays.items():
-        variable(source / name, array)
-    assert {
-        "word_embedding",
-        "encoder_layer_1_ffn_fc_0.w_0",
-        "encoder_layer_1_post_ffn_layer_norm_scale",
-    } < arrays.keys()
-    options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
-    assert "layout: static graph" in to_zoo(str(source), str(tmp_path / "new"), **options)
-    assert same(tmp_path / "new", model)
-
-
-@torch.no_grad()
 def test_information_extraction_and_multiple_choice(converted, ernie_m_oracle, tmp_path):
     """They have no class here; the heads that they become give the same logits."""
     base, inputs = load("ErnieMModel", converted["ErnieMModel"][1]), ernie_m_oracle.inputs("right")
@@ -253,7 +228,11 @@ def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, p
     config = load("ErnieMModel", converted["ErnieMModel"][1]).config
     config.vocab_size = len(sample_tokenizer)
     source = str(tmp_path / "all.pdparams")
-    pickled(static(ErnieMModel(config), "base"), tmp_path / "all.pdparams")
+    table = make_table("PaddleNLP", "")
+    weights = {
+        name: tensor for key, tensor in ErnieMModel(config).state_dict().items() for name in names_of(key, table)
+    }
+    pickled(arrays_of(weights), tmp_path / "all.pdparams")
     options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
     to_zoo(source, str(tmp_path / "new"), **options)
     loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")

@@ -64,30 +64,3 @@ def test_files_that_are_no_checkpoints(pickled, tmp_path):
         pickled(content, path)
         with pytest.raises(ValueError, match="a.pdparams"):
             read_state(path)
-
-
-def test_variables(variable, tmp_path):
-    arrays = {
-        "a.w_0": np.arange(600, dtype=np.float32).reshape(300, 2),  # 300 takes two bytes
-        "b.b_0": np.ones(3, np.float16),
-        "c": np.arange(4, dtype=np.int64),
-        "d": np.float64([[1]]),
-    }
-    for name, array in arrays.items():
-        variable(tmp_path / name, array)
-    (tmp_path / "vocab.txt").write_text("no variable\n" * 9)
-    (tmp_path / "short").write_bytes(b"ab")
-    (tmp_path / "folder").mkdir()
-    assert same(tmp_path, arrays)
-
-
-def test_variables_that_are_none(variable, tmp_path):
-    with pytest.raises(ValueError, match=tmp_path.name):
-        read_state(tmp_path)
-    variable(tmp_path / "a", np.ones(3, np.float32))
-    content = (tmp_path / "a").read_bytes()
-    # cut short, of an unknown type, and without a description
-    for wrong in (content[:-2], content.replace(b"\x08\x05", b"\x08\x63"), bytes(40)):
-        (tmp_path / "a").write_bytes(wrong)
-        with pytest.raises(ValueError, match=tmp_path.name):
-            read_state(tmp_path)
