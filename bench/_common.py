@@ -105,18 +105,6 @@ def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(others, own, strict=True))
 
 
-def compared(seconds: dict[str, list[float]], to: str) -> list[dict[str, Any]]:
-    """A row for each way: its median, and how many times as long as `to` it took."""
-    return [
-        {
-            "way": name,
-            "seconds": statistics.median(values),
-            "ratio": median_ratio(values, seconds[to]) if name != to else None,
-        }
-        for name, values in seconds.items()
-    ]
-
-
 def in_fresh_process(function: Callable, *arguments: Any) -> Any:
     """What the function returns in a new process, whose memory nothing before has touched.
 

@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from bench.data import PARTS
 from bench.word_alignment import save_encoder
@@ -51,17 +50,8 @@ def test_mfu(figures):
 def test_paper_steps(figures):
     sizes = "--layers 1 --hidden 64 --vocab 60 --pairs 2 --length 8 --rounds 1".split()
     models = figures("paper_steps", *sizes)["models"]
-    assert all(row["seconds_skipped"] > 0 for steps in models.values() for row in steps.values())
+    assert all(row["seconds"] > 0 for steps in models.values() for row in steps.values())
     assert models["ernie_m"]["camlm"]["ratio_by_flops"] == 1 < models["ernie_m"]["btmlm"]["ratio_by_flops"]
-
-
-def test_vocabulary(figures, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda model: model)  # it takes a minute
-    sizes = "--layers 1 --hidden 64 --vocab 300 --rows 2 --length 16 --predictions 20 --rounds 1".split()
-    parts = figures("vocabulary", *sizes)["parts"]
-    assert sum(row["share"] for row in parts["memory"]) == pytest.approx(1)
-    memory = {row["part"]: row["mib"] * 2**20 for row in parts["memory"]}
-    assert memory["embedding and head"] == 16 * (300 * 64 + 300)  # a matrix and a bias, with gradient and two moments
 
 
 def test_word_alignment(figures, monkeypatch):
