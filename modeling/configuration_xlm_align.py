@@ -72,13 +72,6 @@ class XlmAlignConfig(EncoderConfig):
                     f"{name} is {getattr(self, name)}: {why}; the paper's value is {type(self)().to_dict()[name]}."
                 )
 
-    @classmethod
-    def from_dict(cls, config_dict, **kwargs):
-        """As the library's; `eq9_printed` was called `paper` before."""
-        if config_dict.get("filtering_rule") == "paper":
-            config_dict = config_dict | {"filtering_rule": "eq9_printed"}
-        return super().from_dict(config_dict, **kwargs)
-
     @property
     def labeling_layer(self) -> int:
         """`alignment_layer`, or its default."""

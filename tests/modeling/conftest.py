@@ -20,6 +20,8 @@ import safetensors.torch
 import torch
 from torch.nn import functional as F
 
+from tests.modeling.tiny import far_from_initial
+
 TOKENS = 2000  # of the sample tokenizer
 HIDDEN, HEADS, INNER, POSITIONS, LAYERS = 16, 4, 24, 40, 3
 ROOT = 4.0  # of HIDDEN
@@ -196,15 +198,8 @@ def scattered():
     """Gives a model weights far from their initial values, so that no term of the computation vanishes."""
 
     def scatter(model):
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                offset = 1.0 if name.endswith("orm.weight") else 0.0
-                scale = 0.4 if "attention.self" in name else 0.15
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + offset)
-                if name.endswith("word_embeddings.weight"):
-                    parameter[1] = 0
-        return model.eval()
+        far_from_initial(model, attention_scale=0.4).get_input_embeddings().weight.data[1] = 0
+        return model
 
     return scatter
 

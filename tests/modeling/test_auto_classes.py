@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from modeling.configuration_encoder import HEADS
+from tests.modeling.tiny import PREFIXES
 
-PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 MODELS = [*PREFIXES, "xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2"]
 
 

@@ -7,71 +7,16 @@ from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.evaluation_mode import without_dropout
 from modeling.modeling_ernie_m import ErnieMForPreTraining
+from tests.modeling.tiny import LAYOUTS, MASK, PAD, SIZES, batch_of, gradients, made, pair_row, places_of
 
-PAD, MASK = 1, 60
-TINY = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
-TINY |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, mask_token_id=MASK)
-TINY |= dict(languages=["en", "de", "zh"])
-LAYOUTS = ["padded left", "padded right", "packed"]
+LANGUAGES = dict(mask_token_id=MASK, languages=["en", "de", "zh"])
 
 
 def ernie(attention="sdpa", **config):
-    """Weights far from their initial values, so that no term of the computation vanishes."""
-    model = ErnieMForPreTraining._from_config(ErnieMConfig(**TINY | config), attn_implementation=attention).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if name.endswith("orm.weight") else 0.0
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15 + mean)
-    return model
+    return made("ernie_m", attention=attention, **LANGUAGES | config)
 
 
-def example(seed, sides, masked, languages):
-    """Fields of one row `<s> x </s></s> y </s>`; `masked` are the positions that are predicted."""
-    generator = torch.Generator().manual_seed(seed)
-    x, y = (torch.randint(4, MASK, (length,), generator=generator).tolist() for length in sides)
-    gold = torch.tensor([0, *x, 2, 2, *y, 2])
-    segments = torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2))
-    is_masked = torch.zeros(len(gold), dtype=torch.bool)
-    is_masked[list(masked)] = True
-    return {
-        "input_ids": torch.where(is_masked, MASK, gold),
-        "labels": torch.where(is_masked, gold, -100),
-        "segment_ids": segments,
-        "language_ids": torch.tensor(languages)[segments],
-        "position_ids": torch.arange(len(gold)) + PAD + 1,
-    }
-
-
-PADDING = {"input_ids": PAD, "labels": -100, "segment_ids": -1, "language_ids": 0, "position_ids": PAD}
-
-
-def batch_of(examples, layout):
-    """The examples as a batch, and for each the row and the first column where it stands."""
-    if layout == "packed":
-        lengths = [len(fields["input_ids"]) for fields in examples]
-        row = {name: torch.cat([fields[name] for fields in examples]) for name in PADDING}
-        owner = torch.cat([torch.full((length,), index) for index, length in enumerate(lengths)])
-        row = {name: torch.nn.functional.pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
-        owner = torch.nn.functional.pad(owner, (0, 3), value=-1)[None]
-        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
-        return row, [(0, sum(lengths[:index])) for index in range(len(lengths))]
-    longest = max(len(fields["input_ids"]) for fields in examples)
-    batch, places = {}, []
-    for index, fields in enumerate(examples):
-        missing = longest - len(fields["input_ids"])
-        places.append((index, missing if layout == "padded left" else 0))
-        padding = (missing, 0) if layout == "padded left" else (0, missing)
-        ones = torch.nn.functional.pad(torch.ones(longest - missing, dtype=torch.long), padding)
-        for name, value in PADDING.items():
-            batch.setdefault(name, []).append(torch.nn.functional.pad(fields[name], padding, value=value))
-        batch.setdefault("attention_mask", []).append(ones)
-    batch = {name: torch.stack(rows) for name, rows in batch.items()}
-    del batch["position_ids"]  # the model counts them
-    return batch, places
-
-
-PAIRS = [example(1, (6, 5), (2, 3, 5, 9, 12), (0, 1)), example(2, (4, 7), (1, 4, 8, 9), (2, 0))]
+PAIRS = [pair_row(1, (6, 5), (2, 3, 5, 9, 12), (0, 1)), pair_row(2, (4, 7), (1, 4, 8, 9), (2, 0))]
 
 
 def camlm_of(batch):
@@ -107,7 +52,7 @@ def moved_examples(before, after, places):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
     model = ernie(attention)
-    batch, places = batch_of(PAIRS, layout)
+    batch, places = batch_of(PAIRS, layout), places_of(PAIRS, layout)
     before = predictions(model, "camlm", batch)
     for index, (fields, (row, start)) in enumerate(zip(PAIRS, places, strict=True)):
         is_masked, segments = fields["labels"] != -100, fields["segment_ids"]
@@ -121,14 +66,14 @@ def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
 
 
 def test_camlm_is_mlm_under_its_mask():
-    model, batch = ernie(), camlm_of(batch_of(PAIRS, "padded right")[0])
+    model, batch = ernie(), camlm_of(batch_of(PAIRS, "padded right"))
     assert torch.equal(model(camlm=batch).loss_sum, model(mlm=batch).loss_sum)
 
 
 def test_camlm_masks_read_the_masks_of_their_side():
     """Which language another mask of the side speaks moves a prediction: masks carry language and position."""
     model = ernie()
-    batch, _ = batch_of(PAIRS[:1], "padded right")
+    batch = batch_of(PAIRS[:1], "padded right")
     before = predictions(model, "camlm", batch)
     languages = batch["language_ids"].clone()
     languages[0, 2] = 2
@@ -139,7 +84,7 @@ def test_camlm_masks_read_the_masks_of_their_side():
 
 
 def test_block_masks_follow_the_rule_written_out():
-    batch, _ = batch_of(PAIRS, "padded right")
+    batch = batch_of(PAIRS, "padded right")
     segments, predicted, real = batch["segment_ids"], batch["labels"] != -100, batch["attention_mask"].bool()
     camlm, generation = camlm_mask(real, segments, predicted), btmlm_generation_mask(real, segments)
     for b in range(2):
@@ -161,11 +106,11 @@ def test_block_masks_follow_the_rule_written_out():
 def test_implementations_and_layouts_agree(attention, layout):
     """States of every example are those of the example alone under eager attention."""
     model, reference = ernie(attention), ernie("eager")
-    batch, places = batch_of(PAIRS, layout)
+    batch, places = batch_of(PAIRS, layout), places_of(PAIRS, layout)
     ((_, camlm),) = model.predictions("camlm", camlm_of(batch), {})
     generated = model.generation_states(pseudo(batch))
     for fields, (row, start) in zip(PAIRS, places, strict=True):
-        alone, _ = batch_of([fields], "padded right")
+        alone = batch_of([fields], "padded right")
         columns = slice(start, start + len(fields["input_ids"]))
         ((_, expected),) = reference.predictions("camlm", camlm_of(alone), {})
         torch.testing.assert_close(camlm.states_BTH[row, columns], expected.states_BTH[0], atol=1e-5, rtol=0)
@@ -187,13 +132,13 @@ def pseudo(batch):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
     model = ernie(attention)
-    batch, places = batch_of(PAIRS, layout)
+    batch, places = batch_of(PAIRS, layout), places_of(PAIRS, layout)
     batch = pseudo(batch)
     if "position_ids" not in batch:
         batch["position_ids"] = (batch["attention_mask"].cumsum(1) * batch["attention_mask"]) + PAD
     before = model.generation_states(batch)
     for index, (fields, (row, start)) in enumerate(zip(PAIRS, places, strict=True)):
-        alone = pseudo(batch_of([fields], "padded right")[0])
+        alone = pseudo(batch_of([fields], "padded right"))
         is_text = fields["segment_ids"] == 0
         is_pseudo = (alone["input_ids"][0] == MASK) & ~is_text
         assert is_pseudo.sum() > 1
@@ -218,7 +163,7 @@ def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
 def test_the_second_step_is_tlm_on_the_filled_tokens():
     """Equal loss, and equal gradients for every parameter: the first step leaves none."""
     model = ernie().train()
-    batch = pseudo(batch_of(PAIRS, "padded right")[0])
+    batch = pseudo(batch_of(PAIRS, "padded right"))
     filled = model.back_translate(batch)
     assert not filled.requires_grad
     assert model.training
@@ -226,26 +171,17 @@ def test_the_second_step_is_tlm_on_the_filled_tokens():
     assert (filled[slots] != MASK).all()
     assert torch.equal(filled[~slots], batch["input_ids"][~slots])
 
-    def gradients(**sub_batch):
-        model.zero_grad()
-        output = model(**sub_batch)
-        output.loss_sum.backward()
-        return output.loss_sum, {name: parameter.grad for name, parameter in model.named_parameters()}
-
-    loss, grads = gradients(btmlm=batch)
-    expected, expected_grads = gradients(tlm=without(batch, "language_ids") | {"input_ids": filled})
-    assert torch.equal(loss, expected)
-    assert grads.keys() == expected_grads.keys()
-    for name, gradient in grads.items():
-        if name.endswith("language_embeddings.weight"):  # of the first step
-            assert gradient is None and expected_grads[name] is None
-        else:
-            assert torch.equal(gradient, expected_grads[name]), name
+    losses = model(btmlm=batch).loss_sum, model(tlm=without(batch, "language_ids") | {"input_ids": filled}).loss_sum
+    assert torch.equal(*losses)
+    grads, expected = (gradients(model, loss) for loss in losses)
+    assert grads.keys() == expected.keys()
+    assert not any("language_embeddings" in name for name in grads)  # of the first step
+    assert [name for name, gradient in grads.items() if not torch.equal(gradient, expected[name])] == []
 
 
 def test_generation_computes_without_gradient_and_dropout():
     model = ernie(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train()
-    batch = pseudo(batch_of(PAIRS, "padded right")[0])
+    batch = pseudo(batch_of(PAIRS, "padded right"))
     seen = []
     handle = model.roberta.register_forward_pre_hook(lambda *_: seen.append((torch.is_grad_enabled(), model.training)))
     model(btmlm=batch)
@@ -277,8 +213,8 @@ def test_temperature_draws_from_the_softmax_and_zero_takes_the_best():
 def test_a_zero_language_embedding_changes_nothing():
     """A checkpoint without one gives the same states when languages are switched on."""
     torch.manual_seed(0)
-    model = ErnieMForPreTraining(ErnieMConfig(**TINY)).eval()
-    batch, _ = batch_of(PAIRS, "padded right")
+    model = ErnieMForPreTraining(ErnieMConfig(**SIZES | LANGUAGES)).eval()
+    batch = batch_of(PAIRS, "padded right")
     with_languages = predictions(model, "mlm", batch)
     assert (model.roberta.language_embeddings.weight == 0).all()
     torch.testing.assert_close(
@@ -289,7 +225,7 @@ def test_a_zero_language_embedding_changes_nothing():
 
 def test_languages_speak_at_masks_only():
     model = ernie()
-    batch, _ = batch_of(PAIRS[:1], "padded right")
+    batch = batch_of(PAIRS[:1], "padded right")
     batch["input_ids"] = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
     other = batch | {"language_ids": (batch["language_ids"] + 1) % 3}
     assert torch.equal(predictions(model, "mlm", batch), predictions(model, "mlm", other))
@@ -319,4 +255,4 @@ BAD = [
 @pytest.mark.parametrize("make, config, named", BAD)
 def test_errors_name_the_field(make, config, named):
     with pytest.raises(ValueError, match=named):
-        ernie(**config)(**make(batch_of(PAIRS, "padded right")[0]))
+        ernie(**config)(**make(batch_of(PAIRS, "padded right")))

@@ -1,6 +1,5 @@
 """From an encoder's folder to a translation model: which weights it takes, shares, draws and saves."""
 
-import importlib
 import json
 import logging
 
@@ -11,6 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRober
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
+from tests.modeling.tiny import PREFIXES, class_of
 
 BATCH = {
     "input_ids": torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]]),
@@ -25,16 +25,8 @@ def saved_encoder(kind, folder, scattered, tiny):
     if kind.startswith("XLMRoberta"):
         model = XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny))
     else:
-        model_type, prefix, head = {
-            "VecoModel": ("veco", "Veco", "Model"),
-            "VecoForMaskedLM": ("veco", "Veco", "ForMaskedLM"),
-            "VecoForPreTraining": ("veco", "Veco", "ForPreTraining"),
-            "VecoForSequenceClassification": ("veco", "Veco", "ForSequenceClassification"),
-            "XlmAlignForPreTraining": ("xlm_align", "XlmAlign", "ForPreTraining"),
-            "ErnieMForMaskedLM": ("ernie_m", "ErnieM", "ForMaskedLM"),
-            "MetaXlmModel": ("metaxlm", "MetaXlm", "Model"),
-        }[kind]
-        cls = getattr(importlib.import_module(f"modeling.modeling_{model_type}"), prefix + head)
+        model_type = next(model_type for model_type, prefix in PREFIXES.items() if kind.startswith(prefix))
+        cls = class_of(model_type, kind.removeprefix(PREFIXES[model_type]))
         model = cls(cls.config_class(**tiny))
     scattered(model).save_pretrained(folder)
     return {

@@ -3,32 +3,14 @@
 import pytest
 import torch
 
-from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.masked_lm import ForPreTraining
-from modeling.modeling_metaxlm import MetaXlmForPreTraining
+from tests.modeling.tiny import MASK, PAD, gradients, made
 
-PAD, MASK, TOKENS = 1, 60, [4, 9, 17, 18, 33, 52]
+TOKENS = [4, 9, 17, 18, 33, 52]
 
 
 def metaxlm():
-    """Weights far from their initial values, so that no term of the computation vanishes."""
-    config = MetaXlmConfig(
-        vocab_size=61,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=30,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    model = MetaXlmForPreTraining(config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if name.endswith("orm.weight") else 0.0
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.15 + mean)
-    return model
+    return made("metaxlm").train()
 
 
 def texts(teacher=None):
@@ -54,12 +36,6 @@ def answers(positions, temperature=2.0, seed=2):
         "log_probabilities_NC": (logits_NC / temperature).log_softmax(-1),
         "temperature": temperature,
     }
-
-
-def gradients(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])

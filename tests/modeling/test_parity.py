@@ -1,20 +1,14 @@
 """Same weights, same outputs as transformers' XLM-R."""
 
-import importlib
-
 import pytest
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
 
-MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+from tests.modeling.tiny import PREFIXES, class_of
+
 TINY = dict(vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96)
 TINY |= dict(max_position_embeddings=40)
 COMMON = dict(type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-
-def model_class(model_type, head):
-    module = importlib.import_module(f"modeling.modeling_{model_type}")
-    return getattr(module, MODELS[model_type] + head)
 
 
 def xlmr(cls=XLMRobertaForMaskedLM, **config):
@@ -66,21 +60,21 @@ def assert_parity(reference, ours, padding, exact):
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", PREFIXES)
 def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padding, tmp_path):
     reference = xlmr(**TINY)
     reference.save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
-    ours = model_class(model_type, "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
+    ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
     assert_parity(reference, ours, padding, exact=True)  # the same operations in the same order
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", PREFIXES)
 def test_embeddings_alone_have_xlmrs_positions(model_type, padding, tmp_path):
     reference = xlmr(**TINY)
     reference.save_pretrained(tmp_path)
-    ours = model_class(model_type, "ForMaskedLM").from_pretrained(tmp_path).eval()
+    ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path).eval()
     input_ids, attention_mask, _ = batch(padding, TINY["vocab_size"])
     embedded = reference.get_input_embeddings()(input_ids)
     real = attention_mask.bool()
@@ -98,16 +92,16 @@ def test_parity_at_base_size(tmp_path):
     base = dict(vocab_size=250002, max_position_embeddings=514)
     reference = xlmr(**base)
     reference.save_pretrained(tmp_path)
-    ours = model_class("xlm_align", "ForMaskedLM").from_pretrained(tmp_path).eval()
+    ours = class_of("xlm_align", "ForMaskedLM").from_pretrained(tmp_path).eval()
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in reference.parameters()) == 278_295_186
     assert_parity(reference, ours, "right", exact=False)
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", PREFIXES)
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
 def test_an_xlmr_folder_loads_and_only_new_parameters_are_fresh(model_type, head, tmp_path):
     xlmr(**TINY).save_pretrained(tmp_path)
-    model, report = model_class(model_type, head).from_pretrained(tmp_path, output_loading_info=True)
+    model, report = class_of(model_type, head).from_pretrained(tmp_path, output_loading_info=True)
     new = {"veco": (".crossattention.",), "ernie_m": ("pooler.",)}.get(model_type, ())
     if head == "ForTokenClassification":
         new += ("classifier.",)
@@ -127,7 +121,7 @@ def test_cross_attention_and_block_masks_equal_xlmrs_decoder(attention, tmp_path
     reference = xlmr(XLMRobertaForCausalLM, is_decoder=True, add_cross_attention=True, **TINY)
     reference.save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
-    ours = model_class("veco", "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
+    ours = class_of("veco", "ForMaskedLM").from_pretrained(tmp_path, attn_implementation=attention).eval()
     input_ids, attention_mask, _ = batch("right", TINY["vocab_size"])
     other = torch.randn(len(input_ids), 9, TINY["hidden_size"], generator=torch.Generator().manual_seed(2))
     other_mask = torch.ones(len(input_ids), 9, dtype=torch.long)

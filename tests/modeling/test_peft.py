@@ -9,10 +9,11 @@ pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[dev
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
 
+from tests.modeling.tiny import PREFIXES  # noqa: E402
+
 # PEFT asks the model for a property by its old name
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
-MODEL_TYPES = ("veco", "ernie_m", "xlm_align", "metaxlm")
 # Queries and values, as hub_cards/README.md names them: of XLM-R's shape, and of backbones.
 TARGETS = {
     "": ["query", "value"],
@@ -38,7 +39,7 @@ HEADS = {
     "SEQ_2_SEQ_LM": ("AutoModelForSeq2SeqLM", None, lambda row, T: {"labels": [5 + row % 2, 7, 2]}),
 }
 # The heads are the same code in all models but for ERNIE-M's, which reads the pooler.
-CASES = [(name, "SEQ_CLS") for name in MODEL_TYPES]
+CASES = [(name, "SEQ_CLS") for name in PREFIXES]
 CASES += [("veco", "TOKEN_CLS"), ("ernie_m", "QUESTION_ANS"), ("xlm_align", "FEATURE_EXTRACTION")]
 CASES += [(name, "TOKEN_CLS") for name in BACKBONES]
 CASES += [("metaxlm", "TOKEN_CLS"), ("veco_tied", "SEQ_2_SEQ_LM"), ("veco_untied", "SEQ_2_SEQ_LM")]
@@ -76,7 +77,7 @@ def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
     from modeling.modeling_veco import VecoForConditionalGeneration
     from pretraining.checkpoints import save_model_folder
 
-    made = {name: zoo_model_dir(name) for name in (*MODEL_TYPES, *BACKBONES)}
+    made = {name: zoo_model_dir(name) for name in (*PREFIXES, *BACKBONES)}
     for name, tie_decoder in {"veco_tied": True, "veco_untied": False}.items():
         made[name] = tmp_path_factory.mktemp(name) / "model"
         model = VecoForConditionalGeneration.from_encoder(made["veco"], decoder_layers=1, tie_decoder=tie_decoder)
@@ -113,7 +114,7 @@ def trained(name, folder, task, rows, out):
     return model.eval(), auto_class
 
 
-@pytest.mark.parametrize("name", MODEL_TYPES)
+@pytest.mark.parametrize("name", PREFIXES)
 def test_peft_is_told_which_modules_to_adapt(name, zoo_model_dir):
     """Its own tables stay as they are, whatever was imported first."""
     model = transformers.AutoModel.from_pretrained(zoo_model_dir(name), trust_remote_code=True)

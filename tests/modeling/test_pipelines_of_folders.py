@@ -3,14 +3,12 @@
 test_word_alignment_pipeline.py has the aligner's own conventions.
 """
 
-import importlib
-
 import pytest
 import torch
 
 from modeling.word_alignment import WordAligner
+from tests.modeling.tiny import PREFIXES, class_of
 
-PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 NAMES = [*PREFIXES, "metaxlm on modernbert", "xlm_align on eurobert", "ernie_m on deberta-v2"]
 # of different lengths, so that a batch is padded; one has two masks
 TEXTS = ["The house is <mask>.", "Der Garten <mask> sehr groß, und das Haus ist klein.", "<mask> and <mask>"]
@@ -53,11 +51,9 @@ def found(folders, fresh_process):
     return fresh_process(PROGRAM, folders, TEXTS, PAIRS, TOP_K)
 
 
-def of_folder(folder, name, suffix):
+def of_folder(folder, name, head):
     """The model by its class, in this process."""
-    name = name.split(" on ")[0]
-    module = importlib.import_module(f"modeling.modeling_{name}")
-    return getattr(module, PREFIXES[name] + suffix).from_pretrained(folder).eval()
+    return class_of(name.split(" on ")[0], head).from_pretrained(folder).eval()
 
 
 @pytest.mark.slow

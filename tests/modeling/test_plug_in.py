@@ -14,20 +14,15 @@ from modeling.modeling_veco import (
     VecoModel,
 )
 from modeling.modeling_xlm_align import XlmAlignForSequenceClassification
+from tests.modeling.tiny import SIZES, made
 
-TINY = dict(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-TINY |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3)
+TINY = SIZES | dict(vocab_size=97, num_hidden_layers=2, num_labels=3)
 HEADS = (VecoForSequenceClassification, VecoForTokenClassification, VecoForQuestionAnswering)
 STREAMS = ("bidirectional", "causal")
 
 
 def make(head=VecoForSequenceClassification, **fields):
-    torch.manual_seed(0)
-    model = head(VecoConfig(**{**TINY, "plug_in": True, **fields})).eval()
-    with torch.no_grad():  # far from the initial values, so that no term of the computation vanishes
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if name.endswith("orm.weight") else 0.0, 0.15)
-    return model
+    return made("veco", head.__name__.removeprefix("Veco"), **TINY | {"plug_in": True} | fields)
 
 
 def sides(rows=3, length_x=9, length_y=12):

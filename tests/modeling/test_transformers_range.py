@@ -13,10 +13,11 @@ import torch
 import transformers
 from packaging.version import Version
 
+from tests.modeling.tiny import PREFIXES
+
 pytestmark = pytest.mark.slow
 
 OLDEST = Path(sys.prefix) / "oldest-transformers"
-PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 BACKBONES = ("xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2")
 AGAIN = "-again"
 SENTENCES = ["The house is small, and the garden <mask> large.", "Das Haus <mask>."]

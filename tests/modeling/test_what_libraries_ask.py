@@ -1,7 +1,5 @@
 """What torch.compile, from_pretrained and Trainer ask of every model."""
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,8 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+from tests.modeling.tiny import PREFIXES, class_of
+
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 LABELS = {
     "ForMaskedLM": {"labels": torch.tensor([[-100, 7, -100, -100, 9, -100], [-100, -100, 5, -100, -100, -100]])},
@@ -26,10 +25,6 @@ LABELS = {
 }
 HALVES = (slice(0, 2), slice(2, 4))  # batches of the trainer, of four rows
 CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for head in LABELS if head != "ForMaskedLM"]
-
-
-def class_of(model_type: str, head: str):
-    return getattr(importlib.import_module(f"modeling.modeling_{model_type}"), PREFIXES[model_type] + head)
 
 
 @pytest.mark.slow

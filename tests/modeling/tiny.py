@@ -1,0 +1,106 @@
+"""Tiny models of every type, and pairs of sentences in every layout of a batch, for the tests of several files."""
+
+import importlib
+
+import torch
+from torch.nn.functional import pad
+
+PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+PAD, MASK = 1, 60
+SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
+SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+LAYOUTS = ["padded left", "padded right", "packed"]
+PADDING = {
+    "input_ids": PAD,
+    "labels": -100,
+    "segment_ids": -1,
+    "special_tokens_mask": 1,
+    "language_ids": 0,
+    "position_ids": PAD,
+    "example_ids": -1,
+    "draws": 0,
+}
+
+
+def class_of(model_type, head="ForPreTraining"):
+    """The class of a model type and a head, such as `Model` or `ForMaskedLM`."""
+    return getattr(importlib.import_module(f"modeling.modeling_{model_type}"), PREFIXES[model_type] + head)
+
+
+def far_from_initial(model, scale=0.15, attention_scale=None):
+    """Weights far from their initial values, so that no term of the computation vanishes; in evaluation mode."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if name.endswith("orm.weight") else 0.0
+            std = attention_scale if attention_scale and "attention.self" in name else scale
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std + mean)
+    return model.eval()
+
+
+def made(model_type, head="ForPreTraining", attention="sdpa", **config):
+    """A model of `SIZES`, changed by `config`, with weights far from their initial values."""
+    cls = class_of(model_type, head)
+    torch.manual_seed(0)
+    return far_from_initial(cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention))
+
+
+def gradients(model, loss):
+    """name -> the gradient of the loss alone, of every parameter that has one."""
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def pair_row(seed, sides, masked=(), languages=(0, 0)):
+    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or tokens, `masked` the predicted positions."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (
+        torch.randint(4, MASK, (side,), generator=generator).tolist() if isinstance(side, int) else list(side)
+        for side in sides
+    )
+    gold = torch.tensor([0, *x, 2, 2, *y, 2])
+    segments = torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2))
+    is_masked = torch.zeros(len(gold), dtype=torch.bool)
+    is_masked[list(masked)] = True
+    is_special = torch.tensor([1, *[0] * len(x), 1, 1, *[0] * len(y), 1])
+    assert not is_special[is_masked].any()
+    return {
+        "input_ids": torch.where(is_masked, MASK, gold),
+        "labels": torch.where(is_masked, gold, -100),
+        "segment_ids": segments,
+        "special_tokens_mask": is_special,
+        "language_ids": torch.tensor(languages)[segments],
+        "position_ids": torch.arange(len(gold)) + PAD + 1,
+        "example_ids": torch.zeros(len(gold), dtype=torch.long),
+        "draws": torch.randint(2**31, (len(gold),), generator=generator),
+    }
+
+
+def places_of(rows, layout):
+    """The row and the first column at which each example stands in a batch of this layout."""
+    lengths = [len(fields["input_ids"]) for fields in rows]
+    if layout == "packed":
+        return [(0, sum(lengths[:index])) for index in range(len(lengths))]
+    return [(index, max(lengths) - n if layout == "padded left" else 0) for index, n in enumerate(lengths)]
+
+
+def batch_of(rows, layout):
+    """The rows as a sub-batch; packed, they are one row with padding behind it."""
+    if layout == "packed":
+        owner = torch.cat([torch.full_like(fields["labels"], index) for index, fields in enumerate(rows)])
+        row = {name: torch.cat([fields[name] for fields in rows]) for name in PADDING} | {"example_ids": owner}
+        row = {name: pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
+        owner = row["example_ids"]
+        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
+        return row
+    longest, batch = max(len(fields["labels"]) for fields in rows), {}
+    for fields in rows:
+        missing = longest - len(fields["labels"])
+        sides = (missing, 0) if layout == "padded left" else (0, missing)
+        for name, value in PADDING.items():
+            batch.setdefault(name, []).append(pad(fields[name], sides, value=value))
+        batch.setdefault("attention_mask", []).append(pad(torch.ones_like(fields["labels"]), sides))
+    batch = {name: torch.stack(values) for name, values in batch.items()}
+    del batch["position_ids"], batch["example_ids"]  # a row is a pair, and the model counts its positions
+    return batch
