@@ -180,9 +180,9 @@ class EncoderConfig(PreTrainedConfig):
         return self.max_position_embeddings - self.first_position
 
 
-def check_numbers(config: PreTrainedConfig) -> None:
-    """Raises `ValueError` for a number of a configuration that is out of `RANGES`, and for an unknown activation."""
-    for name, (least, most) in RANGES.items():
+def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float]] = RANGES) -> None:
+    """Raises `ValueError` for a number of a configuration that is out of its range, and for an unknown activation."""
+    for name, (least, most) in ranges.items():
         value = getattr(config, name, None)
         if isinstance(value, int | float) and not least <= value <= most:
             raise ValueError(f"{name} must be from {least} to {most}, got {value}.")

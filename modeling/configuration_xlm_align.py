@@ -2,11 +2,12 @@
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
 from math import inf
+from sys import float_info
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_encoder import EncoderConfig
+from .configuration_encoder import EncoderConfig, check_numbers
 
 
 @strict
@@ -55,22 +56,18 @@ class XlmAlignConfig(EncoderConfig):
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
-        for name in ("alignment_layer", "dwa_layer"):
-            layer = getattr(self, name)
-            if layer is not None and not 0 <= layer <= self.num_hidden_layers:
-                raise ValueError(f"{name} is {layer}, not from 0 (the embeddings) to {self.num_hidden_layers}.")
+        depth, above_0 = self.num_hidden_layers, (float_info.min, float_info.max)
         least = 0.5 if self.filtering_rule == "released" else 0  # see `optimal_transport.ot_itermax_links`
-        for name, is_right, why in (
-            ("entropic_regularization", 0 < self.entropic_regularization < inf, "similarities are divided by it"),
-            ("similarity_floor", 0 < self.similarity_floor < inf, "its logarithm is taken"),
-            ("sinkhorn_iterations", self.sinkhorn_iterations >= 1, "without an iteration nothing is normalized"),
-            ("filtering_iterations", self.filtering_iterations >= 0, "it counts something"),
-            ("filtering_discount", least <= self.filtering_discount <= 1, f"{self.filtering_rule} allows {least} to 1"),
-        ):
-            if not is_right:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}: {why}; the paper's value is {type(self)().to_dict()[name]}."
-                )
+        ranges = {
+            "alignment_layer": (0, depth),
+            "dwa_layer": (0, depth),
+            "entropic_regularization": above_0,
+            "similarity_floor": above_0,
+            "sinkhorn_iterations": (1, inf),
+            "filtering_iterations": (0, inf),
+            "filtering_discount": (least, 1),
+        }
+        check_numbers(self, ranges)
 
     @property
     def labeling_layer(self) -> int:

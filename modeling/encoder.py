@@ -208,6 +208,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
     """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
 
     base_model_prefix = "roberta"
+    encoder_class = None  # the encoder of the model type, set by its file
     # The losses are means over the micro-batch. Trainer takes a forward with **kwargs for one that divides by the
     # examples of the whole step, and would scale the loss up by processes and accumulation.
     accepts_loss_kwargs = False

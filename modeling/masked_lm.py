@@ -263,7 +263,6 @@ class LMHeadModel(EncoderPreTrainedModel):
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     }
-    encoder_class = None  # the base model of the architecture, set by its file
 
     def __init__(self, config):
         super().__init__(config)

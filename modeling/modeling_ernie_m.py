@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from .configuration_encoder import HEADS
 from .configuration_ernie_m import ErnieMConfig
 from .embeddings import position_ids_of
 from .encoder import EncoderModel, EncoderPreTrainedModel
@@ -122,6 +123,9 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             )
 
 
+ErnieMPreTrainedModel.encoder_class = ErnieMModel  # of the heads below
+
+
 class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), beside MLM and TLM (section 3).
 
@@ -156,7 +160,6 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/objectives/`.
     """
 
-    encoder_class = ErnieMModel
     objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
 
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
@@ -255,34 +258,19 @@ def positions(batch: dict, config) -> torch.Tensor:
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):
     """Masked-word prediction; see `ForMaskedLM.forward`."""
 
-    encoder_class = ErnieMModel
-
 
 class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForPooledSequenceClassification):
     """A label for a text or a pair, from the pooler; see `ForSequenceClassification.forward`."""
-
-    encoder_class = ErnieMModel
 
 
 class ErnieMForTokenClassification(ErnieMPreTrainedModel, ForTokenClassification):
     """A label for each token; see `ForTokenClassification.forward`."""
 
-    encoder_class = ErnieMModel
-
 
 class ErnieMForQuestionAnswering(ErnieMPreTrainedModel, ForQuestionAnswering):
     """Start and end of an answer; see `ForQuestionAnswering.forward`."""
 
-    encoder_class = ErnieMModel
-
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository
-ErnieMModel.register_for_auto_class("AutoModel")
-for model in (
-    ErnieMForPreTraining,
-    ErnieMForMaskedLM,
-    ErnieMForSequenceClassification,
-    ErnieMForTokenClassification,
-    ErnieMForQuestionAnswering,
-):
-    model.register_for_auto_class("AutoModel" + model.__name__.removeprefix("ErnieM"))
+for auto_class, suffix in HEADS.items():
+    globals()[f"ErnieM{suffix}"].register_for_auto_class(auto_class)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from .configuration_encoder import HEADS
 from .configuration_metaxlm import MetaXlmConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .masked_lm import ForMaskedLM, ForPreTraining, Losses, Predictions, check_labels, encoder_inputs
@@ -27,6 +28,9 @@ class MetaXlmPreTrainedModel(EncoderPreTrainedModel):
 
 class MetaXlmModel(MetaXlmPreTrainedModel, EncoderModel):
     """MetaXLM's encoder; see `EncoderModel.forward`."""
+
+
+MetaXlmPreTrainedModel.encoder_class = MetaXlmModel  # of the heads below
 
 
 class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
@@ -53,7 +57,6 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     Example: `model(mlm=texts, objective_weights={"kd": 0.5}).loss.backward()`; losses are `mlm`, `tlm` and `kd`.
     """
 
-    encoder_class = MetaXlmModel
     objectives = ForPreTraining.objectives | {"kd": ()}
     reads = {"kd": "mlm"}
 
@@ -97,34 +100,19 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
 class MetaXlmForMaskedLM(MetaXlmPreTrainedModel, ForMaskedLM):
     """Masked-word prediction; see `ForMaskedLM.forward`."""
 
-    encoder_class = MetaXlmModel
-
 
 class MetaXlmForSequenceClassification(MetaXlmPreTrainedModel, ForSequenceClassification):
     """A label for a text or a pair; see `ForSequenceClassification.forward`."""
-
-    encoder_class = MetaXlmModel
 
 
 class MetaXlmForTokenClassification(MetaXlmPreTrainedModel, ForTokenClassification):
     """A label for each token; see `ForTokenClassification.forward`."""
 
-    encoder_class = MetaXlmModel
-
 
 class MetaXlmForQuestionAnswering(MetaXlmPreTrainedModel, ForQuestionAnswering):
     """Start and end of an answer; see `ForQuestionAnswering.forward`."""
 
-    encoder_class = MetaXlmModel
-
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository
-MetaXlmModel.register_for_auto_class("AutoModel")
-for model in (
-    MetaXlmForPreTraining,
-    MetaXlmForMaskedLM,
-    MetaXlmForSequenceClassification,
-    MetaXlmForTokenClassification,
-    MetaXlmForQuestionAnswering,
-):
-    model.register_for_auto_class("AutoModel" + model.__name__.removeprefix("MetaXlm"))
+for auto_class, suffix in HEADS.items():
+    globals()[f"MetaXlm{suffix}"].register_for_auto_class(auto_class)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .attention_masks import cross_stream_mask
+from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
@@ -31,6 +32,9 @@ class VecoPreTrainedModel(EncoderPreTrainedModel):
 
 class VecoModel(VecoPreTrainedModel, EncoderModel):
     """VECO's encoder; see `EncoderModel.forward`."""
+
+
+VecoPreTrainedModel.encoder_class = VecoModel  # of the heads below
 
 
 class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
@@ -69,7 +73,6 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     `attention_mask` (B, T).
     """
 
-    encoder_class = VecoModel
     objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
 
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
@@ -159,42 +162,26 @@ def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tens
 class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
     """Masked-word prediction; see `ForMaskedLM.forward`."""
 
-    encoder_class = VecoModel
-
 
 class VecoForSequenceClassification(VecoPreTrainedModel, ForSequenceClassification):
     """A label for a text or a pair; see `ForSequenceClassification.forward`."""
-
-    encoder_class = VecoModel
 
 
 class VecoForTokenClassification(VecoPreTrainedModel, ForTokenClassification):
     """A label for each token; see `ForTokenClassification.forward`."""
 
-    encoder_class = VecoModel
-
 
 class VecoForQuestionAnswering(VecoPreTrainedModel, ForQuestionAnswering):
     """Start and end of an answer; see `ForQuestionAnswering.forward`."""
-
-    encoder_class = VecoModel
 
 
 class VecoForConditionalGeneration(VecoPreTrainedModel, ForConditionalGeneration):
     """Translation; see `ForConditionalGeneration`, its `from_encoder` and `forward`."""
 
-    encoder_class = VecoModel
     starts_from = VecoForMaskedLM
 
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository
-VecoModel.register_for_auto_class("AutoModel")
-for model in (
-    VecoForPreTraining,
-    VecoForMaskedLM,
-    VecoForSequenceClassification,
-    VecoForTokenClassification,
-    VecoForQuestionAnswering,
-):
-    model.register_for_auto_class("AutoModel" + model.__name__.removeprefix("Veco"))
+for auto_class, suffix in HEADS.items():
+    globals()[f"Veco{suffix}"].register_for_auto_class(auto_class)
 VecoForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

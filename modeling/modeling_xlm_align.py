@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .evaluation_mode import without_dropout
@@ -44,6 +45,9 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
     """XLM-Align's encoder; see `EncoderModel.forward`."""
+
+
+XlmAlignPreTrainedModel.encoder_class = XlmAlignModel  # of the heads below
 
 
 class AlignmentLabels(NamedTuple):
@@ -99,7 +103,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     `mlm`, `tlm` and `dwa`.
     """
 
-    encoder_class = XlmAlignModel
     objectives = ForPreTraining.objectives | {"dwa": ()}
     reads = {"dwa": "tlm"}
 
@@ -253,34 +256,19 @@ def _missing(field: str) -> ValueError:
 class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):
     """Masked-word prediction; see `ForMaskedLM.forward`."""
 
-    encoder_class = XlmAlignModel
-
 
 class XlmAlignForSequenceClassification(XlmAlignPreTrainedModel, ForSequenceClassification):
     """A label for a text or a pair; see `ForSequenceClassification.forward`."""
-
-    encoder_class = XlmAlignModel
 
 
 class XlmAlignForTokenClassification(XlmAlignPreTrainedModel, ForTokenClassification):
     """A label for each token; see `ForTokenClassification.forward`."""
 
-    encoder_class = XlmAlignModel
-
 
 class XlmAlignForQuestionAnswering(XlmAlignPreTrainedModel, ForQuestionAnswering):
     """Start and end of an answer; see `ForQuestionAnswering.forward`."""
 
-    encoder_class = XlmAlignModel
-
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository
-XlmAlignModel.register_for_auto_class("AutoModel")
-for model in (
-    XlmAlignForPreTraining,
-    XlmAlignForMaskedLM,
-    XlmAlignForSequenceClassification,
-    XlmAlignForTokenClassification,
-    XlmAlignForQuestionAnswering,
-):
-    model.register_for_auto_class("AutoModel" + model.__name__.removeprefix("XlmAlign"))
+for auto_class, suffix in HEADS.items():
+    globals()[f"XlmAlign{suffix}"].register_for_auto_class(auto_class)

@@ -45,7 +45,6 @@ class HeadModel(EncoderPreTrainedModel):
     Raises `ValueError` for `config.plug_in` without cross-attention.
     """
 
-    encoder_class = None  # the base model of the architecture, set by its file
     reads_pooler = False
 
     def __init__(self, config):
@@ -56,12 +55,12 @@ class HeadModel(EncoderPreTrainedModel):
         self.make_head(config)
         self.post_init()
 
-    def encode(self, input_ids, attention_mask, translation: dict, **kwargs):
+    def encode(self, input_ids, attention_mask, **kwargs):
         """What the head reads: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
 
         Args:
-            input_ids, attention_mask: x, (B, T); further inputs of the encoder go to x too.
-            translation: the `translation_*` fields, by name; None where one was not given.
+            input_ids, attention_mask: x, (B, T).
+            kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
 
         Returns:
             The encoder's outputs for x alone, features of x, features of y or None.
@@ -70,6 +69,7 @@ class HeadModel(EncoderPreTrainedModel):
             ValueError: plug-out with y; plug-in without y, with sides of different batch size, with an empty side, or
                 with a mask that is not (B, T).
         """
+        translation = {name: kwargs.pop(name) for name in list(kwargs) if name.startswith("translation_")}
         given = [name for name, value in translation.items() if value is not None]
         if not is_plug_in(self.config):
             if given:
@@ -182,11 +182,11 @@ class ForSequenceClassification(HeadModel):
         self.num_labels = config.num_labels
         self.classifier = ClassificationHead(config)
 
-    def encode(self, input_ids, attention_mask, translation: dict, **kwargs):
+    def encode(self, input_ids, attention_mask, **kwargs):
         """As `HeadModel.encode`, with the features (B, F) of each text's first position, its `<s>`."""
-        outputs, features_x, features_y = super().encode(input_ids, attention_mask, translation, **kwargs)
+        outputs, features_x, features_y = super().encode(input_ids, attention_mask, **kwargs)
         if features_y is not None:
-            features_y = first_states(features_y, translation["translation_attention_mask"])
+            features_y = first_states(features_y, kwargs["translation_attention_mask"])
         return outputs, first_states(features_x, attention_mask), features_y
 
     @can_return_tuple
@@ -220,12 +220,10 @@ class ForSequenceClassification(HeadModel):
         outputs, features_x, features_y = self.encode(
             input_ids,
             attention_mask,
-            dict(
-                translation_input_ids=translation_input_ids,
-                translation_attention_mask=translation_attention_mask,
-                translation_token_type_ids=translation_token_type_ids,
-                translation_labels=translation_labels,
-            ),
+            translation_input_ids=translation_input_ids,
+            translation_attention_mask=translation_attention_mask,
+            translation_token_type_ids=translation_token_type_ids,
+            translation_labels=translation_labels,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -309,12 +307,10 @@ class ForTokenClassification(HeadModel):
         outputs, features_x, features_y = self.encode(
             input_ids,
             attention_mask,
-            dict(
-                translation_input_ids=translation_input_ids,
-                translation_attention_mask=translation_attention_mask,
-                translation_token_type_ids=translation_token_type_ids,
-                translation_labels=translation_labels,
-            ),
+            translation_input_ids=translation_input_ids,
+            translation_attention_mask=translation_attention_mask,
+            translation_token_type_ids=translation_token_type_ids,
+            translation_labels=translation_labels,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -375,13 +371,11 @@ class ForQuestionAnswering(HeadModel):
         outputs, features_x, features_y = self.encode(
             input_ids,
             attention_mask,
-            dict(
-                translation_input_ids=translation_input_ids,
-                translation_attention_mask=translation_attention_mask,
-                translation_token_type_ids=translation_token_type_ids,
-                translation_start_positions=translation_start_positions,
-                translation_end_positions=translation_end_positions,
-            ),
+            translation_input_ids=translation_input_ids,
+            translation_attention_mask=translation_attention_mask,
+            translation_token_type_ids=translation_token_type_ids,
+            translation_start_positions=translation_start_positions,
+            translation_end_positions=translation_end_positions,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
