@@ -6,14 +6,15 @@ import torch
 from modeling.attention_masks import prepare_attention_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoModel
+from tests.modeling.tiny import SIZES
 
-TINY = dict(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96)
-TINY |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+TINY = SIZES | dict(vocab_size=97, hidden_size=64)
 
 
-def model(attention):
+def model(attention, layers=2):
     torch.manual_seed(0)
-    return VecoModel._from_config(VecoConfig(**TINY), attn_implementation=attention).eval()
+    config = VecoConfig(**TINY | {"num_hidden_layers": layers})
+    return VecoModel._from_config(config, attn_implementation=attention).eval()
 
 
 @pytest.fixture(params=["eager", "sdpa", "flex_attention"])
@@ -53,10 +54,7 @@ def test_information_flows_along_the_mask_only(attention):
 @torch.no_grad()
 def test_cross_attention_reads_along_its_mask_only(attention):
     """In one layer, each position alone: the first half reads columns 0-2 of the other sequence, the rest all of it."""
-    torch.manual_seed(0)
-    encoder = VecoModel._from_config(
-        VecoConfig(**TINY | {"num_hidden_layers": 1}), attn_implementation=attention
-    ).eval()
+    encoder = model(attention, layers=1)
     text, other = torch.randint(4, 97, (1, 8)), torch.randn(1, 6, 64)
     alone = torch.eye(8, dtype=torch.bool)[None]
     allow = torch.ones(1, 8, 6, dtype=torch.bool)

@@ -2,16 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import pytest
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaModel
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
+from transformers.utils import logging
 
 from modeling.convert_common import names_of
-from modeling.convert_veco import fairseq_table, from_fairseq, from_native, native_table
+from modeling.convert_veco import fairseq_table, from_fairseq, from_native, main, native_table
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoModel
 
 # native
@@ -277,58 +276,26 @@ def test_outputs_that_exist_are_not_touched(originals, options, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.pt", "empty", "full"]
 
 
-# the command line
-
-LOAD = """
-import sys, torch, transformers
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
-encoder, translation = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(encoder)
-batch = tokenizer(["a b", "c"], padding=True, return_tensors="pt")
-states = AutoModel.from_pretrained(encoder, trust_remote_code=True)(**batch).last_hidden_state
-AutoModelForMaskedLM.from_pretrained(encoder, trust_remote_code=True)(**batch)
-model = AutoModelForSeq2SeqLM.from_pretrained(translation, trust_remote_code=True)
-assert torch.equal(states, model.get_encoder()(**batch).last_hidden_state)
-print(model.generate(**batch, max_new_tokens=3).shape[0])
-"""
-
-
-@pytest.fixture
-def command_line():
-    """The command line in this process, which it makes silent for its own sake."""
-    from transformers.utils import logging
-
-    from modeling.convert_veco import main
-
-    verbosity = logging.get_verbosity()
-    yield lambda *arguments: main(list(arguments))
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
-
-
 @pytest.mark.slow
-def test_command_line_end_to_end(originals, command_line, sample_tokenizer_dir, tmp_path, pytestconfig, capfd):
-    path = originals.saved(tmp_path, originals.fairseq_state())
-    encoder, translation = str(tmp_path / "encoder"), str(tmp_path / "translation")
-    options = ("--tokenizer", str(sample_tokenizer_dir), "--num_attention_heads", "4")
-    environment = os.environ | {"HF_HOME": str(tmp_path / "hf_home")}
-    command = [sys.executable, "-m", "modeling.convert_veco", "from-fairseq", path, translation, *options]
-    done = subprocess.run(command, cwd=pytestconfig.rootpath, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith("VecoForConditionalGeneration of ") and not done.stderr
-
-    command_line("from-fairseq", path, encoder, *options, "--model", "encoder")
-    load = [sys.executable, "-c", LOAD, encoder, translation]
-    done = subprocess.run(load, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.split()[-1] == "2", done.stderr[-2000:]
-    assert "MISSING" not in done.stderr
+def test_the_command_writes_folders_that_every_auto_class_loads(originals, sample_tokenizer_dir, tmp_path, capfd):
+    verbosity = logging.get_verbosity()  # which the command lowers for its own sake
+    path, encoder = originals.saved(tmp_path, originals.fairseq_state()), str(tmp_path / "encoder")
+    options = ["--tokenizer", str(sample_tokenizer_dir), "--num_attention_heads", "4"]
+    try:
+        main(["from-fairseq", path, str(tmp_path / "translation"), *options])
+        main(["from-fairseq", path, encoder, *options, "--model", "encoder"])
+        out, err = capfd.readouterr()
+        assert out.count("parameters: ") == 2 and not err
+        with pytest.raises(SystemExit, match="2"):
+            main(["from-fairseq", path, encoder, *options])
+        assert encoder in capfd.readouterr().err
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+    batch = AutoTokenizer.from_pretrained(encoder)(["a b", "c"], padding=True, return_tensors="pt")
+    states = AutoModel.from_pretrained(encoder, trust_remote_code=True)(**batch).last_hidden_state
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translation", trust_remote_code=True)
+    assert torch.equal(states, model.get_encoder()(**batch).last_hidden_state)
     assert not list(tmp_path.glob("*/convert_*"))
-
-    out, err = capfd.readouterr()
-    assert out.count("parameters: ") == 1 and not err
     settings = json.loads((tmp_path / "encoder" / "tokenizer_config.json").read_text())
     assert not {"is_local", "local_files_only"} & settings.keys()
-
-    with pytest.raises(SystemExit, match="2"):
-        command_line("from-fairseq", path, encoder, *options)
-    assert encoder in capfd.readouterr().err

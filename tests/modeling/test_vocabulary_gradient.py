@@ -10,9 +10,7 @@ from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.embeddings import WordEmbeddings, grad_to_add_to
 from modeling.masked_lm import linear_cross_entropy
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
-
-SIZES = dict(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-SIZES |= dict(max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+from tests.modeling.tiny import SIZES
 
 
 def batch(seed=0):
@@ -39,7 +37,7 @@ def plain(model):
 
 def make(skip_padding=False):
     torch.manual_seed(0)
-    model = MetaXlmForPreTraining(MetaXlmConfig(**SIZES)).train()
+    model = MetaXlmForPreTraining(MetaXlmConfig(**SIZES | dict(vocab_size=300))).train()
     model.set_skip_padding(skip_padding)
     return model
 
@@ -81,26 +79,24 @@ def test_no_second_matrix_is_made(monkeypatch):
     assert torch.Size([300, 32]) in made and "dense" in made
 
 
-def test_what_does_not_fit_is_multiplied_out_at_once(monkeypatch):
-    hidden, labels = torch.randn(11, 32, requires_grad=True), torch.randint(300, (11,))
-    weight, bias = nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
-    weights = torch.rand(11)
-    (F.cross_entropy(hidden @ weight.T + bias, labels, reduction="none") * weights).sum().backward()
-    expected = [t.grad.clone() for t in (hidden, weight, bias)]
-    for limit in (300 * 4, 300 * 11, 300 * 100):  # several chunks, exactly one, and room to spare
-        monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", limit)
-        for _ in range(2):
-            for tensor in (hidden, weight, bias):
-                tensor.grad = None
-            loss, losses = linear_cross_entropy(hidden, weight, bias, labels, weights)
-            loss.backward()
-            for tensor, grad in zip((hidden, weight, bias), expected, strict=True):
-                torch.testing.assert_close(tensor.grad, grad, rtol=1e-4, atol=1e-5)
-            with pytest.raises(RuntimeError, match="once"):
-                loss.backward()
-        loss, _ = linear_cross_entropy(hidden, weight, bias, labels, weights)  # into what is there
+@pytest.mark.parametrize("rows_at_once", [1, 4, 11, 100])  # chunks of one, several, exactly one, and room to spare
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2, 1.0])
+def test_losses_and_gradients_are_torch_s_whatever_fits(rows_at_once, label_smoothing, monkeypatch):
+    monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", 300 * rows_at_once)
+    torch.manual_seed(0)
+    hidden, labels, weights = torch.randn(11, 32, requires_grad=True), torch.randint(300, (11,)), torch.rand(11)
+    leaves = hidden, nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
+    logits = hidden @ leaves[1].T + leaves[2]
+    expected_N = F.cross_entropy(logits, labels, reduction="none", label_smoothing=label_smoothing)
+    expected = torch.autograd.grad((expected_N * weights).sum(), leaves)
+    for times in (1, 2):  # the second adds to the gradients that are there
+        loss, losses_N = linear_cross_entropy(*leaves, labels, weights, label_smoothing)
+        torch.testing.assert_close(losses_N, expected_N.detach())
         loss.backward()
-        torch.testing.assert_close(weight.grad, 2 * expected[1], rtol=1e-4, atol=1e-5)
+        for tensor, gradient in zip(leaves, expected, strict=True):
+            torch.testing.assert_close(tensor.grad, times * gradient, rtol=1e-4, atol=1e-5)
+        with pytest.raises(RuntimeError, match="once"):
+            loss.backward()
 
 
 def found_in_backward(table, ids):
