@@ -220,7 +220,7 @@ def test_a_folder_may_have_an_at_in_its_name(tmp_path, monkeypatch):
 
 
 def word_align(*options):
-    return lambda folder, work: ("finetuning.align.command", ["--model", folder, *options, "--quiet"])
+    return lambda folder, work: ("finetuning.align.command", [*options, "--model", folder, "--quiet"])
 
 
 def fine_tune(*options):
@@ -242,10 +242,10 @@ def pre_train(**fields):
 COMMANDS = {
     "links of two sentences": word_align("A house", "Ein Haus"),
     "links of a file": word_align("pairs.txt"),
-    "gold links": word_align("pairs.txt", "--gold", "gold.txt"),
-    "layers": word_align("pairs.txt", "--gold", "gold.txt", "--sweep-layers"),
-    "adapt": word_align("--adapt", "many.txt", "--output", "adapted"),
-    "project": word_align("--project", "labels.conll", "de.txt"),
+    "gold links": word_align("score", "pairs.txt", "--gold", "gold.txt"),
+    "layers": word_align("score", "pairs.txt", "--gold", "gold.txt", "--sweep-layers"),
+    "adapt": word_align("adapt", "many.txt", "--output", "adapted"),
+    "project": word_align("project", "labels.conll", "de.txt"),
     "fine-tuning": fine_tune("--config", RECIPE),
     "data": fine_tune("--config", RECIPE, "--check_data"),
     "vectors": fine_tune("--config", "finetuning/recipes/sample_retrieval.yaml"),

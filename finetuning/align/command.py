@@ -1,32 +1,25 @@
-"""The word aligner's command line, `word-align`: sentence pairs in, word links out."""
+"""The word aligner's command line: `word-align`, sentence pairs in, word links out, and the commands beside it."""
 
+import importlib
 import os
 import signal
 import sys
 
-from finetuning.align.adapt import adapt
-from finetuning.align.inputs import as_sentences
-from finetuning.align.labels import project_labels
-from finetuning.align.links import align
-from finetuning.align.options import check_flags, fill_in, make_parser
-from finetuning.align.sweep import sweep_layers
 from zoo_core.command_line import user_errors
+
+COMMANDS = ("adapt", "project", "score")  # each a module of this package; without one of them, links are written
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line. Exit code 2 where the user has to act, 130 for Ctrl-C."""
-    flags = make_parser().parse_args(argv)
+    name, *arguments = ["links", *(sys.argv[1:] if argv is None else argv)]
+    if arguments and arguments[0] in COMMANDS:
+        name = arguments.pop(0)
+    command = importlib.import_module(f"finetuning.align.{name}")
+    options = command.read_options(arguments)
     with user_errors():
-        flags.sentences = as_sentences(flags.files)
-        if flags.sentences:
-            flags.files = []
-        check_flags(flags)
-        flags.is_drawn = flags.sentences and not (flags.output or flags.output_format) and sys.stdout.isatty()
-        fill_in(flags)
         try:
-            chosen = (adapt, flags.adapt), (sweep_layers, flags.sweep_layers), (project_labels, flags.project)
-            run = next((mode for mode, is_asked in chosen if is_asked), align)
-            run(flags)
+            command.run(options)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)

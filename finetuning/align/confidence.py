@@ -13,13 +13,22 @@ LOWEST = 0.01  # of a probability; what is less likely is no candidate
 BINS = 10
 
 
+def is_calibrated(method: str) -> bool:
+    """Whether the probabilities of a method are those of links being right."""
+    return method == "ot_words"
+
+
+def threshold_of(aligner: Any) -> float | None:
+    """The probability from which on the aligner links words; None where its method has none."""
+    return aligner.matching.get("threshold", 0.5) if is_calibrated(aligner.method) else None
+
+
 def with_threshold(aligner: Any, threshold: float) -> Any:
     """The aligner with a threshold that is no higher than `threshold`; as it is where its method has no probability."""
-    if aligner.method != "ot_words":
+    if (own := threshold_of(aligner)) is None:
         return aligner
     other = copy.copy(aligner)
-    lowest = min(threshold, aligner.matching.get("threshold", threshold))
-    other.matching = aligner.matching | {"threshold": lowest}
+    other.matching = aligner.matching | {"threshold": min(threshold, own)}
     return other
 
 

@@ -1,74 +1,201 @@
-"""Word links of sentence pairs: read, aligned, written, shown and scored."""
+"""`word-align`: the links of sentence pairs, written and shown."""
 
-import argparse
 import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
-from finetuning.align.formats import FORMATS
-from finetuning.align.inputs import GivenPair, read_pairs, read_with_gold, report_unspaced
+from finetuning.align.confidence import LOWEST, cut, is_calibrated, threshold_of, with_threshold
+from finetuning.align.formats import FORMATS, Format
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.output import OutputFile, StandardOutput
-from finetuning.align.pairs import PairReader, Side
-from finetuning.align.screen import Tally, count_of, make_progress, make_screen
+from finetuning.align.options import (
+    AlignerOptions,
+    PairOptions,
+    add_model,
+    add_pairs,
+    add_rule,
+    check_languages,
+    make_parser,
+    require_different_files,
+)
+from finetuning.align.output import STATE_ENDING, OutputFile, StandardOutput
+from finetuning.align.page import Page, new_page, open_page
+from finetuning.align.pairs import STDIN, PairReader, Side, split_at_blanks
+from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
 from finetuning.align.terminal import Drawing
 
 LINES_ON_PAGE = 100
+USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
+       word-align {score,adapt,project} --help"""
+DESCRIPTION = """Link the words of sentences to the words of their translations.
+
+  word-align "The house is small." "Das Haus ist klein."     two sentences; a terminal shows them word by word
+  word-align < pairs.txt > links.txt                         source ||| target a line, or a tab between
+  word-align corpus.de corpus.en > links.txt                 two files, line by line
+  word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
+                                                             {"source": "...", "target": ["a", "list", "of", "words"]}
+  word-align wiki.tsv --columns 2 3 > links.txt              tables: source and target in these columns, between tabs
+  word-align memory.tmx --languages en de --output-format tmx > linked.tmx
+                                                             TMX, XLIFF (1.2, 2); files of pairs may be gzip files (.gz)
+  word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it there
+
+Beside it are three commands, each with a --help of its own:
+
+  word-align score test.de test.en --gold alignment.txt      how good links are, against links made by hand
+  word-align adapt pairs.txt --output adapted                an encoder that learns to align from your own pairs
+  word-align project labels.conll translations.txt           labels of sentences, carried over to their translations
+
+Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
+so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
+64 batches are read, or the input has ended. With --output-format:
+
+  pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
+  json         an object a line: words, links, probabilities, and where in a text each word begins and ends
+  words        two linked words a line with a tab between them, and an empty line after each pair
+  tsv          a row a link: sentence, source and target index (all from 0), source and target word
+  tmx          the pairs as a translation memory, with their links as a property of each unit
+
+Links count the words of the file, as in fast_align, eflomal, simalign and awesome-align: a line of text is words
+between spaces or tabs, with any punctuation that is glued to them. --split splits lines of running text.
+
+Two sentences, strings in JSONL, TMX and XLIFF are split into words, and --split does the same with lines: at Unicode's
+word boundaries (UAX #29), which are white space and punctuation, but not inside of `don't`, `l'homme`, `3.5` or
+`example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. --pre-split takes the words between
+spaces, tabs or line breaks there too; lists in JSONL are words as they are.
+
+Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; a tag for a line break separates words.
+
+A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
+
+  word-align corpus.de corpus.en --output links.txt --device cuda
+  word-align corpus.de corpus.en --output links.txt --device cuda --resume"""
 
 
-def align(flags: argparse.Namespace) -> None:
-    """Writes the links of every pair; then the page and the scores, where they are asked for."""
-    from finetuning.align.download import download
-    from finetuning.align.page import Page, new_page, open_page
+@dataclass
+class LinksOptions(PairOptions, AlignerOptions):
+    """What is linked, by what, and where the links go."""
 
-    screen = make_screen(flags.quiet)
-    reader = read_pairs(flags)
-    is_calibrated = flags.method == "ot_words"
-    if flags.is_drawn:
-        form = Drawing(flags.probabilities, flags.precision, is_calibrated)
-    else:
-        form = FORMATS[flags.output_format](flags.probabilities, flags.precision, lambda: reader.languages)
-    output = OutputFile(flags.output, form, flags.resume) if flags.output else StandardOutput(form)
-    page = Page(flags.html or new_page()) if flags.html or flags.open else None
-    pairs, gold = read_with_gold(flags, reader) if flags.gold else (reader, {})
+    output: str | None = None
+    resume: bool = False
+    output_format: str | None = None
+    probabilities: bool = False
+    html: str | None = None
+    open: bool = False
+
+
+def read_options(arguments: list[str]) -> LinksOptions:
+    """The command line."""
+    parser = make_parser("word-align", DESCRIPTION, USAGE)
+    add_pairs(parser, "one file of pairs, a source and a target file, or two sentences; default: stdin")
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
+    group.add_argument("--resume", action="store_true", help="go on with an --output that was not finished")
+    group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
+    group.add_argument(
+        "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
+    )
+    group.add_argument(
+        "--html", metavar="PAGE", help="write a page to look at the links and the similarity of words, of 100 pairs"
+    )
+    group.add_argument("--open", action="store_true", help="open that page in the browser; PAGE may be left out then")
+    add_model(parser)
+    add_rule(parser)
+    return parser.parse_args(arguments, LinksOptions())
+
+
+class GivenPair:
+    """Two sentences on the command line, to be read as `PairReader` reads files."""
+
+    files: list[str] = []
+    format = "text"
+    name = "two sentences"
+    unspaced = 0  # the words are seen
+
+    def __init__(self, sentences: tuple[str, str], languages: list[str] | None, split: bool | None):
+        self.sentences, self.languages = sentences, languages
+        self.splits_text = split is not False
+
+    def check(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[tuple[Side, Side]]:
+        yield self.sentences if self.splits_text else split_at_blanks(self.sentences)
+
+
+def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
+    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise."""
+    if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
+        return None
+    if not any(map(str.isspace, "".join(arguments))):
+        return None
+    return arguments[0], arguments[1]
+
+
+def read_pairs(options: LinksOptions) -> PairReader | GivenPair:
+    """The input. Raises ValueError for what `PairReader` refuses, and for options that would do nothing."""
+    to_tmx = options.output_format == "tmx"
+    if not (sentences := as_sentences(options.files)):
+        return options.read_pairs(options.split, to_tmx)
+    if options.format not in ("auto", "text") or options.columns:
+        raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
+    reader = GivenPair(sentences, options.languages, options.split)
+    check_languages(reader, to_tmx)
+    return reader
+
+
+def check_options(options: LinksOptions) -> None:
+    """Raises ValueError for files that are named twice, and for a run that cannot be gone on with."""
+    if options.resume and not options.output:
+        raise ValueError("--resume goes on with a file. Add --output, or leave out --resume.")
+    if options.resume and (options.html or options.open):
+        raise ValueError("--resume is given, and the page shows the pairs of one run. Leave out --html and --open.")
+    state = f"{options.output}{STATE_ENDING}" if options.output else None
+    written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
+    require_different_files(written, {"the input": options.files})
+
+
+def run(options: LinksOptions) -> None:
+    """Writes the links of every pair, and the page where it is asked for."""
+    screen = make_screen(options.quiet)
+    check_options(options)
+    rule = options.rule()
+    reader = read_pairs(options)
+    of_file = not isinstance(reader, GivenPair)
+    form = choose_format(options, rule["method"], reader)
+    output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)
+    page = Page(options.html or new_page()) if options.html or options.open else None
     with screen.status("reading the pairs"):
-        total = len(pairs) if flags.gold else reader.check()
-    report_unspaced(flags, reader, total or 0, screen)
-    download(flags.model, flags.quiet)
-    with screen.status(f"loading {flags.model}"):
-        aligner, settings = load_aligner(flags)
-    report_precision(flags, screen)
-    settings["split"] = reader.splits_text
-    if flags.layer is None:
-        pairs = choose_layer(aligner, pairs, output.layer, flags, screen)
-        settings["layer"] = aligner.layer
-    if flags.output:
+        total = reader.check()
+    if options.split is None:
+        report_unspaced(reader.unspaced, total or 0, screen)
+    aligner, fingerprint = load_aligner(options, screen, **rule)
+    pairs: Iterable[tuple[Side, Side]] = reader
+    if of_file:
+        report_precision(options.precision, screen)
+        if rule["layer"] is None:
+            pairs = choose_layer(aligner, reader, screen, output.layer)
+    if options.output:
         from modeling.word_alignment import BATCHES_PER_CHUNK
 
+        settings = settings_of(options, aligner, fingerprint, reader.splits_text)
         with screen.status("passing over the pairs that are aligned"):
             pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
-    threshold = aligner.matching.get("threshold", 0.5) if is_calibrated else None
-    confidence = Confidence(is_calibrated) if flags.plot else None
+    threshold = threshold_of(aligner)
     tally = Tally()
-    found: dict[int, list[tuple[int, int]]] = {}
     try:
-        with make_progress(screen, to_stdout=not flags.output) as progress:
+        with make_progress(screen, to_stdout=not options.output) as progress:
             bar = progress.add_task("aligning", total=total, completed=output.lines)
             advance = partial(progress.advance, bar)
-            for pair, candidates in alignments(aligner, iter(pairs), flags, advance):
-                alignment = cut(candidates, threshold)
-                if output.lines in gold:
-                    found[output.lines] = alignment.links
-                    if confidence is not None:
-                        confidence.add(candidates, gold[output.lines])
-                if page is not None and len(page) < LINES_ON_PAGE:
+            on_page, probabilities = 0 if page is None else LINES_ON_PAGE, form.has_probabilities
+            for pair, candidates in alignments(aligner, iter(pairs), on_page, probabilities, advance):
+                if page is not None and len(page.pairs) < LINES_ON_PAGE:
                     page.add(candidates)
+                alignment = cut(candidates, threshold)
                 output.write(pair, alignment)
                 tally.add(alignment)
         output.close(complete=True)
@@ -77,58 +204,64 @@ def align(flags: argparse.Namespace) -> None:
             output.close(complete=False)
         if isinstance(error, BrokenPipeError):
             raise
-        how = how_to_go_on(flags, reader)
-        kept = f"{flags.output} can be resumed: {how}." if flags.output and output.lines else ""
+        how = f"the same command{'' if page is None else ' without the page'} and --resume"
+        kept = f"{options.output} can be resumed: {how}." if options.output and output.lines else ""
         if isinstance(error, KeyboardInterrupt):
-            done = count_of(output.lines, "pair")
-            screen.print(f"word-align: stopped after {done}. {kept}".rstrip())
+            screen.print(f"word-align: stopped after {count_of(output.lines, 'pair')}. {kept}".rstrip())
             sys.exit(130)
         if kept:
             screen.print(kept)
         raise
-    if flags.sentences and flags.output:
+    if of_file:
+        tally.report(screen, options.output, output.lines, aligner.window)
+        if total is None and options.split is None:  # a pipe could not be read beforehand
+            report_unspaced(reader.unspaced, output.lines, screen)
+        if reader.format == "tmx" and not options.languages:
+            screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
+    elif options.output:
         screen.print("two sentences: there are no files of these names")
-    if not flags.sentences:
-        tally.report(screen, flags.output, output.lines, aligner.window)
-        if total is None:  # a pipe could not be read beforehand
-            report_unspaced(flags, reader, output.lines, screen)
-    if reader.format == "tmx" and not flags.languages:
-        screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
-    name = " and ".join(map(os.path.basename, reader.files)) or reader.name
     if page is not None:
-        facts = {"model": flags.model, "method": flags.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
-        page.write(name, facts | {"encoding": flags.encoding, "precision": flags.precision}, output.lines, threshold)
-        opened = " (opened in the browser)" if flags.open and open_page(page.path) else ""
+        name = " and ".join(map(os.path.basename, reader.files)) or reader.name
+        facts = {"model": options.model, "method": aligner.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
+        facts |= {"encoding": aligner.encoding, "precision": options.precision}
+        page.write(name, facts, output.lines, threshold)
+        opened = " (opened in the browser)" if options.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
-        if flags.quiet and not opened and not flags.html:  # nobody would find it
+        if options.quiet and not opened and not options.html:  # nobody would find it
             print(f"page: {page.path}", file=sys.stderr)
-    if gold:
-        from finetuning.tasks.word_alignment.layers import METRICS, score
-
-        scores = score(found, gold)
-        shown = ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
-        print(f"{flags.gold}: {shown} (%, {count_of(len(gold), 'sentence')})", file=sys.stderr)
-    if confidence is not None:
-        confidence.plot(flags.plot, f"{name}: {flags.method}, layer {aligner.layer}", threshold)
-        screen.print(f"plot: {flags.plot}")
 
 
-def how_to_go_on(flags: argparse.Namespace, reader: PairReader | GivenPair) -> str:
-    """The command that goes on with the file, in words: scores and a page are of whole runs only."""
-    options = {"--gold": flags.gold, "--gold-base": flags.gold_base is not None, "--plot": flags.plot}
-    options |= {"--html": flags.html, "--open": flags.open}
-    dropped = [name for name, is_given in options.items() if is_given]
-    if not dropped:
-        return "the same command and --resume"
-    # without --gold, text is split
-    added = ["--pre-split"] if flags.gold and reader.format != "text" and not reader.splits_text else []
-    return f"the same command without {' and '.join(dropped)}, and {' and '.join([*added, '--resume'])}"
+def choose_format(options: LinksOptions, method: str, reader: PairReader | GivenPair) -> Format:
+    """The form of the output: two sentences are drawn on a terminal."""
+    is_drawn = isinstance(reader, GivenPair) and not (options.output or options.output_format) and sys.stdout.isatty()
+    if is_drawn:
+        return Drawing(is_calibrated(method), options.probabilities)
+    form = FORMATS[options.output_format or "pharaoh"]
+    return form(options.probabilities, options.precision, lambda: reader.languages)
+
+
+def settings_of(options: LinksOptions, aligner: Any, fingerprint: str, splits_text: bool) -> dict[str, Any]:
+    """What decides about the links and how they are written, for the file of state."""
+    return {
+        "model": fingerprint,
+        "tokenizer": options.tokenizer,
+        **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap", "matching")},
+        "precision": options.precision,
+        "output_format": options.output_format or "pharaoh",
+        "probabilities": options.probabilities,
+        "languages": options.languages,
+        "split": splits_text,
+    }
 
 
 def alignments(
-    aligner: Any, pairs: Iterator[tuple[Side, Side]], flags: argparse.Namespace, advance: Callable[[float], None]
+    aligner: Any,
+    pairs: Iterator[tuple[Side, Side]],
+    on_page: int,
+    probabilities: bool,
+    advance: Callable[[float], None],
 ) -> Iterator[tuple[tuple[Side, Side], Any]]:
-    """Each pair, as it was read, and the aligner's result; with a page and a plot, unlikely links are among these."""
+    """Each pair, as it was read, and the aligner's result; among those of the first `on_page` are unlikely links."""
     waiting: deque[tuple[Side, Side]] = deque()  # pairs that the aligner has taken, and given no links for yet
 
     def taken() -> Iterator[tuple[Side, Side]]:
@@ -136,12 +269,8 @@ def alignments(
             waiting.append(pair)
             yield pair
 
-    given = taken()
-    shown = islice(given, LINES_ON_PAGE) if flags.html or flags.open else ()
-    with_candidates = with_threshold(aligner, LOWEST)
-    others, probabilities = (with_candidates, True) if flags.plot else (aligner, flags.probabilities or flags.is_drawn)
+    given, candidates = taken(), with_threshold(aligner, LOWEST)
     with memory_errors():
-        for found in with_candidates.align(shown, probabilities=True, similarity=True, progress=advance):
-            yield waiting.popleft(), found
-        for found in others.align(given, probabilities=probabilities, progress=advance):
+        shown = candidates.align(islice(given, on_page), probabilities=True, similarity=True, progress=advance)
+        for found in chain(shown, aligner.align(given, probabilities=probabilities, progress=advance)):
             yield waiting.popleft(), found

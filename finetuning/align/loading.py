@@ -1,19 +1,23 @@
 """The aligner that the options ask for, and its layer."""
 
-import argparse
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
+from finetuning.align.options import ModelOptions
 from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of
 
 PAIRS_FOR_LAYER, LEAST_PAIRS_FOR_LAYER = 200, 20
+# as transformers looks for them: the first that is there is read
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """The aligner, and what decides about its links and how they are written, for the file of state."""
+def load_aligner(options: ModelOptions, screen: Any, **rule: Any) -> tuple[Any, str]:
+    """The aligner, whose `rule` are arguments of `WordAligner`, and the fingerprint of the model."""
     import torch
     from transformers import AutoModel
     from transformers.utils import logging
@@ -21,32 +25,58 @@ def load_aligner(flags: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from finetuning.checkpoints import describe_model, load_pretrained
     from modeling.word_alignment import WordAligner
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    device = _device(flags.device)
-    path, _, tokenizer, identity = describe_model(
-        flags.model, flags.tokenizer, trust_remote_code=flags.trust_remote_code
-    )
-    model = load_pretrained(
-        AutoModel,
-        path,
-        flags.model,
-        flags.trust_remote_code,
-        dtype=torch.bfloat16 if flags.precision == "bf16" else torch.float32,
-    )
-    given = {"symmetrization": flags.symmetrization, "threshold": flags.threshold}
-    matching = {name: value for name, value in given.items() if value is not None}
-    given = {name: getattr(flags, name) for name in ("method", "layer", "encoding")}
-    given["batch_size"] = flags.batch_size or (256 if device.type == "cuda" else 64)
-    aligner = WordAligner(model.to(device), tokenizer, **given, **matching)
-    settings = {
-        "model": identity["fingerprint"],
-        "tokenizer": flags.tokenizer,
-        **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap")},
-        "matching": matching,
-        **{name: getattr(flags, name) for name in ("precision", "output_format", "probabilities", "languages")},
-    }
-    return aligner, settings
+    download(options.model, options.quiet)
+    with screen.status(f"loading {options.model}"):
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        device = _device(options.device)
+        trust, dtype = options.trust_remote_code, torch.bfloat16 if options.precision == "bf16" else torch.float32
+        path, _, tokenizer, identity = describe_model(options.model, options.tokenizer, trust_remote_code=trust)
+        model = load_pretrained(AutoModel, path, options.model, trust, dtype=dtype)
+        batch_size = options.batch_size or (256 if device.type == "cuda" else 64)
+        return WordAligner(model.to(device), tokenizer, batch_size=batch_size, **rule), identity["fingerprint"]
+
+
+def download(model: str, quiet: bool) -> None:
+    """Gets the weights of a model that is neither a folder nor in the Hub's cache: says so, with their size where it is
+    known, and shows a bar. Where it is `quiet`, the loading downloads them.
+
+    Raises ValueError where the Hub is out of reach. A folder that is not there, and what the Hub refuses, are left
+    to the loading.
+    """
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+
+    from modeling.checkpoints import split_revision
+    from zoo_core.tables import looks_like_missing_folder
+
+    if Path(model).exists() or looks_like_missing_folder(model):
+        return
+    name, revision = split_revision(model)
+    try:
+        if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in WEIGHTS):
+            return
+        found = {file.path: file.size for file in HfApi().get_paths_info(name, list(WEIGHTS), revision=revision)}
+    except (HfHubHTTPError, HFValidationError):
+        return
+    except (HTTPError, OSError):
+        why = "HF_HUB_OFFLINE forbids downloads" if constants.HF_HUB_OFFLINE else "the Hub cannot be reached"
+        raise ValueError(
+            f"There is no folder {model} in {Path.cwd()}, no copy of it from the Hub on this machine, and {why}. "
+            "Name an encoder that is here: --model FOLDER|ID."
+        ) from None
+    if quiet:
+        return
+    first = next((name for name in WEIGHTS if name in found), "")
+    size = f" ({found[first] / 1e9:,.2f} GB)" if first.endswith((".safetensors", ".bin")) else ""
+    print(f"downloading {model} from the Hub, once{size}", file=sys.stderr, flush=True)
+    if size:
+        try:
+            hf_hub_download(name, first, revision=revision)
+        except HfHubHTTPError:  # gated, or gone: as above
+            return
+        except HTTPError as error:
+            raise ValueError(f"The download of {model} broke off: {error}. The same command goes on with it.") from None
 
 
 def _device(name: str | None) -> Any:
@@ -61,12 +91,11 @@ def _device(name: str | None) -> Any:
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
 
 
-def report_precision(flags: argparse.Namespace, screen: Any) -> None:
+def report_precision(precision: str, screen: Any) -> None:
     """Says in which precision the encoder runs, and what follows from it."""
-    if not flags.sentences:
-        # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
-        effect = ": about 1 link in 200 depends on the other pairs of the batch" if flags.precision == "bf16" else ""
-        screen.print(f"precision {flags.precision}{effect} (--precision)")
+    # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
+    effect = ": about 1 link in 200 depends on the other pairs of the batch" if precision == "bf16" else ""
+    screen.print(f"precision {precision}{effect} (--precision)")
 
 
 @contextlib.contextmanager
@@ -82,12 +111,10 @@ def memory_errors() -> Iterator[None]:
 
 
 def choose_layer(
-    aligner: Any, pairs: Iterable[tuple[Side, Side]], earlier: int | None, flags: argparse.Namespace, screen: Any
+    aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, earlier: int | None = None
 ) -> Iterator[tuple[Side, Side]]:
     """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
     pairs = iter(pairs)
-    if flags.sentences:  # of one pair nothing else was to be expected
-        return pairs
     of = f"of {aligner.num_layers}"
     if aligner.recommended_layer is not None:
         screen.print(f"layer {aligner.layer} {of}: the model's configuration recommends it (--layer auto)")
@@ -98,8 +125,8 @@ def choose_layer(
     first = list(islice(pairs, PAIRS_FOR_LAYER))
     usable = [pair for pair in first if all("".join(side).strip() for side in pair)]
     if len(usable) < LEAST_PAIRS_FOR_LAYER:
-        few = f"{count_of(len(usable), 'pair')} cannot tell the best"
-        screen.print(f"layer {aligner.layer} {of}, at two thirds: {few} (--layer auto)")
+        why = f"at two thirds: {count_of(len(usable), 'pair')} cannot tell the best"
+        screen.print(f"layer {aligner.layer} {of}, {why} (--layer auto)")
     else:
         with screen.status("comparing layers"), memory_errors():
             values = aligner.compare_layers(usable)

@@ -8,8 +8,6 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from finetuning.align.output import require_writable
 
 TEMPLATE = "alignment_page.html.jinja"
@@ -40,9 +38,6 @@ class Page:
         if self.path.exists() and MARKER not in self.path.read_text(encoding="utf-8", errors="replace")[:2000]:
             raise ValueError(f"{self.path} exists and is no page of word links. Name another file.")
 
-    def __len__(self) -> int:
-        return len(self.pairs)
-
     def add(self, alignment: Any) -> None:
         """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity, and links to choose from.
 
@@ -71,6 +66,8 @@ class Page:
         threshold: the links that are shown at first have at least this probability; the page has a slider for it. None
         shows all of them: their numbers are no probabilities of being right.
         """
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
             undefined=StrictUndefined,

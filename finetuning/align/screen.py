@@ -31,6 +31,15 @@ def make_progress(screen: Any, to_stdout: bool) -> Any:
     )
 
 
+def report_unspaced(unspaced: int, total: int, screen: Any) -> None:
+    """Says how many of the pairs that were read have a side that is written without blanks, and what to do."""
+    if unspaced:
+        screen.print(
+            f"{unspaced:,} of {count_of(total, 'pair')}: no blanks between the words of a side (Chinese, Japanese, "
+            "Thai, ...), and each run of characters counts as one word. --split splits running text."
+        )
+
+
 class Tally:
     """What a run has done, for its last words on stderr."""
 

@@ -11,14 +11,15 @@ SHADES = {0.9: "█", 0.75: "▓", 0.5: "▒", 0.0: "░"}
 
 
 class Drawing(Format):
-    """For a terminal, see `draw`; with probabilities as a list."""
+    """For a terminal, see `draw`."""
 
-    def __init__(self, probabilities: bool, precision: str, is_calibrated: bool):
-        super().__init__(probabilities, precision, lambda: None)
-        self.is_calibrated = is_calibrated
+    has_probabilities = True
+
+    def __init__(self, is_calibrated: bool, as_list: bool):
+        self.is_calibrated, self.as_list = is_calibrated, as_list
 
     def record(self, number: int, pair: Any, found: Any) -> str:
-        return draw(found, self.is_calibrated, as_list=self.has_probabilities) + "\n"
+        return draw(found, self.is_calibrated, self.as_list) + "\n"
 
 
 def draw(alignment: Any, is_calibrated: bool, as_list: bool = False) -> str:

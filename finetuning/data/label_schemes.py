@@ -9,7 +9,7 @@
 A label is `O`, or a mark and the type of a span, in one of the forms `B-PER`, `B_PER`, `PER-B` and `PER_B`, where types
 may hold further hyphens. Marks alone (`B`, `I`) are labels of spans only if `O` and such marks are all labels that
 there are; otherwise they are tags, as parts of speech have such names too. All labels of a file decide together. `_`
-is no label (CoNLL-U, `word-align --project`).
+is no label (CoNLL-U, `word-align project`).
 
 Sequences that a scheme does not allow, such as `I-` after `O`, are read as conlleval and seqeval do by default: a span
 begins at B and S, after the end of another span, after O, and where the type changes.

@@ -81,7 +81,7 @@ def align(words: list[str]) -> None:
     """The aligner, with the redirections of a shell."""
     files = {sign: words[words.index(sign) + 1] for sign in ("<", ">") if sign in words}
     words = words[1 : min((words.index(sign) for sign in files), default=None)]
-    if "--adapt" in words:
+    if words[0] == "adapt":
         remove(Path(words[words.index("--output") + 1]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webbrowser.open", lambda url: True)
@@ -115,6 +115,13 @@ def target(words: list[str]) -> None:
 
 def activate(words: list[str]) -> None:
     assert words == [".", f"{re.search(r'^VENV [?]= (.*)$', (ROOT / 'Makefile').read_text(), re.M)[1]}/bin/activate"]
+
+
+def has_help(words: list[str]) -> None:
+    """A command of the aligner that a page mentions without its options."""
+    with pytest.raises(SystemExit) as stopped:
+        call("finetuning.align.command", words[1], "--help")
+    assert stopped.value.code == 0
 
 
 def only_flags(words: list[str]) -> None:
@@ -177,7 +184,8 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
-    r"word-align ": align,
+    r"word-align \w+$": has_help,
+    r"word-align (?!\w+$)": align,
     r"python -m pretraining\.(tools\.\w+|supported) ": module,
     r"python -m finetuning\.\w+\.(compare|label_text|attention_map|translations) ": module,
     r"python -m finetuning\.tools\.grid ": planted,

@@ -12,11 +12,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from finetuning.align import links as links_module
-from finetuning.align import options
 from finetuning.align import output as alignment_output
 from finetuning.align.command import main
-from modeling import optimal_transport, symmetrization
-from modeling.word_alignment import DEFAULT_METHOD
+from modeling.optimal_transport import METHODS
+from modeling.symmetrization import SYMMETRIZATIONS
 
 PAIRS = [
     "ein Mann geht über die Straße ||| a man crosses the street",
@@ -46,14 +45,6 @@ def many(tmp_path):
 
 
 @pytest.fixture
-def gold(tmp_path):
-    """Gold links of the five pairs, one of them past its sentence."""
-    path = tmp_path / "gold.txt"
-    path.write_text("1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n")
-    return path
-
-
-@pytest.fixture
 def run(tiny_model, capsys):
     """run(*arguments) -> (stdout, stderr) of the command with the tiny model."""
 
@@ -77,12 +68,11 @@ def refused(tiny_model, capsys):
     return message
 
 
-def test_options_have_the_names_of_the_aligner():
-    """They are written again there, as importing them takes seconds."""
-    assert options.METHODS == optimal_transport.METHODS and options.DEFAULTS[0] == DEFAULT_METHOD
-    assert options.SYMMETRIZATIONS == symmetrization.SYMMETRIZATIONS
-    with_threshold = [name for name, of in optimal_transport.METHOD_OPTIONS.items() if "threshold" in of]
-    assert list(options.METHODS_WITH_THRESHOLD) == with_threshold
+def test_help_tells_every_method(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = re.sub(r"-\s+", "-", capsys.readouterr().out)  # a name may be broken at its hyphen
+    assert all(re.search(rf"\b{name}\b", told) for name in (*METHODS, *SYMMETRIZATIONS))
 
 
 # ---- in and out
@@ -169,7 +159,7 @@ def test_lines_are_words_and_other_text_is_split(run, tmp_path, name, options, w
 
 
 def test_words_are_counted_alike_however_they_come(run, tmp_path):
-    """Links, scores, page and the file that a run leaves, with no-break spaces and punctuation glued to words."""
+    """Links, page and the file that a run leaves, with no-break spaces and punctuation glued to words."""
     sides = [
         (["10\u00a0000", "EUR,", "\u00a0", "Hund."], ["\u00a0", "dog", '"10\u00a0000"']),
         (["Mann"], ["a", "man!"]),
@@ -180,31 +170,19 @@ def test_words_are_counted_alike_however_they_come(run, tmp_path):
         "x.jsonl": [json.dumps({"source": source, "target": target}) for source, target in sides],
         "strings.jsonl": [json.dumps({"source": " ".join(x), "target": " ".join(y)}) for x, y in sides],
     }
-    (tmp_path / "gold").write_text("1 1 3 S\n1 4 2 S\n2 1 2 S\n")
     found = []
     for name, lines in names.items():
         path, page, links = (tmp_path / f"{name}{ending}" for ending in ("", ".html", ".links"))
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        given = [path, "--layer", "1", "--gold", tmp_path / "gold", "--output-format"]
-        out, err = run(*given, "json", "--html", page)
+        out, err = run(path, "--layer", "1", "--pre-split", "--output-format", "json", "--html", page)
         rows = [json.loads(line) for line in out.splitlines()]
         assert [(row["source"], row["target"]) for row in rows] == sides
         data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)[1])
         assert [(pair["source"], pair["target"]) for pair in data["pairs"]] == sides
         run(path, "--layer", "1", "--pre-split", "--output", links)
         assert "precision fp32" in err and "<dt>precision</dt><dd>fp32" in page.read_text(encoding="utf-8")
-        found.append((out, err[err.index("AER") :], links.read_text()))
-    assert all(one == found[0] for one in found) and "0-" in found[0][2]
-
-
-def test_gold_counts_the_words_that_lines_are_split_into(run, refused, tmp_path):
-    path, gold = tmp_path / "x.txt", tmp_path / "gold"
-    path.write_text("ein Mann, zwei Hunde. ||| a man, two dogs.\n")
-    gold.write_text("1 6 6 S\n")
-    assert "of 4 and 4 words" in refused(path, "--layer", "1", "--gold", gold)
-    out, err = run(path, "--layer", "1", "--gold", gold, "--split")
-    assert "not scored" not in err and out == run(path, "--layer", "1", "--split").out
-    assert "AER" in run(path, "--gold", gold, "--split", "--sweep-layers").out
+        found.append((out, links.read_text()))
+    assert all(one == found[0] for one in found) and "0-" in found[0][1]
 
 
 def test_weights_that_are_not_finite_are_refused(zoo_model_dir, pairs, capsys):
@@ -288,31 +266,25 @@ def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
     assert links.read_text() == run(pairs).out
 
 
-def test_places_that_cannot_be_written_are_found_before_the_model_is_loaded(
-    refused, pairs, gold, tmp_path, monkeypatch
-):
+def test_places_that_cannot_be_written_are_found_before_the_model_is_loaded(refused, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(links_module, "load_aligner", None)
-    sweep = ("--gold", gold, "--sweep-layers", "--plot")
-    for option in (["--output"], ["--html"], sweep):
-        assert f"{tmp_path / 'none'} is not" in refused(pairs, *option, tmp_path / "none" / "x.png")
-        assert f"{tmp_path} is a folder. {option[-1]}" in refused(pairs, *option, tmp_path)
-    assert "--plot is layers.txt" in refused(pairs, *sweep, "layers.txt")
+    for option in ("--output", "--html"):
+        assert f"{tmp_path / 'none'} is not" in refused(pairs, option, tmp_path / "none" / "x.png")
+        assert f"{tmp_path} is a folder. {option}" in refused(pairs, option, tmp_path)
     here = tmp_path / "links.txt"
     here.write_text("")
     monkeypatch.setattr("os.access", lambda path, mode: path not in (here, tmp_path))
-    for option, place in ((["--output"], here), (["--html"], tmp_path / "page.html"), (sweep, tmp_path / "x.svg")):
-        assert f"{place} cannot be written" in refused(pairs, *option, place)
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["gold.txt", "links.txt", "pairs.txt"]
+    for option, place in (("--output", here), ("--html", tmp_path / "page.html")):
+        assert f"{place} cannot be written" in refused(pairs, option, place)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["links.txt", "pairs.txt"]
 
 
-def test_a_file_is_not_written_over_another(refused, pairs, gold, tmp_path, monkeypatch):
+def test_a_file_is_not_written_over_another(refused, pairs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, named in (
         (("--output", "x", "--html", tmp_path / "x"), "--output and --html"),
         (("--output", "x", "--html", "x.word-align.json"), "--html and what --resume needs of --output"),
         (("--output", "pairs.txt"), "--output and the input"),
-        (("--html", "gold.txt", "--gold", gold), "--html and --gold"),
-        (("--plot", "gold.txt", "--sweep-layers", "--gold", gold), "--plot and --gold"),
     ):
         assert named in refused(pairs, *arguments), arguments
     assert pairs.read_text(encoding="utf-8").splitlines() == PAIRS
@@ -409,27 +381,6 @@ def test_another_input_is_refused_after_a_stop(run, refused, stop_after, many, t
     assert links.read_bytes() == before
 
 
-def test_a_stopped_run_with_gold_is_gone_on_with_as_words(run, stop_after, many, tmp_path):
-    (tmp_path / "gold.txt").write_text("1 1 1 S\n")
-    arguments = (many, "--output", tmp_path / "links.txt", "--batch-size", "1")
-    assert "without --gold, and --resume" in stop_after(100, *arguments, "--gold", tmp_path / "gold.txt")
-    run(*arguments, "--resume")
-    assert (tmp_path / "links.txt").read_text() == run(many, "--batch-size", "1").out
-
-
-def test_a_stopped_run_of_texts_with_gold_is_gone_on_with_as_words(run, refused, stop_after, many, tmp_path):
-    texts = [
-        dict(zip(("source", "target"), line.split(" ||| "), strict=True)) for line in many.read_text().splitlines()
-    ]
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    (tmp_path / "gold.txt").write_text("1 1 1 S\n")
-    arguments = (tmp_path / "x.jsonl", "--output", tmp_path / "links.txt", "--batch-size", "1")
-    assert "--pre-split and --resume" in stop_after(100, *arguments, "--gold", tmp_path / "gold.txt")
-    assert "split: False -> True" in refused(*arguments, "--resume")
-    run(*arguments, "--pre-split", "--resume")
-    assert (tmp_path / "links.txt").read_text() == run(many, "--batch-size", "1").out
-
-
 def test_ctrl_c_and_bad_lines_leave_a_file_to_go_on_with(run, refused, stop_after, many, tmp_path, monkeypatch):
     links = tmp_path / "links.txt"
     err = stop_after(100, many, "--output", links, "--batch-size", "1")
@@ -463,46 +414,6 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     assert process.returncode == 141
 
 
-# ---- gold
-
-
-def test_scores_at_the_end(run, pairs, gold):
-    out, err = run(pairs, "--gold", gold)
-    assert out == run(pairs).out
-    assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
-    links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in out.splitlines()]
-    sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
-    possible = [sure[0] | {(2, 2)}, *sure[1:]]
-    linked = sum(len(links[n]) for n in (0, 1, 4))
-    hits = [sum(len(links[n] & of[n]) for n in (0, 1, 4)) for of in (sure, possible)]
-    assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in err
-
-
-def test_sentences_and_links_of_one_table(run, tmp_path):
-    table, links = tmp_path / "x.tsv", tmp_path / "links.txt"
-    table.write_text("a\tein Mann\ta man\t0-0 1-1\nb\tzwei Hunde\ttwo dogs\t0-0 1p1\n")
-    links.write_text("0-0 1-1\n0-0 1p1\n")
-    given = [table, "--columns", "2", "3", "--layer", "1", "--quiet", "--gold"]
-    of_table, of_links = run(*given, table), run(*given, links)
-    assert of_table.out == of_links.out and "AER" in of_table.err
-    assert of_table.err.replace("x.tsv", "links.txt") == of_links.err
-
-
-def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(run, pairs, tmp_path):
-    said = []
-    for name, numbers in (("whole", range(1, 6)), ("gaps", (3, 4, 8, 9, 20))):
-        (tmp_path / name).write_text("".join(f"{number} 1 1 S\n" for number in numbers))
-        said.append(run(pairs, "--gold", tmp_path / name).err)
-    assert said[0][said[0].rindex("AER") :] == said[1][said[1].rindex("AER") :]
-    assert len(said[1].splitlines()) == len(said[0].splitlines()) + 1, "the gaps are told"
-
-
-def test_layers_are_swept(run, pairs, gold, tmp_path):
-    out, err = run(pairs, "--gold", gold, "--sweep-layers", "--plot", tmp_path / "layers.png")
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
-    assert (tmp_path / "layers.png").is_file() and "layers.png" in out
-
-
 # ---- what is refused
 
 
@@ -525,15 +436,10 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("--resume", "--resume .* without --output"),
-        ("--resume --output x --html y", "--resume .* with --html"),
-        ("--resume --output x --open", "--resume .* with --open"),
-        ("--sweep-layers", "--sweep-layers .* without --gold"),
-        ("--sweep-layers --gold x --output y", "--sweep-layers .* with --output"),
-        ("--sweep-layers --gold x --layer 1", "--sweep-layers .* with --layer"),
-        ("--plot x", "--plot .* without --gold"),
-        ("--gold-base 1", "--gold-base .* without --gold"),
-        ("--split --pre-split", "--split .* with --pre-split"),
+        ("--resume", "--resume .* --output"),
+        ("--resume --output x --html y", "--resume .* --html"),
+        ("--resume --output x --open", "--resume .* --open"),
+        ("--split --pre-split", "--pre-split: .* --split"),
         ("--columns de en", "--columns"),
         ("--columns 0 1", "--columns"),
         ("--columns 1 2 3", "unrecognized arguments: 3"),
@@ -541,7 +447,11 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         ("--output-format tmx", "--languages"),
         ("--batch-size 0", "--batch-size: '0'"),
         ("--threshold 0.3 --method ot", "--threshold .* ot"),
+        ("--threshold 3", "threshold=3"),
+        ("--method otter", "'otter'"),
+        ("--symmetrization most", "'most'"),
+        ("--gold x", "unrecognized arguments: --gold"),
     ],
 )
-def test_options_that_contradict_each_other(refused, pairs, arguments, named):
+def test_options_that_there_are_not_or_that_contradict_each_other(refused, pairs, arguments, named):
     assert re.search(f"error: .*{named}", refused(pairs, *arguments.split()))

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.options import DEFAULT_MODEL, fill_in, make_parser
+from finetuning.align.links import read_options
+from finetuning.align.options import DEFAULT_MODEL
 from finetuning.align.page import MARKER
 from finetuning.align.terminal import draw
 from modeling.word_alignment import WordAlignment
@@ -146,9 +147,8 @@ def test_open_writes_the_page_and_says_where(run, has_browser, tmp_path, monkeyp
     ],
 )
 def test_the_default_model_has_its_published_rule(arguments, method, layer):
-    flags = make_parser().parse_args(arguments)
-    fill_in(flags)
-    assert (flags.method, flags.layer) == (method, layer)
+    rule = read_options(arguments).rule()
+    assert (rule["method"], rule["layer"]) == (method, layer)
 
 
 def test_the_default_model_out_of_reach(capsys):

@@ -1,5 +1,6 @@
-"""Precision and recall by threshold, calibration, and that looking at candidates changes no link."""
+"""`word-align score`: scores, precision and recall by threshold, calibration; looking at candidates changes no link."""
 
+import json
 import math
 
 import pytest
@@ -52,16 +53,115 @@ def test_candidates_cut_at_the_threshold_are_the_links(tiny_model):
     assert with_threshold(mutual, 0.01) is mutual
 
 
+# ---- the command
+
+
+PAIRS = [
+    "ein Mann geht über die Straße ||| a man crosses the street",
+    "zwei Hunde spielen ||| two dogs play in the snow",
+    "",
+    "die Frau ||| ",
+    "eine Frau liest ein Buch im Park ||| a woman reads a book in the park",
+]
+
+
+@pytest.fixture
+def score(tiny_model, tmp_path, capsys):
+    """score(text of gold, *arguments) -> (stdout, stderr) of the command with five pairs and the tiny model."""
+    (tmp_path / "pairs.txt").write_text("\n".join(PAIRS) + "\n", encoding="utf-8")
+
+    def with_gold(gold, *arguments, files=(tmp_path / "pairs.txt",), name="gold.txt"):
+        (tmp_path / name).write_text(gold)
+        given = [*files, "--gold", tmp_path / name, "--model", tiny_model, *arguments]
+        main(["score", *map(str, given)])
+        return capsys.readouterr()
+
+    return with_gold
+
+
+@pytest.fixture
+def refused(score, capsys):
+    """refused(text of gold, *arguments) -> the message with which the command refuses them."""
+
+    def message(*arguments, **keywords):
+        with pytest.raises(SystemExit) as stopped:
+            score(*arguments, **keywords)
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    return message
+
+
+GOLD = "1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n"  # one link past its sentence
+
+
+def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
+    out, err = score(GOLD)
+    assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
+    main(["--model", str(tiny_model), str(tmp_path / "pairs.txt")])
+    lines = capsys.readouterr().out.splitlines()
+    links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in lines]
+    sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
+    possible = [sure[0] | {(2, 2)}, *sure[1:]]
+    linked = sum(len(links[n]) for n in (0, 1, 4))
+    hits = [sum(len(links[n] & of[n]) for n in (0, 1, 4)) for of in (sure, possible)]
+    assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in out
+
+
+def test_gold_counts_the_words_between_blanks_or_those_that_text_is_split_into(score, refused, tmp_path):
+    """In lines and in JSON strings; a no-break space is part of a word."""
+    (tmp_path / "x.txt").write_text("ein Mann,\u00a0zwei Hunde. ||| a man, two dogs.\n", encoding="utf-8")
+    row = {"source": "ein Mann,\u00a0zwei Hunde.", "target": "a man, two dogs."}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("x.txt", "x.jsonl"):
+        given = {"files": (tmp_path / name,)}
+        assert "of 3 and 4 words" in refused("1 6 6 S\n", **given)
+        assert "AER" in score("1 3 4 S\n", **given).out
+        for option in ("--layer=1", "--sweep-layers"):
+            out, err = score("1 6 6 S\n", "--split", option, **given)
+            assert "AER" in out and "not scored" not in err
+
+
+def test_sentences_and_links_of_one_table(score, tmp_path):
+    table = "a\tein Mann\ta man\t0-0 1-1\nb\tzwei Hunde\ttwo dogs\t0-0 1p1\n"
+    given = ("--columns", "2", "3", "--layer", "1", "--quiet")
+    of_table = score(table, *given, files=(tmp_path / "x.tsv",), name="x.tsv")
+    of_links = score("0-0 1-1\n0-0 1p1\n", *given, files=(tmp_path / "x.tsv",))
+    assert of_table.out.replace("x.tsv", "gold.txt") == of_links.out and "AER" in of_links.out
+
+
+def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(score):
+    said = [score("".join(f"{n} 1 1 S\n" for n in numbers)) for numbers in (range(1, 6), (3, 4, 8, 9, 20))]
+    assert said[0].out == said[1].out and "AER" in said[0].out
+    assert len(said[1].err.splitlines()) == len(said[0].err.splitlines()) + 1, "the gaps are told"
+
+
+def test_layers_are_swept(score, tmp_path):
+    out, err = score(GOLD, "--sweep-layers", "--plot", tmp_path / "layers.png")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
+    assert (tmp_path / "layers.png").is_file() and "layers.png" in out
+
+
 @pytest.mark.parametrize("method", ["ot_words", "ot"])
-def test_the_plot_is_drawn_and_the_links_stay(tiny_model, tmp_path, capsys, method):
-    pairs, gold, plot = tmp_path / "pairs.txt", tmp_path / "gold.txt", tmp_path / "confidence.png"
-    pairs.write_text("ein Mann geht ||| a man walks\nzwei Hunde ||| two dogs\n", encoding="utf-8")
-    gold.write_text("0-0 1-1\n0-0 1p1\n")
-    command = [str(pairs), "--model", str(tiny_model), "--method", method, "--gold", str(gold)]
-    main(command)
-    plain = capsys.readouterr()
-    main([*command, "--plot", str(plot), "--html", str(tmp_path / "page.html")])
-    drawn = capsys.readouterr()
-    assert drawn.out == plain.out and str(plot) in drawn.err
-    assert plain.err.splitlines()[-1] in drawn.err  # the scores
+def test_the_plot_is_drawn_and_the_scores_stay(score, tmp_path, method):
+    plot = tmp_path / "confidence.png"
+    plain, drawn = score(GOLD, "--method", method), score(GOLD, "--method", method, "--plot", plot)
+    assert drawn.out.startswith(plain.out) and str(plot) in drawn.out
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--sweep-layers --layer 1", "--layer"),
+        ("--plot layers.txt", "--plot"),
+        ("--plot gold.txt", "--plot and --gold"),
+        ("--plot none/x.png", "none is not a folder"),
+        ("--output x", "--output"),
+        ("--languages de en", "--languages"),
+    ],
+)
+def test_what_is_refused(refused, tmp_path, monkeypatch, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("finetuning.align.score.load_aligner", None)  # all is found before the model is loaded
+    assert named in refused(GOLD, *arguments.split())

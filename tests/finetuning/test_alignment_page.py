@@ -20,7 +20,7 @@ def write(tmp_path):
         page = Page(tmp_path / "page.html")
         for alignment in alignments:
             page.add(alignment)
-        page.write(title, {"model": "a & b", "layer": "8 of 12"}, len(page) if total is None else total)
+        page.write(title, {"model": "a & b", "layer": "8 of 12"}, len(page.pairs) if total is None else total)
         return (tmp_path / "page.html").read_text(encoding="utf-8")
 
     return page_of

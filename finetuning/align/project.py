@@ -1,24 +1,18 @@
-"""`word-align --project`: labels of source sentences on their translations, and a list of what is lost.
+"""`word-align project`: labels of source sentences on their translations, and a list of what is lost.
 
-    word-align --model M --project labels.conll translations.txt --output projected.conll
-    word-align --model M --project pairs.jsonl --output projected.jsonl
-
-The first reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `LABEL_COLUMNS`) and a
-translation a line, and writes CoNLL: a word, a tab and its label a line, `_` where there is none. The second reads
-texts with spans of characters, and adds `target_spans` to each row; a word that a span holds in part is labeled whole.
-`projection` has the rules, and `finetuning.data.label_schemes` says which labels are spans. What is lost is counted by
-label and, with --output FILE, listed in FILE.lost.tsv.
+`projection` has the rules, and `finetuning.data.label_schemes` says which labels are spans.
 """
 
-import argparse
 import contextlib
 import json
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
+from finetuning.align.options import AlignerOptions, add_model, add_rule, make_parser, require_different_files
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
@@ -32,38 +26,72 @@ from zoo_core.tables import Table, load_table, row_places
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 LOST_ENDING = ".lost.tsv"
+USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"
+DESCRIPTION = """Carry labels of sentences over word links to their translations.
+
+  word-align project labels.conll translations.txt --output projected.conll
+  word-align project pairs.jsonl --output projected.jsonl
+                       {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+
+The first reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `tags`, `ner_tags`,
+`upos`, `labels`) and a translation a line, and writes CoNLL: a word, a tab and its label a line, `_` for none. The
+second reads texts with spans of characters, and adds `target_spans` to each row; a word that a span holds in part is
+labeled whole. What is lost is counted by label and, with --output FILE, listed in FILE.lost.tsv."""
 
 
-def project_labels(flags: argparse.Namespace) -> None:
+@dataclass
+class ProjectOptions(AlignerOptions):
+    """Labels and translations, what links them, and where the labels of the translations go."""
+
+    labels: str = ""
+    translations: str | None = None
+    columns: list[str] | None = None
+    pre_split: bool = False
+    output: str | None = None
+
+
+def read_options(arguments: list[str]) -> ProjectOptions:
+    """The command line."""
+    parser = make_parser("word-align project", DESCRIPTION, USAGE)
+    parser.add_argument("labels", metavar="LABELS", help="labeled source sentences; JSON lines have translations too")
+    parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="line n translates sentence n")
+    parser.add_argument("--output", metavar="FILE", help="write the labels there, not to stdout; must not exist")
+    texts = "of JSON lines: names of the two texts (default: source target)"
+    parser.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=texts)
+    words = "the words of TRANSLATIONS stand between spaces or tabs; otherwise they are split at punctuation, too"
+    parser.add_argument("--pre-split", action="store_true", help=words)
+    add_model(parser)
+    add_rule(parser)
+    return parser.parse_args(arguments, ProjectOptions())
+
+
+def run(options: ProjectOptions) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
-    from finetuning.align.download import download
-
-    screen = make_screen(flags.quiet)
-    lost_path = f"{flags.output}{LOST_ENDING}" if flags.output else None
-    for path in filter(None, (flags.output, lost_path)):
+    screen = make_screen(options.quiet)
+    lost_path = f"{options.output}{LOST_ENDING}" if options.output else None
+    read = {"the labels": [options.labels], "the translations": [options.translations] if options.translations else []}
+    require_different_files({"--output": options.output, "the list of what is lost": lost_path}, read)
+    for path in filter(None, (options.output, lost_path)):
         require_writable(path, "--output")
         if Path(path).exists() and Path(path).stat().st_size:
             raise ValueError(f"{path} exists and is not empty. Name another --output.")
+    rule = options.rule()
     with screen.status("reading the labels"):
-        given = LabeledWords(flags) if flags.files else TextsWithSpans(flags)
-    download(flags.model, flags.quiet)
-    with screen.status(f"loading {flags.model}"):
-        aligner, _ = load_aligner(flags)
-    report_precision(flags, screen)
+        given = read_labels(options.labels, options.translations, options.columns, options.pre_split)
+    aligner, _ = load_aligner(options, screen, **rule)
+    report_precision(options.precision, screen)
     for line in given.notes:
         screen.print(line)
-    pairs = iter(given.pairs)
-    if flags.layer is None:
-        pairs = choose_layer(aligner, pairs, None, flags, screen)
+    pairs = iter(given.pairs) if rule["layer"] is not None else choose_layer(aligner, given.pairs, screen)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         output, listed = (
-            stack.enter_context(written_aside(path)) if path else None for path in (flags.output, lost_path)
+            stack.enter_context(written_aside(path)) if path else None for path in (options.output, lost_path)
         )
         if listed:
             listed.write("line\tlabel\tbegin\tend\ttext\n")
-        bar = stack.enter_context(make_progress(screen, to_stdout=not flags.output))
+        bar = stack.enter_context(make_progress(screen, to_stdout=not options.output))
         stack.enter_context(memory_errors())
         found = aligner.align(pairs, probabilities=True)
         for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
@@ -82,46 +110,56 @@ def project_labels(flags: argparse.Namespace) -> None:
         screen.print(f"list of what is lost: {lost_path}")
 
 
+def read_labels(
+    labels: str, translations: str | None, columns: list[str] | None, pre_split: bool
+) -> "LabeledWords | TextsWithSpans":
+    """The labeled sentences with their translations. Raises ValueError for files that do not fit each other."""
+    if translations and columns:
+        raise ValueError("--columns is of JSON lines, and a file of translations has one column. Leave it out.")
+    if pre_split and not translations:
+        raise ValueError("--pre-split is of a file of translations, and spans of characters need texts. Leave it out.")
+    return LabeledWords(labels, translations, pre_split) if translations else TextsWithSpans(labels, columns)
+
+
 class LabeledWords:
     """Tokens with labels, and a translation a line. `pairs`: (tokens, translation)."""
 
-    def __init__(self, flags: argparse.Namespace):
+    def __init__(self, path: str, translations: str, pre_split: bool):
         import datasets
 
         datasets.disable_progress_bars()
-        if Path(flags.project).is_file() and kind_by_name(Path(flags.project)) in (None, "text"):
+        if Path(path).is_file() and kind_by_name(Path(path)) in (None, "text"):
             raise ValueError(
-                f"{flags.project}: the ending does not say how tokens and labels are written. If each line has a token "
+                f"{path}: the ending does not say how tokens and labels are written. If each line has a token "
                 "and its label (CoNLL), name the file .conll."
             )
-        table = Table(path=flags.project)
+        table = Table(path=path)
         rows = load_table(table)
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
         if column is None or "tokens" not in rows.column_names:
             wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
-            raise ValueError(f"{flags.project} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
+            raise ValueError(f"{path} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
 
         def place_of(row: int) -> str:
-            return f"{flags.project}, {row_places(table, [row])[0]}"
+            return f"{path}, {row_places(table, [row])[0]}"
 
         tokens = text_lists(rows, "tokens", table, "word")
         self.labels = text_lists(rows, column, table, "label")
-        require_words(tokens, self.labels, flags.project)
+        require_words(tokens, self.labels, path)
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
                     f"{place_of(row)}: {count_of(len(words), 'word')} in column tokens and "
                     f"{count_of(len(labels), 'label')} in column {column}. Correct or remove the row."
                 )
-        (name,) = flags.files
-        texts = list(read_lines(name))
+        texts = list(read_lines(translations))
         if len(texts) != len(tokens):
             raise ValueError(
-                f"{flags.project} has {count_of(len(tokens), 'sentence')}, {name} {count_of(len(texts), 'line')}. "
+                f"{path} has {count_of(len(tokens), 'sentence')}, {translations} {count_of(len(texts), 'line')}. "
                 "Line n translates sentence n."
             )
         self.pairs: list[Any] = [
-            split_at_blanks(pair) if flags.pre_split else pair for pair in zip(tokens, texts, strict=True)
+            split_at_blanks(pair) if pre_split else pair for pair in zip(tokens, texts, strict=True)
         ]
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
         scheme = scheme_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
@@ -168,16 +206,16 @@ def require_words(tokens: list[list[str]], labels: list[list[str]], name: str) -
 class TextsWithSpans:
     """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
 
-    def __init__(self, flags: argparse.Namespace):
-        self.pairs = list(PairReader([flags.project], "jsonl", flags.columns))
+    def __init__(self, path: str, columns: list[str] | None):
+        self.pairs = list(PairReader([path], "jsonl", columns))
         self.notes: list[str] = []
-        lines = read_lines(flags.project)
+        lines = read_lines(path)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
         self.spans = []
         for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
             if not isinstance(source, str) or not isinstance(target, str):
-                raise ValueError(f"{flags.project}, line {number}: spans are of characters: give texts, not words.")
-            where = f"{flags.project}, line {number}"
+                raise ValueError(f"{path}, line {number}: spans are of characters: give texts, not words.")
+            where = f"{path}, line {number}"
             if "target_spans" in row:
                 raise ValueError(f"{where}: the row has `target_spans`, which are written here. Rename or remove them.")
             if not isinstance(given := row.get("spans", []), list):
@@ -187,7 +225,7 @@ class TextsWithSpans:
         if not any("spans" in row for row in self.rows):
             keys = ", ".join(dict.fromkeys(key for row in self.rows for key in row))
             raise ValueError(
-                f"{flags.project}: no row has the key `spans`; the keys are {keys}. Rename the one that holds spans."
+                f"{path}: no row has the key `spans`; the keys are {keys}. Rename the one that holds spans."
             )
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:

@@ -1,0 +1,183 @@
+"""`word-align score`: links against links made by hand, by the layer that is chosen or by every layer."""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from finetuning.align.confidence import LOWEST, Confidence, cut, is_calibrated, threshold_of, with_threshold
+from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
+from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
+from finetuning.align.options import (
+    AlignerOptions,
+    PairOptions,
+    add_model,
+    add_pairs,
+    add_rule,
+    make_parser,
+    require_different_files,
+)
+from finetuning.align.output import require_writable
+from finetuning.align.pairs import Side
+from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
+
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
+USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
+DESCRIPTION = """Measure word links against links made by hand: AER, precision, recall and F1.
+
+  word-align score test.de test.en --gold alignment.txt
+  word-align score test.de test.en --gold alignment.txt --plot confidence.png       scores by threshold, calibration
+  word-align score test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+  word-align score xlwa.tsv --columns 1 2 --gold xlwa.tsv                   links in the last column of a table
+
+LINKS has a line for each link, `sentence i j S|P`, or one for each sentence, `0-0 1p2 2-1`, where p marks a possible
+link. It may name a part of the sentences; only they are scored. All pairs are held in memory.
+
+Links count the words of the pairs, which stand between spaces, tabs or line breaks in all formats; with --split they
+end at Unicode's word boundaries."""
+
+
+@dataclass
+class ScoreOptions(PairOptions, AlignerOptions):
+    """What is aligned, by what, and the links that it is held against."""
+
+    gold: str = ""
+    gold_base: int | None = None
+    sweep_layers: bool = False
+    plot: str | None = None
+
+
+def read_options(arguments: list[str]) -> ScoreOptions:
+    """The command line."""
+    parser = make_parser("word-align score", DESCRIPTION, USAGE)
+    add_pairs(parser, "one file of pairs, or a source and a target file; default: stdin")
+    add_gold(parser.add_argument_group("links made by hand"), is_required=True)
+    add_model(parser)
+    layers = add_rule(parser)
+    layers.add_argument("--sweep-layers", action="store_true", help="scores of every layer")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw precision and recall by threshold and how far the probabilities hold, or with --sweep-layers AER by "
+        "layer (png, pdf, svg)",
+    )
+    return parser.parse_args(arguments, ScoreOptions())
+
+
+def add_gold(group: Any, is_required: bool) -> None:
+    """Adds the links made by hand."""
+    text = "`sentence i j S|P`, or `i-j ipj` alone or in the last column of a table"
+    group.add_argument("--gold", metavar="LINKS", required=is_required, help=text)
+    group.add_argument(
+        "--gold-base",
+        type=int,
+        choices=(0, 1),
+        help="what LINKS counts from: its words, or the sentences of `sentence i j`",
+    )
+
+
+def run(options: ScoreOptions) -> None:
+    """Prints the scores, and draws what is asked for."""
+    screen = make_screen(options.quiet)
+    require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
+    if options.plot:
+        require_writable(options.plot, "--plot")
+        if Path(options.plot).suffix.lower() not in PLOT_ENDINGS:
+            raise ValueError(f"--plot is {options.plot}. The ending says what is drawn: {', '.join(PLOT_ENDINGS)}.")
+    rule = options.rule()
+    reader = options.read_pairs(bool(options.split))
+    pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
+    if options.split is None:
+        report_unspaced(reader.unspaced, len(pairs), screen)
+    aligner, _ = load_aligner(options, screen, **rule)
+    report_precision(options.precision, screen)
+    if rule["layer"] is None:
+        choose_layer(aligner, pairs, screen)
+    if options.sweep_layers:
+        sweep_layers(aligner, pairs, gold, options.gold, options.plot, screen)
+        return
+    name = " and ".join(map(os.path.basename, reader.files)) or reader.name
+    confidence = Confidence(is_calibrated(aligner.method)) if options.plot else None
+    scores = score_links(aligner, pairs, gold, screen, confidence)
+    print(f"{options.gold}: {describe_scores(scores)} (%, {count_of(len(gold), 'sentence')})")
+    if confidence:
+        confidence.plot(options.plot, f"{name}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
+        print(f"written: {options.plot}")
+
+
+def read_with_gold(
+    reader: Iterable[tuple[Side, Side]], path: str, base: int | None
+) -> tuple[list[tuple[Side, Side]], dict[int, Gold]]:
+    """All pairs, and the gold links that fit their words; what does not fit is said."""
+    links = read_gold(path, base=base)
+    pairs = list(reader)
+
+    from modeling.word_tokens import split_words
+
+    words, _ = split_words(list(chain.from_iterable(pairs)))
+    lengths = [len(of_side) for of_side in words]
+    gold, left_out = fit_gold(links, list(zip(lengths[::2], lengths[1::2], strict=True)), path)
+    for said in (describe_order(links, gold, path), describe_left_out(left_out, path)):
+        if said:
+            print(said, file=sys.stderr)
+    if len(gold) < len(pairs):
+        of = f"{len(gold):,} of the {len(pairs):,} sentences"
+        print(f"{path} has links for {of}; only they are scored.", file=sys.stderr)
+    return pairs, gold
+
+
+def score_links(
+    aligner: Any,
+    pairs: list[tuple[Side, Side]],
+    gold: dict[int, Gold],
+    screen: Any,
+    confidence: Confidence | None = None,
+) -> dict[str, float]:
+    """Scores in percent of the aligner's links; `confidence` takes the candidates, more than these."""
+    from finetuning.tasks.word_alignment.layers import score
+
+    links, threshold = {}, threshold_of(aligner)
+    given, chosen = (pairs[number] for number in gold), with_threshold(aligner, LOWEST) if confidence else aligner
+    with make_progress(screen, to_stdout=False) as progress, memory_errors():
+        advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
+        found = chosen.align(given, probabilities=confidence is not None, progress=advance)
+        for (number, of_sentence), candidates in zip(gold.items(), found, strict=True):
+            links[number] = cut(candidates, threshold).links
+            if confidence:
+                confidence.add(candidates, of_sentence)
+    return score(links, gold)
+
+
+def describe_scores(scores: dict[str, float]) -> str:
+    """Scores in words: `AER 17.6, precision ...`."""
+    from finetuning.tasks.word_alignment.layers import METRICS
+
+    return ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
+
+
+def sweep_layers(
+    aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], name: str, plot: str | None, screen: Any
+) -> None:
+    """Prints the scores of every layer, and draws them where that is asked for."""
+    from finetuning.results.files import print_table
+    from finetuning.results.plots import plot_lines
+    from finetuning.results.report import best_layer
+    from finetuning.tasks.word_alignment.layers import as_results, sweep
+    from finetuning.tasks.word_alignment.task import AlignmentReport
+
+    with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
+        scores = sweep(aligner, pairs, gold)
+    results = as_results(scores, name, aligner.method, aligner.layer)
+    for table in AlignmentReport(results).layer_tables().values():
+        print_table("Word alignment by layer, %", table, [])
+    aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
+    best, default = best_layer(results, name), aligner.layer
+    print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")
+    if plot:
+        title, mark = f"{aligner.method}, {aligner.encoding}", (default, f"default: {default}")
+        plot_lines({"": {aligner.method: aer}}, plot, title, "layer", "AER (%), lower is better", mark=mark)
+        print(f"written: {plot}")
