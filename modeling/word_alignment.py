@@ -153,6 +153,11 @@ def encoder_of(model):
     return encoder
 
 
+def two_thirds(num_layers: int) -> int:
+    """The layer two thirds of the way up, the default wherever states are compared (8 of 12, XLM-Align's Table 2)."""
+    return round(2 * num_layers / 3)
+
+
 class WordAligner:
     """Aligns the words of sentence pairs.
 
@@ -162,7 +167,7 @@ class WordAligner:
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule by which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
-            `config.word_alignment_layer`, or two thirds of the way up (8 of 12, the paper's Table 2; rounded).
+            `config.word_alignment_layer`, or the one at `two_thirds`.
             `compare_layers` finds the best one for a model and two languages.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
@@ -196,8 +201,8 @@ class WordAligner:
         self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
         self.num_layers: int = self.states.num_layers
         self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
-        two_thirds = round(self.num_layers * 2 / 3)
-        self.layer = next(one for one in (layer, self.recommended_layer, two_thirds) if one is not None)
+        default = two_thirds(self.num_layers)
+        self.layer = next(one for one in (layer, self.recommended_layer, default) if one is not None)
         self.batch_size = batch_size
         check_method(method, matching)
         self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")

@@ -21,6 +21,7 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
+from modeling.word_alignment import two_thirds
 
 
 class FeatureProtocol(Protocol):
@@ -233,7 +234,7 @@ def reported_layer(layer: int | Literal["middle"] | None, layers: list[int], dep
 
     `layer` and `layers` are those of a recipe. Raises ValueError where the reported one is not scored.
     """
-    relative = {None: (round(2 * depth / 3), "two thirds of the layers"), "middle": (depth // 2, "the middle layer")}
+    relative = {None: (two_thirds(depth), "two thirds of the layers"), "middle": (depth // 2, "the middle layer")}
     chosen, rule = relative.get(layer, (layer, "named in the recipe"))
     scored = sorted(set(layers)) or list(range(depth + 1))
     if chosen not in scored:
