@@ -267,7 +267,7 @@ COMMANDS = {
         ["--model", folder, "--source", "A house", "--target", "Ein Haus", "--output", str(work / "a.png")],
     ),
     "labels": lambda folder, work: (
-        "finetuning.data.label_text",
+        "finetuning.tools.label_text",
         ["--model", folder, "--languages", "de", "--input", str(work / "de.txt"), "--output", str(work / "o.jsonl")],
     ),
 }

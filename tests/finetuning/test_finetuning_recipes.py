@@ -39,7 +39,7 @@ COLUMNS = {
     "google/xtreme MLQA": {"question", "context", "answers", "id"},
     "google/xtreme tydiqa": {"question", "context", "answers", "id"},
     "conll": {"tokens", "ner_tags"},
-    # of finetuning/data/translations.py and label_text.py, or brought along in their form
+    # of finetuning/tools/translations.py and label_text.py, or brought along in their form
     "translations/xnli": {"premise", "hypothesis", "premise_en", "hypothesis_en", "label"},
     "translations/pawsx": {"sentence1", "sentence2", "sentence1_en", "sentence2_en", "label"},
     "translations/squad": {"question", "context", "answers", "id"},

@@ -10,9 +10,9 @@ from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.data.label_schemes import Scheme
-from finetuning.data.label_text import main as label
 from finetuning.results.table import read_results
 from finetuning.run import main as run
+from finetuning.tools.label_text import main as label
 
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
 COLUMNS = "text_columns: [tokens], label_column: labels"

@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 
-from finetuning.data.translations import main
 from finetuning.recipe import Recipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.registry import task_of
+from finetuning.tools.translations import main
 from zoo_core.recipes import load_recipe
 
 BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]

@@ -2,7 +2,7 @@
 
     python finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco-large/model \\
       output_dir=runs/veco/panx_teacher
-    python -m finetuning.data.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
+    python -m finetuning.tools.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
       --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
 
 A word of a translation does not stand where its original stood, so labels cannot be copied: a model trained on English
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch_size", type=int, default=64, help="windows in a forward pass")
     options = parser.parse_args(argv)
     with user_errors():
-        label(options, sys.argv if argv is None else ["finetuning/data/label_text.py", *argv])
+        label(options, sys.argv if argv is None else ["finetuning/tools/label_text.py", *argv])
 
 
 def label(options: argparse.Namespace, command: list[str]) -> None:

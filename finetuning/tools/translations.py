@@ -1,6 +1,6 @@
 """Turns XTREME's published translations into the JSON lines that recipes read.
 
-    python -m finetuning.data.translations --input xtreme_translations --output translations
+    python -m finetuning.tools.translations --input xtreme_translations --output translations
 
 The files are those of github.com/google-research/xtreme, "Translations" (the storage bucket xtreme_translations), under
 the names and in the folders that they have there; some of them are enough, and other folders above do not matter:
