@@ -13,7 +13,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from omegaconf import MISSING
 
+from zoo_core.json_files import DEEPEST
 from zoo_core.recipe_files import or_installed
 from zoo_core.recipes import nearest, option
 from zoo_core.table_files import (
@@ -226,8 +227,8 @@ def require_column(dataset: "Dataset | IterableDataset", column: str, where: str
     """
     columns = columns_of(dataset)
     if column not in columns:
-        hint = f" {close}" if (close := nearest(column, columns)).startswith("Did") else ""
-        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.{hint}")
+        hint = close_name(column, columns)
+        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {hint}".rstrip())
     if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
         if fault := mixed_types((get_column(row, column) for row in dataset), column):
             raise ValueError(f"{where}, {fault}. Write all of them as one type.")
@@ -251,21 +252,11 @@ def columns_of(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
     """{dotted name: feature} of the columns, structs before their fields."""
     features = dataset.features
     if features is None:  # a stream whose source does not declare its columns: look at the first row
-        first = next(iter(dataset.take(1)), {})
-        features = {name: dict.fromkeys(value) if isinstance(value, dict) else None for name, value in first.items()}
-    columns: dict[str, Any] = {}
+        import datasets
 
-    def add(prefix: str, feature: Any) -> None:
-        columns[prefix] = feature
-        if hasattr(feature, "languages"):  # datasets.Translation
-            feature = dict.fromkeys(feature.languages)
-        if isinstance(feature, dict):
-            for name, inner in feature.items():
-                add(f"{prefix}.{name}", inner)
-
-    for name, feature in features.items():
-        add(name, feature)
-    return columns
+        features = datasets.Dataset.from_list(list(dataset.take(1))).features
+    by_depth = [features.flatten(max_depth=depth) for depth in range(1, DEEPEST)]
+    return {name: feature for columns in by_depth for name, feature in columns.items()}
 
 
 def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
@@ -307,15 +298,17 @@ def _not_found(path: Path) -> str:
         folder = folder.parent
     wanted = path.relative_to(folder).parts[0]
     names = sorted(item.name for item in folder.iterdir())
-    hint = f"In {folder}: {nearest(wanted, names)}" if len(names) <= 20 or _is_close(wanted, names) else ""
+    hint = f"In {folder}: {nearest(wanted, names)}" if len(names) <= 20 or close_name(wanted, names) else ""
     return (
         f"{path} does not exist. Relative paths start at {Path.cwd()}, and a dataset of the Hub is named owner/name "
         f"(with `format: hub` where that looks like a local path). Correct the path. {hint}"
     ).strip()
 
 
-def _is_close(name: str, known: list[str]) -> bool:
-    return nearest(name, known).startswith("Did you mean")
+def close_name(name: str, known: Iterable[str]) -> str:
+    """`Did you mean ...?`, where a known name is near; else an empty text."""
+    hint = nearest(name, known)
+    return hint if hint.startswith("Did you mean") else ""
 
 
 def _refuse_folder_options(table: Table, path: str) -> None:
@@ -416,7 +409,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
 
 def _unknown(table: Table, field: str, value: str, known: list[str]) -> str:
     where = f"{table.path}, config {table.config}," if field == "split" and table.config else table.path
-    hint = nearest(value, known) if _is_close(value, known) else f"Set `{field}` to one of them."
+    hint = close_name(value, known) or f"Set `{field}` to one of them."
     if field == "split" and table.streaming and "[" in value:
         hint = "Slices cannot be streamed: name a whole split, or set `streaming` to false."
     return f"{where} has no {field} {value}. It has: {shortened(value, known)}. {hint}"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow
 import pyarrow.compute
 
@@ -21,26 +22,23 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
     """
     if not isinstance(data, TaskData) or not data.label_names:
         return
-    names = data.label_names
-    lines: list[tuple[str, str, np.ndarray]] = []
+    counts: dict[tuple[str, str], np.ndarray] = {}
     for part, by_language in (("train", {"all": data.train}), ("dev", data.dev), ("evaluation", data.evaluation)):
-        counts = {language: _label_counts(rows, len(names)) for language, rows in by_language.items()}
-        if most_languages and len(counts) > most_languages:
-            counts = {f"{len(counts)} languages": np.sum(list(counts.values()), axis=0)}
-        lines += [(part, language, own) for language, own in counts.items()]
-    total = np.sum([own for *_, own in lines], axis=0)
-    order = [number for number in np.argsort(-lines[0][-1], kind="stable") if total[number]]  # as often as in training
-    if len(order) <= LABELS:
-        order.sort()
-    shown, rest = order[:LABELS], order[LABELS:]
-    columns = ["part", "language", *(names[number] for number in shown), *([f"and {len(rest)} more"] if rest else [])]
-    cells = [
-        [part, language, *(f"{own[number]:,}" for number in shown), *([f"{own[rest].sum():,}"] if rest else [])]
-        for part, language, own in lines
-    ]
+        found = {language: _label_counts(rows, len(data.label_names)) for language, rows in by_language.items()}
+        if most_languages and len(found) > most_languages:
+            found = {f"{len(found)} languages": sum(found.values())}
+        counts |= {(part, language): own for language, own in found.items()}
+    table = pd.DataFrame(counts, index=data.label_names)  # a row for each label
+    table = table[table.any(axis=1)]
+    if len(table) > LABELS:
+        table = table.sort_values(("train", "all"), ascending=False, kind="stable")
+        rest = table[LABELS:]
+        table = table[:LABELS]
+        table.loc[f"and {len(rest)} more"] = rest.sum()
+    cells = [[*place, *(f"{count:,}" for count in own)] for place, own in table.items()]
     # a row of tagging has a list of labels
     what = "words" if isinstance(data.train[0]["labels"], list) else "rows"
-    print_table(f"{task}: {what} by label", (columns, cells), [])
+    print_table(f"{task}: {what} by label", (["part", "language", *table.index], cells), [])
 
 
 def _label_counts(rows: Any, size: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from datasets import ClassLabel
 
 from finetuning.data.rows import Rows
 from zoo_core.faults import are_found
-from zoo_core.recipes import nearest
+from zoo_core.tables import close_name
 
 
 @dataclass
@@ -132,9 +132,8 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
 
 
 def _advice(value: Any, names: list[str]) -> str:
-    hint = nearest(str(value), names) if isinstance(value, str) else ""
-    advice = "Write labels alike in all files; for numbers, `label_names` names them in order, from 0."
-    return f"{hint} {advice}" if hint.startswith("Did") else advice
+    hint = close_name(value, names) if isinstance(value, str) else ""
+    return f"{hint} Write labels alike in all files; for numbers, `label_names` names them in order, from 0.".lstrip()
 
 
 def check_label_names(where: str, names: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.rows import Rows, names_of, read_table, split_of_file
+from finetuning.data.rows import Rows, names_of, read_table, split_of_file, unique_ids
 from finetuning.tasks.translation.recipe import PairTable
 from zoo_core.tables import Table, describe, has_text, require_column
 
@@ -96,24 +96,17 @@ def _aligned(
                 "the tables, or set join_on if they share ids."
             )
         return sides, None
-    ids = []
     for rows in tables:
         require_column(rows, table.join_on, where)
-        ids.append(rows[table.join_on][:])
-        if len(set(ids[-1])) < len(ids[-1]):
-            raise ValueError(
-                f"{where}: ids occur more than once in column {table.join_on}. Make the ids unique, or leave join_on "
-                "out if the tables are aligned row by row."
-            )
-    place = {value: position for position, value in enumerate(ids[1])}
-    matched = [(position, place[value]) for position, value in enumerate(ids[0]) if value in place]
-    if not matched:
+    ids = [unique_ids(rows, table.join_on, where) for rows in tables]
+    places = ids[1].get_indexer(ids[0])
+    matched = np.flatnonzero(places >= 0)
+    if not len(matched):
         raise ValueError(
             f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
             f"{ids[1][0]!r}. Check that the ids have the same form."
         )
-    joined = [side.select([pair[number] for pair in matched]) for number, side in enumerate(sides)]
-    return joined, np.asarray([pair[0] for pair in matched])
+    return [sides[0].select(matched), sides[1].select(places[matched])], matched
 
 
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from zoo_core.faults import are_listed, report_faults
-from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
     UnknownConfig,
+    close_name,
     describe,
     load_table,
     require_column,
@@ -21,9 +21,12 @@ from zoo_core.tables import (
 )
 
 if TYPE_CHECKING:
+    import pandas
     from datasets import Dataset
 
     from finetuning.recipe import LabeledTable
+
+NO_OTHERS = "Name only languages that are there."
 
 
 @dataclass
@@ -114,7 +117,7 @@ class TableReader:
         if unknown:
             raise ValueError(
                 f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                f"languages are: {', '.join(found)}. {_hint(unknown[0], found)}"
+                f"languages are: {', '.join(found)}. {close_name(unknown[0], found) or NO_OTHERS}"
             )
         places = np.arange(len(dataset)) if positions is None else positions
         return [
@@ -135,8 +138,9 @@ class TableReader:
             there = [codes.get(match[1], match[1]) for match in map(place.fullmatch, error.known) if match]
             raise ValueError(
                 f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
-                f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. {_hint(language, there)} Where "
-                "the data call a language by another name, give it in `language_names`."
+                f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. "
+                f"{close_name(language, there) or NO_OTHERS} Where the data call a language by another name, give it "
+                "in `language_names`."
             ) from None
 
     def _joined(self, rows: Rows) -> Rows:
@@ -151,24 +155,18 @@ class TableReader:
             for one in (column, *needed):
                 if not any(own.startswith(f"{one}.") for own in dataset.column_names):
                     require_column(dataset, one, name)
-        positions: dict[Any, int] = {}
-        for position, key in enumerate(other[column][:]):
-            if positions.setdefault(key, position) != position:
-                raise ValueError(
-                    f"{describe(source)}, rows {positions[key]} and {position} (from 0): both have {key!r} in column "
-                    f"{column}. Join on a column without repetitions."
-                )
         keys = rows.dataset[column][:]
-        if unknown := [key for key in keys if key not in positions]:
+        positions = unique_ids(other, column, describe(source)).get_indexer(keys)
+        if len(unknown := np.flatnonzero(positions < 0)):
             raise ValueError(
                 f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-                f"its rows has {unknown[0]!r} in column {column}. Add the missing ones, remove these rows, or join on "
-                "another column."
+                f"its rows has {keys[unknown[0]]!r} in column {column}. Add the missing ones, remove these rows, or "
+                "join on another column."
             )
         # a struct's fields are columns of their own: `answers` names them all
         own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]
         names = {name: f"translations.{name}" for name in own}
-        found = other.select_columns(own).rename_columns(names).select([positions[key] for key in keys])
+        found = other.select_columns(own).rename_columns(names).select(positions)
         from datasets import concatenate_datasets
 
         return replace(
@@ -194,10 +192,17 @@ def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Da
     return loaded[key]
 
 
-def _hint(language: str, known: list[str]) -> str:
-    """What to do about an unknown language, in a message that lists the known ones."""
-    hint = nearest(language, known)
-    return hint if hint.startswith("Did you mean") else "Name only languages that are there."
+def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
+    """The ids in a column of the table `where`. Raises ValueError where one occurs more than once."""
+    import pandas
+
+    ids = pandas.Index(dataset[column][:], dtype=object)
+    if not ids.is_unique:
+        raise ValueError(
+            f"{where}: {ids[ids.duplicated()][0]!r} occurs more than once in column {column}. Make the ids unique, or "
+            "join on another column."
+        )
+    return ids
 
 
 def has_place_for_language(table: "LabeledTable") -> bool:

@@ -139,7 +139,7 @@ def test_joins_that_cannot_be_made_are_refused(files, tmp_path):
     one = write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
     for rows, message in (
         ([("3", "u")], "no id of column a occurs in both tables. They have ids such as '1' and '3'"),
-        ([("1", "u"), ("1", "v")], "ids occur more than once in column a"),
+        ([("1", "u"), ("1", "v")], "'1' occurs more than once in column a"),
     ):
         other = write_tsv(tmp_path / "other.tsv", rows)
         table = f"path: {one}, target: {{path: {other}}}, join_on: a, source_column: b, target_column: b"
