@@ -79,58 +79,52 @@ def test_numbers_need_not_start_at_zero(write):
     assert data.evaluation["de"]["labels"][:] == [2, 1]
 
 
+HOLES = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
+SPELLINGS = [*NLI, "neutral", "Neutral", "neutral "]
+SWAHILI = rows(NLI, language="de") + rows(["neutral"] * 4, language="sw")
+
+
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("part", "content", "fields", "named"),
     [
-        (["entailment", "nuetral"], "row 1 .*label 'nuetral'.*labels contradiction, entailment, neutral. Did you mean"),
-        (["entailment", None], "row 1 .*no label.*remove them"),
-        ([0, 1], "row 0 .*label 0 .*`label_names`"),  # sorted names have no order that numbers could mean
-        ([0.5, 1.0], "holds (double|float64)"),
+        ("test", rows(["entailment", "nuetral"]), {}, "row 1 .*'nuetral'.* contradiction, entailment, .*'neutral'"),
+        ("test", rows(["entailment", None]), {}, "row 1 .*no label"),
+        ("test", rows([0, 1]), {}, "row 0 .*label 0 .*`label_names`"),  # sorted names: no order that numbers could mean
+        ("test", rows([0.5, 1.0]), {}, "column label .*(double|float64)"),
+        *[("train", rows([*NLI, empty, *NLI, empty]), {}, "train.*row 3 .*1 more") for empty in (None, "", "  ")],
+        ("train", rows(SPELLINGS), {}, r"'neutral' \(2\), 'Neutral' \(1\), 'neutral ' \(1\)"),
+        ("train", rows([1, 1, 1]), {"label_names": NLI}, "training rows .*'neutral'"),
+        # in one language only: a copy of the data can be broken in part
+        ("test", SWAHILI, {"language_column": "language", "languages": []}, "language sw: .*'neutral'"),
+        ("test", rows(NLI), {"languages": []}, r"`languages` is \[\]"),
+        ("train", rows(NLI), {"text_columns": []}, r"train.0.text_columns is \[\]"),
+        ("train", rows(NLI), {"text_columns": ["text", "label"]}, "evaluation.0.text_columns .*train.0.text_columns"),
+        ("train", rows(NLI), {"text_columns": ["txt"]}, "no column txt.*'text'"),
+        ("train", rows(NLI), {"label_column": "lable"}, "no column lable.*'label'"),
+        ("train", rows(NLI), {"streaming": True}, "train.0.streaming"),
+        ("test", HOLES, {"text_columns": ["number"]}, "column number holds int64"),
+        ("test", HOLES, {"text_columns": ["hole"]}, "row 1 .*column hole .*1 more"),
+        ("test", rows(NLI), {"label_names": ["a", "a"]}, "evaluation.0.label_names"),
     ],
 )
-def test_unknown_labels_are_named_with_their_row(write, labels, message):
-    with pytest.raises(ValueError, match=message):
-        read({"path": write("train", rows(NLI))}, evaluated(write("test", rows(labels))))
+def test_rows_that_are_refused_are_named(write, part, content, fields, named):
+    tables = {"train": {"path": write("train", rows(NLI))}, "test": evaluated(write("test", rows(NLI)))}
+    tables[part] |= {"path": write(part, content), **fields}
+    with pytest.raises(ValueError, match=named):
+        read(tables["train"], tables["test"])
 
 
-@pytest.mark.parametrize("label", [None, "", "  "])
-def test_a_training_row_without_a_label_is_refused_with_its_place(write, label):
-    path = write("train", rows([*NLI, label, *NLI, label]))
-    with pytest.raises(ValueError) as refused:
-        read({"path": path}, evaluated(write("test", rows(NLI))))
-    assert path in str(refused.value) and "row 3" in str(refused.value) and "1 more" in str(refused.value)
-
-
-def test_labels_that_differ_by_case_or_space_alone_are_refused_with_their_counts(write):
-    path, test = write("train", rows([*NLI, "neutral", "Neutral", "neutral "])), write("test", rows(NLI))
-    with pytest.raises(ValueError) as refused:
-        read({"path": path}, evaluated(test))
-    assert all(part in str(refused.value) for part in (path, "'neutral' (2)", "'Neutral' (1)", "'neutral ' (1)"))
-    classes = Features({"text": Value("string"), "label": ClassLabel(names=["a", "A", "b"])})
-    with pytest.raises(ValueError, match=r"'a' \(2\), 'A' \(1\)"):
-        read({"path": write("classes", rows([0, 1, 0, 2]), classes)}, evaluated(test))
-    named = [*NLI, "Neutral", "neutral "]  # who names them wants them
-    assert read({"path": path, "label_names": named}, evaluated(test)).label_names == named
-
-
-def test_minus_one_of_a_class_label_is_no_label(write):
-    classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
-    path = write("train", rows([0, 1, 2]), classes)
+def test_labels_of_classes_are_refused_too_and_spellings_may_be_named(write):
+    test = evaluated(write("test", rows(NLI)))
+    names = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
+    train = {"path": write("train", rows([0, 1, 2]), names)}
     with pytest.raises(ValueError, match="row 2 .*no label"):
-        read({"path": path}, evaluated(write("test", rows([0, 1, -1]), classes)))
-
-
-def test_placeholder_labels_are_refused(write):
-    # in one language only: a copy of the data can be broken in part
-    table = write("test", rows(NLI, language="de") + rows(["neutral"] * 4, language="sw"))
-    with pytest.raises(ValueError, match="language sw: all 4 rows have the label 'neutral'"):
-        read({"path": write("train", rows(NLI))}, {"path": table, "language_column": "language"})
-
-
-def test_training_rows_need_two_labels(write):
-    names = {"label_names": NLI}
-    with pytest.raises(ValueError, match="All 3 training rows have the label 'neutral'"):
-        read({"path": write("train", rows([1, 1, 1])), **names}, evaluated(write("test", rows(NLI))))
+        read(train, evaluated(write("hidden", rows([0, 1, -1]), names)))
+    alike = Features({"text": Value("string"), "label": ClassLabel(names=["a", "A", "b"])})
+    with pytest.raises(ValueError, match=r"'a' \(2\), 'A' \(1\)"):
+        read({"path": write("alike", rows([0, 1, 0, 2]), alike)}, test)
+    named = [*NLI, "Neutral", "neutral "]  # who names them wants them
+    assert read({"path": write("spelled", rows(SPELLINGS)), "label_names": named}, test).label_names == named
 
 
 def test_languages_come_from_the_column_or_the_recipe(write):
@@ -151,17 +145,6 @@ def test_languages_come_from_one_table_each(write, tmp_path):
     assert data.protocol.evaluated_split == "whole file"
     with pytest.raises(ValueError, match="`languages` is empty"):
         read(train, test)
-
-
-def test_a_language_is_evaluated_once(write):
-    test = write("test", rows(NLI))
-    with pytest.raises(ValueError, match="'de' is evaluated twice"):
-        read({"path": write("train", rows(NLI))}, {}, f"evaluation={json.dumps([evaluated(test), evaluated(test)])}")
-
-
-def test_a_table_of_one_language_needs_its_name(write):
-    with pytest.raises(ValueError, match="holds one language, and `languages` is \\[\\]"):
-        read({"path": write("train", rows(NLI))}, {"path": write("test", rows(NLI))})
 
 
 def test_the_source_language_is_chosen_from_a_mixed_training_table(write):
@@ -185,33 +168,6 @@ def test_a_training_table_with_a_place_for_the_language_is_of_the_source_where_n
         read({"path": path}, test, "setting=supervised")
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "message"),
-    [
-        ({"text_columns": []}, {}, "train.0.text_columns is \\[\\]"),
-        ({"text_columns": ["text", "label"]}, {}, "evaluation.0.text_columns names 1 and train.0.text_columns 2"),
-        ({"text_columns": ["txt"]}, {}, "no column txt.*Did you mean 'text'"),
-        ({"label_column": "lable"}, {}, "no column lable.*Did you mean 'label'"),
-        ({}, {"text_columns": ["number"]}, "column number holds int64, not text"),
-        ({}, {"text_columns": ["hole"]}, "row 1 .*column hole has no text, and 1 more"),
-        ({}, {"label_names": ["a", "a"]}, "Labels need different names"),
-        ({"streaming": True}, {}, "train.0.streaming is true"),
-    ],
-)
-def test_wrong_columns_are_named(write, train, test, message):
-    holes = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
-    with pytest.raises(ValueError, match=message):
-        read({"path": write("train", rows(NLI)), **train}, evaluated(write("test", holes), **test))
-
-
-def test_tables_must_be_there(write):
-    path = write("train", rows(NLI))
-    with pytest.raises(ValueError, match="no train table"):
-        read({}, evaluated(path), "train=[]")
-    with pytest.raises(ValueError, match="no evaluation table"):
-        read({"path": path}, {}, "evaluation=[]")
-
-
 def hub_folder(folder, splits):
     """A dataset in the Hub's layout with the given splits."""
     (folder / "data").mkdir(parents=True)
@@ -220,28 +176,33 @@ def hub_folder(folder, splits):
     return str(folder)
 
 
-def test_nothing_is_trained_or_selected_on_the_evaluated_split(tmp_path, write):
-    path = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
-    with pytest.raises(ValueError, match="train.0 reads .*split test, which is evaluated by evaluation.0"):
-        read({"path": path, "split": "test"}, evaluated(path))
-    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
-        read({"path": path, "dev_split": "test"}, evaluated(path))
-    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
-        read({"path": path, "split": "test[:2]"}, evaluated(path))
-    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
-        read(
-            {"path": path, "config": "x.en", "split": "test"},
-            {"path": path, "config": "x.{language}", "languages": ["en"]},
-        )
-    with pytest.raises(ValueError, match="dev_split is 'test', of the evaluated rows"):
-        read({"path": path}, evaluated(path, dev_split="test"))
-    with pytest.raises(ValueError, match="train.0.dev_split is 'train', of the training rows"):
-        read({"path": path, "dev_split": "train"}, evaluated(path))
-    file = write("file", rows(NLI))
-    with pytest.raises(ValueError, match="which is evaluated by evaluation.0"):
-        read({"path": file}, evaluated(file))
-    with pytest.raises(ValueError, match="selection is mean_dev, and no evaluation table has a dev_split"):
-        read({"path": path}, evaluated(path), "selection=mean_dev")
+@pytest.mark.parametrize(
+    ("train", "test", "more", "named"),
+    [
+        ({"split": "test"}, {}, [], "train.0 reads .*split test, .*evaluation.0"),
+        ({"dev_split": "test"}, {}, [], "train.0 .*evaluation.0"),
+        ({"split": "test[:2]"}, {}, [], "train.0 .*evaluation.0"),
+        ({"config": "x.de", "split": "test"}, {"config": "x.{language}"}, [], "train.0 .*evaluation.0"),
+        ({}, {"dev_split": "test"}, [], "evaluation.0.dev_split is 'test'"),
+        ({"dev_split": "train"}, {}, [], "train.0.dev_split is 'train'"),
+        ({}, {"path": "a file"}, [], "train.0 .*evaluation.0"),  # the same of both
+        ({}, {}, ["selection=mean_dev"], "selection is mean_dev"),
+        ({}, {}, ["train=[]"], "no train table"),
+        ({}, {}, ["evaluation=[]"], "no evaluation table"),
+    ],
+)
+def test_tables_that_are_refused_are_named(tmp_path, write, train, test, more, named):
+    folder = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
+    if "path" in test:
+        train = test = {"path": write("file", rows(NLI))}
+    with pytest.raises(ValueError, match=named):
+        read({"path": folder, **train}, evaluated(folder) | test, *more)
+
+
+def test_a_language_is_evaluated_once(write):
+    test = [evaluated(write("test", rows(NLI)))] * 2
+    with pytest.raises(ValueError, match="'de' is evaluated twice"):
+        read({"path": write("train", rows(NLI))}, {}, f"evaluation={json.dumps(test)}")
 
 
 def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_held_out_part(tmp_path):

@@ -5,10 +5,8 @@ import json
 import pytest
 
 from finetuning.data.rows import TableReader
-from finetuning.recipe import Recipe
-from finetuning.tasks.classification import task as classification
+from finetuning.recipe import EvaluationTable, Recipe
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
@@ -43,9 +41,8 @@ def hub_root(tmp_path):
     return tmp_path / "mirror"
 
 
-def read(hub_root, module, train, evaluation):
+def read(hub_root, kind, train, evaluation):
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", f"hub_root={hub_root}"]
-    kind = module.__name__.split(".")[-2]
     recipe_class = TaggingRecipe if kind == "tagging" else Recipe
     tables = [
         f"train={json.dumps([{'path': 'owner/words', **train}])}",
@@ -55,77 +52,48 @@ def read(hub_root, module, train, evaluation):
 
 
 TAGS = {"text_columns": ["tokens"], "label_column": "tags"}
-ENGLISH = {"config": "pos.English", **TAGS}
+LABELS = {"text_columns": ["text"], "label_column": "label", "label_names": ["no", "yes"]}
+NAMES = {"de": "German", "el": "Greek"}
+GERMAN = {"config": "pos.German", "languages": ["de"]}
+EACH = {"config": "pos.{language}"}
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        (
-            {"config": "pos.{language}", "languages": ["Germn"]},
-            "has no config pos.Germn: there are no rows of language 'Germn'.*it has: English, German, Greek. "
-            "Did you mean 'German'. .*`language_names`",
-        ),
-        (  # codes of languages, with the names that the data call them by
-            {"config": "pos.{language}", "languages": ["de", "ell"], "language_names": {"de": "German", "el": "Greek"}},
-            "has no config pos.ell: .*it has: English, de, el. Did you mean 'el'",
-        ),
-        (
-            {"config": "pos.{language}", "languages": ["sw"], "language_names": {"sw": "Swahili"}},
-            "has no config pos.Swahili: there are no rows of language 'sw'.*Name only languages that are there",
-        ),
-        (
-            {"config": "pos.{language}", "languages": ["German"], "split": "tset"},
-            "config pos.German, has no split tset. It has: train, test, hidden. Did you mean 'test'",
-        ),
-        (
-            {"config": "all", "language_column": "language", "languages": ["en", "dee"]},
-            "no rows of language 'dee' in column language.*Its languages are: en, de. Did you mean 'de'",
-        ),
-        (
-            {"config": "pos.Germn", "languages": ["de"]},
-            "has no config pos.Germn. It has: pos.English, .*Did you mean 'pos.German'",
-        ),
-        (
-            {"config": "pos.German", "languages": ["de"], "split": "hidden"},
-            "language de: none of the 8 values in column tags is a label",
-        ),
+        (EACH | {"languages": ["Germn"]}, "config pos.Germn: .*English, German, Greek. .*'German'.*`language_names`"),
+        # codes of languages, with the names that the data call them by
+        (EACH | {"languages": ["de", "ell"], "language_names": NAMES}, "config pos.ell: .*English, de, el. .*'el'"),
+        (EACH | {"languages": ["sw"], "language_names": {"sw": "Swahili"}}, "config pos.Swahili: .*language 'sw'"),
+        (EACH | {"languages": ["German"], "split": "tset"}, "pos.German, .*split tset.*train, test, hidden.*'test'"),
+        ({"config": "all", "language_column": "language", "languages": ["dee"]}, "'dee' .* language.* en, de. .*'de'"),
+        (GERMAN | {"config": "pos.Germn"}, "config pos.Germn. .*pos.English, .*'pos.German'"),
+        (GERMAN | {"split": "hidden"}, "language de: .*column tags"),
+        (GERMAN | {"label_column": "tag"}, "no column tag..*'tags'"),
+        # a place for the language in the path
+        ({"path": "MIRROR/{language}.jsonl", "languages": ["dee"]}, "dee.jsonl does not exist.*'de.jsonl'"),
+        # a config that is not there for any language is no matter of the language
+        ({"path": "MIRROR/owner/{language}", "config": "pos.x", "languages": ["words"]}, "config pos.x. .*pos.English"),
     ],
 )
-def test_what_a_dataset_lacks_is_named_with_what_it_has(hub_root, table, message):
-    with pytest.raises(ValueError, match=message):
-        read(hub_root, tagging, ENGLISH, {**TAGS, **table})
+def test_what_a_dataset_lacks_is_named_with_what_it_has(hub_root, table, named):
+    (hub_root / "de.jsonl").write_text("{}")
+    table = TAGS | table
+    if "path" in table:
+        table["path"] = table["path"].replace("MIRROR", str(hub_root))
+    with pytest.raises(ValueError, match=named):
+        read(hub_root, "tagging", {"config": "pos.English", **TAGS}, table)
 
 
-def test_a_place_for_the_language_in_the_path_names_the_nearest_file(hub_root, tmp_path):
-    for name in ("en", "de"):
-        (tmp_path / f"{name}.jsonl").write_text('{"tokens": ["a"], "tags": ["X"]}\n')
-    table = {"path": str(tmp_path / "{language}.jsonl"), "languages": ["en", "dee"], **TAGS}
-    with pytest.raises(ValueError, match="dee.jsonl does not exist.*Did you mean 'de.jsonl'"):
-        read(hub_root, tagging, ENGLISH, table)
-    # a config that is not there for any language is no matter of the language
-    table = {"path": str(hub_root / "owner" / "{language}"), "config": "pos.Germn", "languages": ["words"], **TAGS}
-    with pytest.raises(ValueError, match="has no config pos.Germn. It has: pos.English"):
-        read(hub_root, tagging, ENGLISH, table)
-
-
-def test_a_split_without_labels_is_refused_in_training_and_evaluation(hub_root):
-    labeled = {"config": "all", "label_names": ["no", "yes"]}
-    hidden = {**labeled, "split": "hidden"}
-    languages = {"languages": ["de"], "split": "test"}
-    for train, evaluation, part in (
-        (labeled, {**languages, **hidden}, "de"),
-        (hidden, {**languages, **labeled}, "en"),
-    ):
-        with pytest.raises(ValueError, match=f"language {part}: none of the 4 values in column label is a label"):
-            read(hub_root, classification, train, evaluation)
-    with pytest.raises(ValueError, match="has no column labels. Its columns are: .*Did you mean 'label'"):
-        read(hub_root, classification, {**labeled, "label_column": "labels"}, {**languages, **labeled})
+@pytest.mark.parametrize(("hidden", "language"), [("evaluation", "de"), ("train", "en")])
+def test_a_split_without_labels_is_refused_in_training_and_evaluation(hub_root, hidden, language):
+    tables = {"train": {"config": "all"}, "evaluation": {"config": "all", "languages": ["de"], "split": "test"}}
+    tables[hidden] |= {"split": "hidden"}
+    with pytest.raises(ValueError, match=f"language {language}: .*column label"):
+        read(hub_root, "classification", *(LABELS | table for table in tables.values()))
 
 
 def test_every_language_of_a_table_is_read_once(hub_root):
-    from finetuning.recipe import EvaluationTable
-
     table = EvaluationTable(path="owner/words", config="pos.{language}", language_names={"de": "German"})
     rows = TableReader(str(hub_root)).rows(table, ["de", "Greek"])
     assert [(one.language, one.table.config) for one in rows] == [("de", "pos.German"), ("Greek", "pos.Greek")]
