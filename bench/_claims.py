@@ -2,15 +2,20 @@
 
 import argparse
 import json
+import os
 import shlex
+import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from finetuning.experiments.engine import BEGUN, FINISHED, WAITING, Job
 from finetuning.tasks.registry import KINDS, kind_of
+from zoo_core.provenance import write_json
 from zoo_core.recipes import option
 
 
@@ -72,21 +77,17 @@ class Plan:
     claims: list[Claim] = option([], "in the order in which they are run")
 
 
-@dataclass(frozen=True)
-class Job:
-    """A command, the folder that it fills, and the file that is there when it is done."""
+@dataclass
+class CommandJob(Job):
+    """A command in a process of its own, on one thread; an interrupted one is resumed."""
 
     name: str
     command: list[str]
     folder: Path
-    result: str
+    result: str  # file of the folder that is there when it is done
     hours: float
     log: Path  # what it prints; beside it, as .json, what each of its portions took
     needs: tuple[str, ...] = ()
-
-    @property
-    def is_done(self) -> bool:
-        return (self.folder / self.result).exists()
 
     @property
     def typed(self) -> str:
@@ -99,10 +100,45 @@ class Job:
         path = self.log.with_suffix(".json")
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
+    def state(self) -> str:
+        """FINISHED, BEGUN or WAITING. Raises ValueError where it was finished by another command."""
+        if not (self.folder / self.result).exists():
+            return BEGUN if (self.folder / "recipe.yaml").exists() else WAITING
+        if self.portions and self.portions[-1]["command"] != self.typed:
+            raise ValueError(
+                f"{self.folder} was made by `{self.portions[-1]['command']}`, and the list has `{self.typed}` now. "
+                "Remove the folder, or give another --output."
+            )
+        return FINISHED
 
-def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[Job]:
+    def start(self, state: str) -> subprocess.Popen:
+        self.began = time.time()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "a", encoding="utf-8") as log:
+            return subprocess.Popen(
+                [*self.command, *(["--resume"] if state == BEGUN else [])],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def ended(self, usage: Any) -> None:
+        """Records what the portion took. Raises ValueError where the result is not there."""
+        cost = {
+            "command": self.typed,
+            "hours": (time.time() - self.began) / 3600,
+            "core_hours": (usage.ru_utime + usage.ru_stime) / 3600,
+            "gib": usage.ru_maxrss / 2**20,
+        }
+        write_json(self.log.with_suffix(".json"), [*self.portions, cost])
+        if self.state() != FINISHED:
+            raise ValueError(f"see {self.log}")
+
+
+def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[CommandJob]:
     """The jobs of some claims, each once: claim by claim, in it seed by seed."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, CommandJob] = {}
     for claim in claims:
         for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
             for model in claim.models:
@@ -111,7 +147,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
     return list(jobs.values())
 
 
-def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[Job]:
+def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[CommandJob]:
     """The job that trains a model, behind that of the one it starts from; none of a model that is there."""
     work = plan.models[name]
     before = model_jobs(plan, work.start, seed, flags) if work.start else []
@@ -127,7 +163,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
     ]
 
 
-def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[Job]:
+def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[CommandJob]:
     """The jobs that measure a model; once, whatever the seed, where neither is trained by seed."""
     is_there = not model_jobs(plan, model, seed, flags)
     jobs = []
@@ -154,7 +190,7 @@ def job_of(
     own: list[str],
     needs: tuple[str, ...],
     flags: argparse.Namespace,
-) -> Job:
+) -> CommandJob:
     """The job of a recipe; `own` are the overrides that no other job has."""
     hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
     command = [
@@ -168,7 +204,7 @@ def job_of(
         *own,
         *hub,
     ]
-    return Job(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
+    return CommandJob(name, command, folder, result, work.hours, flags.output / "jobs" / f"{name}.txt", needs)
 
 
 def run_of(plan: Plan, model: str, seed: int) -> str:

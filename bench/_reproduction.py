@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas
 
-from bench._claims import Claim, Column, Job, Plan
+from bench._claims import Claim, Column, CommandJob, Plan
+from finetuning.experiments.engine import FINISHED
 from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
@@ -21,7 +22,7 @@ RUN = "pre-training"  # the task of figures that a run of pre-training writes it
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
 
-def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
+def write_page(plan: Plan, jobs: list[CommandJob], flags: argparse.Namespace) -> None:
     """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
     page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
     scores = _joined(results.with_suffix(".csv"), _scores(plan, flags), KEY)
@@ -77,7 +78,7 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
     return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
 
 
-def _costs(jobs: list[Job]) -> pandas.DataFrame:
+def _costs(jobs: list[CommandJob]) -> pandas.DataFrame:
     """A row for each job: core hours of all its portions, the most memory, and the command."""
     found = [
         (
@@ -87,7 +88,7 @@ def _costs(jobs: list[Job]) -> pandas.DataFrame:
             job.typed,
         )
         for job in jobs
-        if job.portions and job.is_done
+        if job.portions and job.state() == FINISHED
     ]
     return pandas.DataFrame(found, columns=COSTS)
 

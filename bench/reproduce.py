@@ -16,17 +16,13 @@ bench/reproduce.md with its plots, of whatever is finished; of the papers' sizes
 """
 
 import argparse
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-from bench._claims import Claim, Job, Plan, jobs_of
+from bench._claims import Claim, CommandJob, Plan, jobs_of
 from bench._reproduction import recorded_costs, write_page
+from finetuning.experiments.engine import FINISHED, run_jobs
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
-from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest
 
 NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
@@ -35,7 +31,7 @@ NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the pag
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     flags = read_flags(argv)
-    with user_errors():
+    with user_errors("the same command continues"):
         quiet_libraries()
         plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
         claims = chosen_claims(plan, flags.only)
@@ -44,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
             jobs = missing_jobs(jobs, flags.name)
         if flags.list:
             return show_list(claims, jobs, plan.unit)
-        failed = [] if flags.page else run_jobs(jobs, flags)
+        failed = {} if flags.page else run(jobs, flags)
         write_page(plan, jobs_of(plan, plan.claims, flags), flags)
         if failed:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their logs say why.")
@@ -82,10 +78,10 @@ def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
     return [claim for claim in plan.claims if not names or claim.name in names]
 
 
-def missing_jobs(jobs: list[Job], name: str) -> list[Job]:
+def missing_jobs(jobs: list[CommandJob], name: str) -> list[CommandJob]:
     """Those whose command the results do not have, and what these need."""
     commands = set(recorded_costs(name)["command"])
-    found: list[Job] = []
+    found: list[CommandJob] = []
     needed: set[str] = set()
     for job in reversed(jobs):  # each stands behind what it needs
         if job.typed not in commands or job.name in needed:
@@ -94,93 +90,32 @@ def missing_jobs(jobs: list[Job], name: str) -> list[Job]:
     return found
 
 
-def show_list(claims: list[Claim], jobs: list[Job], unit: str) -> None:
+def show_list(claims: list[Claim], jobs: list[CommandJob], unit: str) -> None:
     """Prints the claims, and each job with its hours, whether it is done, and its command."""
     for claim in claims:
         print(f"{claim.name}: {claim.says} ({claim.paper})")
     print()
     for job in jobs:
-        state = "done" if job.is_done else f"{job.hours:.2f} h"
+        state = "done" if job.state() == FINISHED else f"{job.hours:.2f} h"
         print(f"{job.name:40} {state:>8}  {job.typed}")
-    left = sum(job.hours for job in jobs if not job.is_done)
+    left = sum(job.hours for job in jobs if job.state() != FINISHED)
     print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {unit}; {left:.1f} left")
 
 
-def run_jobs(jobs: list[Job], flags: argparse.Namespace) -> list[str]:
-    """Runs what is not done, `flags.jobs` at a time, and returns the names of those that failed, or need one that did.
+def run(jobs: list[CommandJob], flags: argparse.Namespace) -> dict[str, str]:
+    """Runs what is not done, `flags.jobs` at a time and for about `flags.hours`; returns what failed, and why.
 
-    Ends the running ones, which keep what they have, where the user interrupts. Raises ValueError for what was done by
-    another command.
+    Raises ValueError, before anything is run, for what was done by another command.
     """
     for job in jobs:
-        if job.is_done and job.portions and job.portions[-1]["command"] != job.typed:
-            raise ValueError(
-                f"{job.folder} was made by `{job.portions[-1]['command']}`, and the list has `{job.typed}` "
-                "now. Remove the folder, or give another --output."
-            )
-    waiting = [job for job in jobs if not job.is_done]
-    print(
-        f"{len(jobs)} jobs, {len(jobs) - len(waiting)} done before, about {sum(job.hours for job in waiting):.1f} hours"
-    )
-    running: dict[int, tuple[Job, subprocess.Popen, float]] = {}
-    failed: list[str] = []
-    spent = 0.0
-    try:
-        while waiting or running:
-            blocked = {job.name for job in waiting} | {job.name for job, *_ in running.values()}
-            ready = [job for job in waiting if not blocked & set(job.needs) and not set(job.needs) & set(failed)]
-            under_way = sum(job.hours for job, *_ in running.values())
-            has_time = flags.hours is None or spent + under_way < flags.hours
-            if ready and has_time and len(running) < flags.jobs:
-                job = ready[0]
-                waiting.remove(job)
-                process = start(job)
-                running[process.pid] = (job, process, time.time())
-                continue
-            if not running:
-                for job in waiting:  # each behind what it needs
-                    failed += [job.name] if set(job.needs) & set(failed) else []
-                break
-            pid, status, usage = os.wait4(-1, 0)
-            if pid not in running:
-                continue
-            job, process, began = running.pop(pid)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            cost = {
-                "command": job.typed,
-                "hours": (time.time() - began) / 3600,
-                "core_hours": (usage.ru_utime + usage.ru_stime) / 3600,
-                "gib": usage.ru_maxrss / 2**20,
-            }
-            write_json(job.log.with_suffix(".json"), [*job.portions, cost])
-            spent += cost["core_hours"]
-            if not job.is_done:
-                failed.append(job.name)
-            state = "done" if job.is_done else f"failed: {job.log}"
-            print(f"{job.name}: {state}, {cost['core_hours']:.2f} core hours; {len(waiting)} waiting", flush=True)
-    except KeyboardInterrupt:
-        for _, process, _ in running.values():
-            process.terminate()
-            process.wait()
-        print("interrupted: the same command goes on here", file=sys.stderr)
-        sys.exit(130)
-    if left := [job for job in waiting if job.name not in failed]:
-        print(f"{len(left)} jobs are left for another portion.")
-    return failed
+        job.state()
+    before = sum(part["core_hours"] for job in jobs for part in job.portions)
 
+    def has_time(running: list[CommandJob]) -> bool:
+        spent = sum(part["core_hours"] for job in jobs for part in job.portions) - before
+        return flags.hours is None or spent + sum(job.hours for job in running) < flags.hours
 
-def start(job: Job) -> subprocess.Popen:
-    """The process of a job, on one thread; an interrupted one goes on."""
-    resume = ["--resume"] if (job.folder / "recipe.yaml").exists() else []
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(job.log, "a", encoding="utf-8") as log:
-        return subprocess.Popen(
-            [*job.command, *resume],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
+    return run_jobs(jobs, keep_going=True, at_once=flags.jobs, has_time=has_time)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pandas
 import pytest
 
 from bench import _reproduction, reproduce
-from bench._claims import Claim, Column, Job, Plan, jobs_of
+from bench._claims import Claim, Column, CommandJob, Plan, jobs_of
+from finetuning.experiments.engine import FINISHED
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
@@ -75,7 +76,7 @@ def test_a_job_is_listed_once_behind_what_it_needs(flags):
 def job_of(flags, name, program, needs=()):
     folder = flags.output / name
     command = [sys.executable, "-c", program, str(folder)]
-    return Job(name, command, folder, "done", 0.5, flags.output / "jobs" / f"{name}.txt", needs)
+    return CommandJob(name, command, folder, "done", 0.5, flags.output / "jobs" / f"{name}.txt", needs)
 
 
 WRITES = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(exist_ok=True, parents=True); "
@@ -85,24 +86,24 @@ STOPS = WRITES + "(p / 'recipe.yaml').write_text(''); print('no disk'); sys.exit
 
 def test_what_fails_stops_what_needs_it_alone_and_is_resumed(flags, capsys):
     jobs = [job_of(flags, "a", STOPS), job_of(flags, "b", WORKS, needs=("a",)), job_of(flags, "c", WORKS)]
-    assert reproduce.run_jobs(jobs, flags) == ["a", "b"]
-    assert [job.is_done for job in jobs] == [False, False, True]
+    assert list(reproduce.run(jobs, flags)) == ["a", "b"]
+    assert [job.state() == FINISHED for job in jobs] == [False, False, True]
     assert "no disk" in jobs[0].log.read_text()
 
     resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
     other = job_of(flags, "c", WORKS + "; pass")
     with pytest.raises(ValueError, match="pass"):  # what is there was made otherwise
-        reproduce.run_jobs([resumed, jobs[1], other], flags)
-    assert reproduce.run_jobs([resumed, *jobs[1:]], flags) == []
-    assert jobs[1].is_done and len(jobs[0].portions) == 2 and len(jobs[2].portions) == 1
+        reproduce.run([resumed, jobs[1], other], flags)
+    assert reproduce.run([resumed, *jobs[1:]], flags) == {}
+    assert jobs[1].state() == FINISHED and len(jobs[0].portions) == 2 and len(jobs[2].portions) == 1
     assert all(part["core_hours"] > 0 and part["gib"] > 0 for part in jobs[1].portions)
 
 
 def test_a_portion_starts_nothing_beyond_its_hours(flags, capsys):
     jobs = [job_of(flags, name, WORKS) for name in "abc"]
     flags.jobs, flags.hours = 1, 1e-7
-    assert reproduce.run_jobs(jobs, flags) == []
-    assert sum(job.is_done for job in jobs) == 1
+    assert reproduce.run(jobs, flags) == {}
+    assert sum(job.state() == FINISHED for job in jobs) == 1
     assert "2 jobs are left" in capsys.readouterr().out
 
 
