@@ -68,13 +68,11 @@ def _refuse_spellings(columns: list[LabelColumn]) -> None:
     """Raises ValueError for labels that would be classes of their own by their case, or by spaces around them."""
     counts: Counter[str] = Counter()
     for column in columns:
-        names = column.declared if column.is_number else []
-        counts.update({name: 0 for name in names})
+        names = dict(enumerate(column.declared if column.is_number else []))
+        counts.update(dict.fromkeys(names.values(), 0))
         for value, count in Counter(column.values).items():
-            if isinstance(value, str):
-                counts[value] += count
-            elif value is not None and 0 <= value < len(names):
-                counts[names[value]] += count
+            if isinstance(name := names.get(value, value), str):
+                counts[name] += count
     spellings: dict[str, list[str]] = {}
     for name, _ in counts.most_common():
         spellings.setdefault(name.strip().casefold(), []).append(name)

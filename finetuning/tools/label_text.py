@@ -5,13 +5,13 @@
     python -m finetuning.tools.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
       --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
 
-A word of a translation does not stand where its original stood, so labels cannot be copied: a model trained on English
-labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
+The words of a translation have another order, so labels cannot be copied: a model trained on English labels the
+translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
 translations of its POS and NER data; bring your own.
 
 Input is a table, read like any other: a file, a folder in the Hub's layout or an id of the Hub, with a column of lists
-of words, or of text that is cut at white space. Its other columns stay, so that a translation can stand beside the
-original for plug-in. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its
+of words, or of text that is cut at white space. Its other columns stay: plug-in needs the original beside its
+translation. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its
 labels) and `labeled_by`, which names the teacher: results of a run that trains on these rows repeat it. Beside each
 FILE.jsonl, FILE.yaml tells teacher, input, counts and mean confidence (YAML, so that a folder of JSONL stays one).
 """
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 LANGUAGE = "{language}"
+WRITTEN = ("tokens", "labels", "confidence", LABELED_BY)  # columns
 # written without spaces between words, or with spaces between phrases
 UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
@@ -77,17 +78,14 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
 
 
 def _outputs(options: argparse.Namespace) -> dict[str, Path]:
-    languages = options.languages
-    if len(set(languages)) < len(languages):
-        raise ValueError(f"--languages is {languages}. Name each once.")
-    for name in ("input", "output"):
-        text = f"{getattr(options, name)} {options.config or ''}" if name == "input" else options.output
-        if len(languages) > 1 and LANGUAGE not in text:
+    """The file of each language. Raises ValueError where a file exists, and where languages share text or file."""
+    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
+    for name, value in (("input", f"{options.input} {options.config}"), ("output", options.output)):
+        if len(outputs) > 1 and LANGUAGE not in value:
             raise ValueError(
-                f"--{name} is {getattr(options, name)}, and there are {len(languages)} languages. They would all be "
-                f"the same {'text' if name == 'input' else 'file'}. Write {LANGUAGE} where the language's code stands."
+                f"--{name} is {getattr(options, name)}, the same for {len(outputs)} languages. Write {LANGUAGE} where "
+                "the language's code stands."
             )
-    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in languages}
     for output in outputs.values():
         if output.suffix != ".jsonl":
             raise ValueError(f"--output is {output}. Name a file that ends in .jsonl.")
@@ -109,8 +107,7 @@ class Text:
         names = self.rows.column_names
         self.column = options.column or ("tokens" if "tokens" in names else "text")
         feature = require_column(self.rows, self.column, self.name)
-        taken = [name for name in ("tokens", "labels", "confidence", LABELED_BY) if name in names]
-        if taken := [name for name in taken if name != self.column]:
+        if taken := [name for name in WRITTEN if name in names and name != self.column]:
             raise ValueError(f"{self.name} has a column {taken[0]}, which is written here. Rename it, or leave it out.")
         self.sentences = self._words(feature)
         if not any(self.sentences):
@@ -124,7 +121,7 @@ class Text:
     def _words(self, feature: Any) -> list[list[str]]:
         values = self.rows[self.column][:]
         item = getattr(feature, "feature", None)
-        kind = getattr(item if item is not None else feature, "dtype", None)
+        kind = getattr(item or feature, "dtype", None)
         if kind not in ("string", "large_string"):
             raise ValueError(
                 f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, neither text nor lists "
@@ -157,8 +154,8 @@ class Teacher:
 
         if options.max_length < 8 or options.batch_size < 1:
             raise ValueError(
-                f"--max_length is {options.max_length} and --batch_size {options.batch_size}: nothing can be labeled "
-                "with that. Windows have 8 tokens or more, batches 1 window or more."
+                f"--max_length must be at least 8, got {options.max_length}; --batch_size at least 1, got "
+                f"{options.batch_size}."
             )
         name = options.model
         path, config, self.tokenizer, identity = describe_model(
@@ -203,11 +200,7 @@ class Teacher:
             batched=True,
             with_indices=True,
             remove_columns=["words", "tags"],
-            fn_kwargs={
-                "tokenizer": self.tokenizer,
-                "max_length": self.max_length,
-                "label_subword": self.label_subword,
-            },
+            fn_kwargs=dict(tokenizer=self.tokenizer, max_length=self.max_length, label_subword=self.label_subword),
             desc=f"Encoding {text.language}",
         )
         numbers, probabilities = self._predict(windows, text.language)
@@ -215,15 +208,10 @@ class Teacher:
         if self.scheme:
             labels = list(map(self.scheme.to_iob2, labels))
         sure = words_of_sentences(windows, probabilities)
+        confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
         rows = [
-            {
-                **row,
-                "tokens": words,
-                "labels": own,
-                "confidence": round(statistics.fmean(probability), 4),
-                LABELED_BY: self.signature,
-            }
-            for row, words, own, probability in zip(text.rows.select(kept), sentences, labels, sure, strict=True)
+            row | dict(zip(WRITTEN, (*written, self.signature), strict=True))
+            for row, *written in zip(text.rows.select(kept), sentences, labels, confidence, strict=True)
         ]
         counts = {
             "rows": len(rows),

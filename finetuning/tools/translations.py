@@ -169,8 +169,7 @@ class Source:
                 yield "a text is blank"
             else:
                 texts = dict(zip(columns, fields, strict=False))
-                ordered = {name: texts[name] for name in (*names, *english)}
-                yield {**ordered, "label": labels[label]}
+                yield {name: texts[name] for name in (*names, *english)} | {"label": labels[label]}
 
     def _questions(self) -> Iterator[dict[str, Any] | str]:
         """A row for each question, or why it has none."""
@@ -181,20 +180,17 @@ class Source:
             starts = [answer.get("answer_start") for answer in answers]
             if not isinstance(question.get("id"), str) or question["id"] in ids:
                 yield "no id, or one that another question has"
-            elif not all(isinstance(text, str) and text.strip() for text in (context, question.get("question"))):
+            elif not all(map(_is_text, (context, question.get("question")))):
                 yield "question or context is blank"
-            elif not answers or not all(isinstance(text, str) and text.strip() for text in texts):
+            elif not answers or not all(map(_is_text, texts)):
                 yield "no answer, or one without text"
             elif not all(isinstance(start, int) for start in starts):
                 yield "an answer without answer_start"
             else:
                 ids.add(question["id"])
-                row = {
-                    "question": question["question"],
-                    "context": context,
-                    "answers": {"text": texts, "answer_start": starts},
-                }
                 suffix = "_en" if self.has_english else ""
+                row = {"question": question["question"], "context": context}
+                row["answers"] = {"text": texts, "answer_start": starts}
                 yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}
 
     def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -220,6 +216,10 @@ class Source:
             "left_out": self._reasons(),
             "left_out_rows": [list(item) for item in self.left_out],
         }
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 if __name__ == "__main__":
