@@ -80,14 +80,8 @@ def write_card(
             raise
         record = Record(weights)
     record = collect(record, folder, results, run_dir)
-    name = record.name or run_name(folder)
-    record = replace(
-        record,
-        name=name,
-        repo=repo or record.repo,
-        base_model=base_model or record.base_model,
-        license=stated or record.license,
-    )
+    given = {"name": record.name or run_name(folder), "repo": repo, "base_model": base_model, "license": stated}
+    record = replace(record, **{field: value for field, value in given.items() if value})
     _check_base_model(record)
     write_record(folder, record, eval_files(record), overwrite)
     with written_aside(target) as stream:

@@ -27,11 +27,7 @@ TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
 HEADS = {
     "ForSequenceClassification": ("text_classification", "Classification", "The label of a text, or of a pair."),
-    "ForTokenClassification": (
-        "token_classification",
-        "Tagging",
-        "The labeled parts of a text.",
-    ),
+    "ForTokenClassification": ("token_classification", "Tagging", "The labeled parts of a text."),
     "ForQuestionAnswering": ("question_answering", "Question answering", "The part of a text that answers a question."),
     "ForConditionalGeneration": ("translation", "Translation", "By beam search."),
 }
@@ -49,14 +45,7 @@ class Use:
 
 
 def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> list[Use]:
-    """The uses of a model folder, the main one first.
-
-    Args:
-        folder: the model folder; its tokenizer_config.json and modules.json are looked at.
-        config: what its config.json holds.
-        record: what is known of its training and results.
-        repo: what the code loads, a Hub id or a path.
-    """
+    """The uses of a model folder, the main one first; `repo` is what their code loads, a Hub id or a path."""
     facts = _facts(folder, config, record, repo)
     return [
         Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
@@ -102,6 +91,7 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
     languages, direction_known = _languages(record, config)
     known = _sentences()
     mask = _mask(folder)
+    depth = config["num_hidden_layers"]
     layer, pooling, layer_text = _layer(record, config)
     alignment_layer, alignment_text = _alignment_layer(record, config)
     shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
@@ -122,8 +112,8 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
         "alignment_layer": alignment_layer,
         "alignment_text": alignment_text,
         "width": config["hidden_size"],
-        "layers": config["num_hidden_layers"],
-        "decoder_layers": config["num_hidden_layers"] if config["num_hidden_layers"] < 24 else 6,  # the paper's 24 + 6
+        "layers": depth,
+        "decoder_layers": depth if depth < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
         "pairs": _reads_pairs(config, record),
     }
@@ -151,10 +141,8 @@ def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None
     for content in (result.content for result in record.results if result.content["kind"] == "word_alignment"):
         method = DEFAULT_METHOD if DEFAULT_METHOD in content.methods else content.methods[0]
         layer = best_layer(content, content.with_average[-1], method)
-        return (
-            layer,
-            f"{text} Layer {layer} has the lowest AER by `{method}` in the results of {content['task']} below.",
-        )
+        found = f"Layer {layer} has the lowest AER by `{method}` in the results of {content['task']} below."
+        return layer, f"{text} {found}"
     return None, text
 
 

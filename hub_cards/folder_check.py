@@ -364,10 +364,7 @@ def refusal(folder: Path, problems: list[Problem]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(
-        prog="python -m hub_cards.folder_check",
-        description=__doc__,
-    )
+    parser = CommandParser(prog="python -m hub_cards.folder_check", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, with its card")
     folder = Path(parser.parse_args(argv).model)
     with user_errors():

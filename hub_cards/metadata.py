@@ -63,10 +63,8 @@ def eval_files(record: Record) -> dict[str, bytes]:
     """
     files = {}
     for result in record.results:
-        if entries := _entries(result, record.repo):
-            content = yaml.safe_dump(
-                eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True, width=120
-            )
+        if entries := eval_result_entries_to_yaml(_entries(result, record.repo)):
+            content = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
             files[f".eval_results/{result.name}.yaml"] = content.encode()
     return files
 
@@ -166,9 +164,9 @@ def _index_entries(content: Results) -> list[EvalResult]:
     The Hub groups entries by task, dataset, configuration and split, so the language is in the metric's name.
     """
     tables = _tables(content)
-    configs = {table["config"] for table in tables.values()}
     first = next(iter(tables.values()))
-    average = {**first, "config": configs.pop() if len(configs) == 1 else None}
+    is_one = all(table["config"] == first["config"] for table in tables.values())
+    average = {**first, "config": first["config"] if is_one else None}
     several = {"average": content.average} if len(content.names) > 1 else {}
     metric = content.protocol.metric.name
     return [

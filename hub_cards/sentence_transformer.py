@@ -7,9 +7,6 @@
 that are not of special tokens: three of its own modules, configured, and no code of ours. The weights, config.json and
 thereby the fingerprint of the folder stay as they are, and so does what AutoModel and pipelines load from it. The layer
 is chosen among the model's states, and no layer is cut off: saved again, it is the same model.
-
-One difference remains. A special token that a text itself spells, such as `</s>`, is dropped by the retrieval task
-before the model reads it; sentence-transformers lets the model read it, and leaves it out of the mean.
 """
 
 import json
@@ -34,15 +31,12 @@ KINDS = ("retrieval", "mining")  # of results that say how sentences become vect
 
 @dataclass
 class Vectors:
-    """How a sentence becomes a vector: the states of `layer`, of at most `max_length` positions, by `pooling`.
-
-    `max_length` None is as many as the model has. `why` says in words who chose so.
-    """
+    """How a sentence becomes a vector: the states of a layer, pooled."""
 
     layer: int
     pooling: str
-    max_length: int | None
-    why: str
+    max_length: int | None  # None: as many positions as the model has
+    why: str  # in words, who chose so
 
 
 def write_modules(
@@ -55,18 +49,12 @@ def write_modules(
 ) -> Vectors:
     """Writes modules.json and what it names into a model folder, and returns what the vectors will be.
 
-    Args:
-        layer: 0 (the embeddings) to the model's last.
-        results_file: results.json of a retrieval or mining task on these weights; layer, pooling and length are its.
-        pooling: `mean`, `mean_with_special_tokens` or `cls`, as in the retrieval recipe.
-        overwrite: whether to replace files that say something else.
-        trust_remote_code: whether the folder's own code runs, to read its configuration and tokenizer.
+    `results_file` is a results.json of a retrieval or mining task on these weights, whose layer, pooling and length are
+    taken. Without it, a layer and a pooling, those of the results in the folder's record are, if there are any; else
+    the retrieval task's defaults.
 
-    Without layer, results and pooling, they are those of the results in the folder's record, if there are any; else the
-    retrieval task's defaults.
-
-    Raises ValueError for a folder without a model, a layer that it has not, an unknown pooling, results of another
-    task or of other weights, and for files that are there already and say something else, without `overwrite`.
+    Raises ValueError, before anything is written, for what cannot be, and for files that are there already and say
+    something else, without `overwrite`.
     """
     from finetuning.checkpoints import describe_model
 
@@ -111,15 +99,10 @@ def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vector
 
 
 def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
-    """How the sentences of a results file became vectors.
-
-    Raises ValueError for a file that cannot be read, for results of another kind of task, another pooling, or of
-    other weights than those of `fingerprint`.
-    """
-    try:
-        results = load_results(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no results file: {error}") from error
+    """How the sentences of a results file became vectors; ValueError where it does not say so of these weights."""
+    if not path.is_file():
+        raise ValueError(f"{path} is no results file.")
+    results = load_results(path)
     kind = results.get("kind") if isinstance(results, dict) else None
     if kind not in KINDS:
         raise ValueError(f"{path} has the kind {kind}: name results of a retrieval or mining task.")
@@ -137,19 +120,19 @@ def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
     """How the sentences of the results in the folder's record became vectors; None where there are none.
 
-    Retrieval goes before mining: XTREME's scripts pool them in two ways.
-
-    Raises ValueError as `vectors_of_results`, and where they do not agree.
+    Retrieval goes before mining: XTREME's scripts pool them in two ways. Raises ValueError where they do not agree.
     """
-    kinds = {path: load_results(path).get("kind") for path in (folder / RESULTS).glob("*.json")}
-    first = next((kind for kind in KINDS if kind in kinds.values()), None)
-    found = [vectors_of_results(path, fingerprint) for path in sorted(kinds) if first and kinds[path] == first]
-    if any(
-        (of.layer, of.pooling, of.max_length) != (found[0].layer, found[0].pooling, found[0].max_length) for of in found
-    ):
-        reasons = "; ".join(of.why for of in found)
-        raise ValueError(f"The {first} results in {FOLDER}/ differ in layer, pooling or length ({reasons}): name one.")
-    return found[0] if found else None
+    kinds = {path: load_results(path).get("kind") for path in sorted((folder / RESULTS).glob("*.json"))}
+    for kind in KINDS:
+        found = [vectors_of_results(path, fingerprint) for path in kinds if kinds[path] == kind]
+        if len({(of.layer, of.pooling, of.max_length) for of in found}) > 1:
+            reasons = "; ".join(of.why for of in found)
+            raise ValueError(
+                f"The {kind} results in {FOLDER}/ differ in layer, pooling or length ({reasons}): name one."
+            )
+        if found:
+            return found[0]
+    return None
 
 
 def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any]:
@@ -204,10 +187,7 @@ def _content(file: Path) -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    parser = CommandParser(
-        prog="python -m hub_cards.sentence_transformer",
-        description=__doc__,
-    )
+    parser = CommandParser(prog="python -m hub_cards.sentence_transformer", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
     parser.add_argument(
         "--layer",

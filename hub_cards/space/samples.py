@@ -6,22 +6,11 @@ from pathlib import Path
 
 from loading import Model
 
-LANGUAGES = {  # English first, then so that the next few are written differently
-    "en": "English",
-    "de": "German",
-    "ar": "Arabic",
-    "zh": "Chinese",
-    "sw": "Swahili",
-    "ru": "Russian",
-    "fr": "French",
-    "es": "Spanish",
-    "tr": "Turkish",
-    "vi": "Vietnamese",
-}
 SHOWN = 6  # samples of a tab
-# `parallel`: sentences by language; `masked`: a word of the first; `questions`: about the first
+# `languages`: English first, then so that the next few are written differently; `parallel`: sentences by language;
+# `masked`: a word of the first; `questions`: about the first
 _file = json.loads((Path(__file__).parent / "sentences.json").read_text(encoding="utf-8"))
-SENTENCES, MASKED, ASKED = _file["parallel"], _file["masked"], _file["questions"]
+LANGUAGES, SENTENCES, MASKED, ASKED = (_file[key] for key in ("languages", "parallel", "masked", "questions"))
 LANGUAGE_OF = {text: LANGUAGES[code] for group in SENTENCES for code, text in group.items()}
 
 

@@ -13,7 +13,7 @@ from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassificat
 from finetuning.results.table import load_results
 from hub_cards import card as card_module
 from hub_cards.card import count_parameters, write_card
-from hub_cards.sections import duration, markdown
+from hub_cards.sections import markdown
 
 KINDS = ("classification", "retrieval", "word_alignment")
 
@@ -28,18 +28,11 @@ def body_of(text):
 
 def test_a_run_of_several_sessions_and_phases(made_up_run):
     folder, _ = made_up_run("veco")
-    text = write_card(folder, license="apache-2.0").read_text(encoding="utf-8")
+    text = write_card(folder).read_text(encoding="utf-8")
     trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
-    facts = (
-        "tlm (1,024)",
-        "dwa",
-        "only *crossattention*",
-        "0.0001, constant",
-        "1 h 5 min in 2 sessions",
-        "uncommitted",
-    )
-    assert all(fact in trained for fact in facts) and "fedcba987654" in trained and "012345" not in trained
-    assert "apache-2.0" in text.partition("## Licenses")[2]
+    for fact in ("tlm (1,024)", "dwa", "only *crossattention*", "0.0001, constant", "1 h 5 min in 2 sessions"):
+        assert fact in trained
+    assert "fedcba987654 with uncommitted" in trained and "012345" not in trained
 
 
 def numbers_of(content):
@@ -88,18 +81,6 @@ def test_every_link_is_relative_or_on_the_hub(made_up_run):
     assert "http" not in re.sub(r"\]\(\S+?\)", "]", text)
 
 
-def test_nothing_written_names_this_machine(made_up_run):
-    folder, files = made_up_run("xlm_align", *KINDS, "tagging")
-    before = {path for path in folder.rglob("*") if path.is_file()}
-    write_card(folder, files)
-    written = [path for path in folder.rglob("*") if path.is_file() and path not in before]
-    assert len(written) > 12
-    for path in written:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        assert str(folder.parent) not in text and "/home/" not in text and "/data/" not in text, path
-        assert "is_local" not in text
-
-
 def test_the_card_is_the_same_from_a_copy_of_the_folder(made_up_run, tmp_path):
     folder, files = made_up_run("ernie_m", *KINDS)
     text = write_card(folder, files, repo="me/model", license="mit").read_text(encoding="utf-8")
@@ -127,17 +108,6 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     second.write_text(json.dumps(other))
     again = write_card(folder, [second]).read_text(encoding="utf-8")
     assert again.count("### udpos, zero_shot") >= 2
-
-
-def test_what_is_not_known_is_left_out(small_model, tmp_path):
-    text = write_card(small_model(tmp_path / "model")).read_text(encoding="utf-8")
-    assert headings(text) == ["Use", "Limits and risks", "This card"]
-    assert "Paper:" not in text and "None" not in text and "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-
-
-def test_an_encoder_of_another_architecture_is_told(zoo_model_dir):
-    text = write_card(zoo_model_dir("xlm_align on modernbert", copy=True)).read_text(encoding="utf-8")
-    assert "modernbert" in text and "8192" in text
 
 
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
@@ -225,10 +195,12 @@ def test_names_are_shown_as_they_are(made_up_run):
     assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
 
 
-def test_a_foreign_model_has_no_code_here(small_model, tmp_path):
+def test_what_is_not_known_is_left_out(small_model, tmp_path):
     folder = small_model(tmp_path / "model")
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "code is in this repository" not in text and "1 layer of 16" in text
+    assert headings(text) == ["Use", "Limits and risks", "This card"] and "1 layer of 16" in text
+    assert not re.search("Paper:|None|code is in this repository", text)
+    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     config = json.loads((folder / "config.json").read_text())
     del config["architectures"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -266,7 +238,3 @@ def test_tables_for_markdown():
     text = markdown(["a", "b", "c", "d"], [["x|y", "1.5 ± 0.2", "", "1, 2 warm-up"], ["z", "", "", "2"]])
     assert text == "| a | b | d |\n| --- | ---: | --- |\n| x\\|y | 1.5 ± 0.2 | 1, 2 warm-up |\n| z |  | 2 |"
     assert markdown(["a"], []) == ""
-
-
-def test_durations():
-    assert [duration(s) for s in (0.2, 59.6, 939.4, 3600, 7503)] == ["0 s", "1 min", "15 min 39 s", "1 h", "2 h 5 min"]

@@ -165,13 +165,13 @@ def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     assert 'batch["attention_mask"]' in whole and "states[:, 0]" in first and "counted" not in first
 
 
-def test_languages_are_those_of_the_training(zoo_model_dir):
-    folder = zoo_model_dir("metaxlm")
-    for trained, shown in (([], ["de"]), (["zh", "xx", "tr"], ["zh", "tr"]), (["hi"], ["en", "hi"])):
-        record = record_of(run={"corpora": [{"languages": [language]} for language in trained]})
-        code = the(folder, "Word alignment", record).code
-        assert all(SENTENCES[language]["sentences"][0] in code for language in shown)
-        assert ("de" in shown) == (SENTENCES["de"]["sentences"][0] in code)
+@pytest.mark.parametrize(
+    ("trained", "shown"), [([], ["en", "de"]), (["zh", "xx", "tr"], ["zh", "tr"]), (["hi"], ["en", "hi"])]
+)
+def test_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
+    record = record_of(run={"corpora": [{"languages": [language]} for language in trained]})
+    code = the(zoo_model_dir("metaxlm"), "Word alignment", record).code
+    assert {language for language, entry in SENTENCES.items() if entry["sentences"][0] in code} == set(shown)
 
 
 def test_the_layer_to_align_by_is_the_configuration_s_or_the_best_measured(made_up_run):
@@ -231,19 +231,10 @@ def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
     assert "finetuning/run.py" not in the(folder, "Classification, after fine-tuning").text
     (folder / "modules.json").write_text("[]")
     assert titles(folder)[2] == "Sentence vectors"
-
-
-def test_a_fine_tuned_model_is_shown_for_what_it_was_made_for(zoo_model_dir):
-    folder = zoo_model_dir("metaxlm", "ForTokenClassification")
-    assert titles(folder) == titles(folder, record_of(retrieval())) == ["Tagging"]
-
-
-def test_the_mask_is_the_tokenizers(zoo_model_dir):
-    folder = zoo_model_dir("metaxlm", copy=True)
-    path = folder / "tokenizer_config.json"
-    for token in ("[MASK]", {"content": "[MASK]", "lstrip": True}):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token": token}))
-        assert "The train to the [MASK] leaves at seven." in the(folder, "Masked words").code
+    (folder / "tokenizer_config.json").write_text('{"mask_token": {"content": "[MASK]"}}')
+    change_config(folder, architectures=["XlmAlignForMaskedLM"])
+    assert "The train to the [MASK] leaves at seven." in the(folder, "Masked words").code
+    assert titles(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval())) == ["Tagging"]
 
 
 def test_the_fine_tuning_command_names_a_recipe_that_is_there(zoo_model_dir, request):
@@ -251,9 +242,3 @@ def test_the_fine_tuning_command_names_a_recipe_that_is_there(zoo_model_dir, req
         text = the(zoo_model_dir(model_type), "Classification, after fine-tuning").text
         recipe = text.partition("--config ")[2].split()[0]
         assert (request.config.rootpath / recipe).is_file()
-
-
-def test_there_are_sentences_in_twelve_languages():
-    assert set(SENTENCES) == set("en de fr es ru zh ar sw vi hi tr ja".split())
-    for entry in SENTENCES.values():
-        assert len(set(entry["sentences"])) == 3 and entry["sentences"][1].count(entry["mask"]) == 1

@@ -252,16 +252,10 @@ def test_what_a_fresh_process_finds_is_told(ready_folder):
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
 def test_a_folder_as_pretraining_and_the_card_leave_it_is_right(ready_folder, model_type):
     folder = ready_folder(model_type)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     write_modules(folder, layer=1)  # and what sentence-transformers reads
-    assert check_folder(folder, load=False) == []
-    assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_shards_are_right_too(ready_folder):
-    folder = ready_folder()
-    sharded(folder)
-    write_anew(folder)
+    if model_type == "veco":
+        sharded(folder)
+        write_anew(folder)
     assert check_folder(folder, load=False) == []
 
 
@@ -276,7 +270,7 @@ def test_caches_are_left_out(ready_folder):
     assert check_folder(folder, load=False) == []
 
 
-def test_a_folder_that_is_none(tmp_path):
+def test_folders_without_a_model(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         check_folder(tmp_path / "model")
     assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}
