@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments import benchmark
-from finetuning.experiments.engine import BEGUN, FINISHED, WAITING, RecipeJob, models_of, refuse_push, run_jobs
+from finetuning.experiments.engine import RecipeJob, models_of, refuse_push, run_jobs
 from finetuning.experiments.missing_tables import leave_out_missing, source_of
 from finetuning.experiments.suite_recipe import Suite, SuiteTask, in_order, load_suite
 from finetuning.recipe import TaskRecipe
-from finetuning.results.files import print_table, run_name
+from finetuning.results.files import run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
@@ -193,25 +193,14 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
         PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
         if is_main:
             write_json(output / MARKER, _names(suite))
-            show_plan(suite, recipes, left_out, output)
+            for name, reason in left_out.items():
+                print(f"{name} is left out: {reason}")
         failed = run_jobs(jobs, keep_going=True, tell=print if is_main else lambda text: None)
         PartialState().wait_for_everyone()
         if is_main:
             report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
         raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs them alone again.")
-
-
-def show_plan(suite: Suite, recipes: dict[str, Any], left_out: dict[str, str], output: Path) -> None:
-    """What is done and what is left, before anything is run."""
-    rows = []
-    for task in suite.tasks:
-        folder = output / task.name
-        state = FINISHED if (folder / "results.json").is_file() else BEGUN if folder.is_dir() else WAITING
-        known = task.name in recipes
-        reason = left_out.get(task.name, "" if known else "not asked for")
-        rows.append([task.name, state if known else "left out", reason])
-    print_table(f"{suite.name} in {output}", (["task", "state", ""], rows), [])
 
 
 def check_folder(suite: Suite, output: Path) -> None:
