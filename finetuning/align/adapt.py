@@ -19,14 +19,7 @@ from typing import Any
 
 from finetuning.align.gold import Gold
 from finetuning.align.loading import load_aligner, memory_errors, report_precision
-from finetuning.align.options import (
-    ModelOptions,
-    PairOptions,
-    add_model,
-    add_pairs,
-    make_parser,
-    require_different_files,
-)
+from finetuning.align.options import ModelOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import add_gold, read_with_gold, score_links
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
@@ -67,17 +60,14 @@ class AdaptOptions(PairOptions, ModelOptions):
 
 def read_options(arguments: list[str]) -> AdaptOptions:
     """The command line."""
-    parser = make_parser("word-align adapt", DESCRIPTION, USAGE)
-    add_pairs(parser, "one file of pairs to learn from, or a source and a target file; default: stdin")
-    parser.add_argument(
-        "--output", required=True, metavar="FOLDER", help="write the adapted model there, a --model for later"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    group = parser.add_argument_group("test")
+    parser = make_parser("word-align adapt", DESCRIPTION, USAGE, AdaptOptions)
+    group = parser.add_argument_group("adaptation")
+    output = "write the adapted model there, a --model for later"
+    group.add_argument("--output", required=True, metavar="FOLDER", help=output)
+    group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     text = "pairs to score before and after: one file, or a source and a target file"
     group.add_argument("--test", nargs="+", metavar="FILE", help=text)
     add_gold(group, is_required=False)
-    add_model(parser)
     return parser.parse_args(arguments, AdaptOptions())
 
 

@@ -20,7 +20,10 @@ def is_calibrated(method: str) -> bool:
 
 def threshold_of(aligner: Any) -> float | None:
     """The probability from which on the aligner links words; None where its method has none."""
-    return aligner.matching.get("threshold", 0.5) if is_calibrated(aligner.method) else None
+    from modeling.optimal_transport import METHOD_OPTIONS
+
+    options = METHOD_OPTIONS[aligner.method] | aligner.matching
+    return options["threshold"] if is_calibrated(aligner.method) else None
 
 
 def with_threshold(aligner: Any, threshold: float) -> Any:

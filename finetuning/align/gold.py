@@ -19,7 +19,6 @@ from pathlib import Path
 from finetuning.align.screen import count_of
 from zoo_core.input_lines import read_lines
 
-FORMATS = ("alignv2", "pharaoh")
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
 ALIGNV2_LINE = re.compile(r"(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.IGNORECASE)
 
@@ -56,16 +55,9 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
     (alignv2 writes a word without a partner as a link to word 0) are kept as they are: `fit_gold` sorts them out.
     """
-    if base not in (None, 0, 1):
-        raise ValueError(f"A gold file that counts from {base!r} is unknown: 0 or 1 is meant.")
     lines = _links_of(_read_lines(Path(path)))
-    if format == "auto":
-        format = _detect(lines, path)
-    if format == "pharaoh":
-        return _read_pharaoh(lines, path, base)
-    if format == "alignv2":
-        return _read_alignv2(lines, path, base)
-    raise ValueError(f"Unknown format of gold links: {format!r}. It must be one of {', '.join(FORMATS)}, or auto.")
+    form = _detect(lines, path) if format == "auto" else format
+    return (_read_pharaoh if form == "pharaoh" else _read_alignv2)(lines, path, base)
 
 
 def fit_gold(

@@ -13,19 +13,10 @@ from typing import Any
 from finetuning.align.confidence import LOWEST, cut, is_calibrated, threshold_of, with_threshold
 from finetuning.align.formats import FORMATS, Format
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.options import (
-    AlignerOptions,
-    PairOptions,
-    add_model,
-    add_pairs,
-    add_rule,
-    check_languages,
-    make_parser,
-    require_different_files,
-)
+from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.output import STATE_ENDING, OutputFile, StandardOutput
 from finetuning.align.page import Page, new_page, open_page
-from finetuning.align.pairs import STDIN, PairReader, Side, split_at_blanks
+from finetuning.align.pairs import STDIN, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
 from finetuning.align.terminal import Drawing
 
@@ -90,8 +81,7 @@ class LinksOptions(PairOptions, AlignerOptions):
 
 def read_options(arguments: list[str]) -> LinksOptions:
     """The command line."""
-    parser = make_parser("word-align", DESCRIPTION, USAGE)
-    add_pairs(parser, "one file of pairs, a source and a target file, or two sentences; default: stdin")
+    parser = make_parser("word-align", DESCRIPTION, USAGE, LinksOptions)
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
     group.add_argument("--resume", action="store_true", help="go on with an --output that was not finished")
@@ -103,28 +93,7 @@ def read_options(arguments: list[str]) -> LinksOptions:
         "--html", metavar="PAGE", help="write a page to look at the links and the similarity of words, of 100 pairs"
     )
     group.add_argument("--open", action="store_true", help="open that page in the browser; PAGE may be left out then")
-    add_model(parser)
-    add_rule(parser)
     return parser.parse_args(arguments, LinksOptions())
-
-
-class GivenPair:
-    """Two sentences on the command line, to be read as `PairReader` reads files."""
-
-    files: list[str] = []
-    format = "text"
-    name = "two sentences"
-    unspaced = 0  # the words are seen
-
-    def __init__(self, sentences: tuple[str, str], languages: list[str] | None, split: bool | None):
-        self.sentences, self.languages = sentences, languages
-        self.splits_text = split is not False
-
-    def check(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[tuple[Side, Side]]:
-        yield self.sentences if self.splits_text else split_at_blanks(self.sentences)
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -134,18 +103,6 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
     if not any(map(str.isspace, "".join(arguments))):
         return None
     return arguments[0], arguments[1]
-
-
-def read_pairs(options: LinksOptions) -> PairReader | GivenPair:
-    """The input. Raises ValueError for what `PairReader` refuses, and for options that would do nothing."""
-    to_tmx = options.output_format == "tmx"
-    if not (sentences := as_sentences(options.files)):
-        return options.read_pairs(options.split, to_tmx)
-    if options.format not in ("auto", "text") or options.columns:
-        raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
-    reader = GivenPair(sentences, options.languages, options.split)
-    check_languages(reader, to_tmx)
-    return reader
 
 
 def check_options(options: LinksOptions) -> None:
@@ -164,9 +121,13 @@ def run(options: LinksOptions) -> None:
     screen = make_screen(options.quiet)
     check_options(options)
     rule = options.rule()
-    reader = read_pairs(options)
-    of_file = not isinstance(reader, GivenPair)
-    form = choose_format(options, rule["method"], reader)
+    sentences = as_sentences(options.files)
+    reader = options.read_pairs(options.split, options.output_format == "tmx", sentences)
+    if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
+        form: Format = Drawing(is_calibrated(rule["method"]), options.probabilities)
+    else:
+        chosen = FORMATS[options.output_format or "pharaoh"]
+        form = chosen(options.probabilities, options.precision, lambda: reader.languages)
     output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)
     page = Page(options.html or new_page()) if options.html or options.open else None
     with screen.status("reading the pairs"):
@@ -175,7 +136,7 @@ def run(options: LinksOptions) -> None:
         report_unspaced(reader.unspaced, total or 0, screen)
     aligner, fingerprint = load_aligner(options, screen, **rule)
     pairs: Iterable[tuple[Side, Side]] = reader
-    if of_file:
+    if not sentences:
         report_precision(options.precision, screen)
         if rule["layer"] is None:
             pairs = choose_layer(aligner, reader, screen, output.layer)
@@ -185,34 +146,17 @@ def run(options: LinksOptions) -> None:
         settings = settings_of(options, aligner, fingerprint, reader.splits_text)
         with screen.status("passing over the pairs that are aligned"):
             pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
-    threshold = threshold_of(aligner)
-    tally = Tally()
-    try:
-        with make_progress(screen, to_stdout=not options.output) as progress:
-            bar = progress.add_task("aligning", total=total, completed=output.lines)
-            advance = partial(progress.advance, bar)
-            on_page, probabilities = 0 if page is None else LINES_ON_PAGE, form.has_probabilities
-            for pair, candidates in alignments(aligner, iter(pairs), on_page, probabilities, advance):
-                if page is not None and len(page.pairs) < LINES_ON_PAGE:
-                    page.add(candidates)
-                alignment = cut(candidates, threshold)
-                output.write(pair, alignment)
-                tally.add(alignment)
-        output.close(complete=True)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            output.close(complete=False)
-        if isinstance(error, BrokenPipeError):
-            raise
-        how = f"the same command{'' if page is None else ' without the page'} and --resume"
-        kept = f"{options.output} can be resumed: {how}." if options.output and output.lines else ""
-        if isinstance(error, KeyboardInterrupt):
-            screen.print(f"word-align: stopped after {count_of(output.lines, 'pair')}. {kept}".rstrip())
-            sys.exit(130)
-        if kept:
-            screen.print(kept)
-        raise
-    if of_file:
+    threshold, tally = threshold_of(aligner), Tally()
+    with closing(output, screen, has_page=page is not None), make_progress(screen, not options.output) as progress:
+        advance = partial(progress.advance, progress.add_task("aligning", total=total, completed=output.lines))
+        on_page = 0 if page is None else LINES_ON_PAGE
+        for pair, candidates in alignments(aligner, iter(pairs), on_page, form.has_probabilities, advance):
+            if page is not None and len(page.pairs) < LINES_ON_PAGE:
+                page.add(candidates)
+            alignment = cut(candidates, threshold)
+            output.write(pair, alignment)
+            tally.add(alignment)
+    if not sentences:
         tally.report(screen, options.output, output.lines, aligner.window)
         if total is None and options.split is None:  # a pipe could not be read beforehand
             report_unspaced(reader.unspaced, output.lines, screen)
@@ -221,23 +165,32 @@ def run(options: LinksOptions) -> None:
     elif options.output:
         screen.print("two sentences: there are no files of these names")
     if page is not None:
-        name = " and ".join(map(os.path.basename, reader.files)) or reader.name
         facts = {"model": options.model, "method": aligner.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
         facts |= {"encoding": aligner.encoding, "precision": options.precision}
-        page.write(name, facts, output.lines, threshold)
+        page.write(reader.title, facts, output.lines, threshold)
         opened = " (opened in the browser)" if options.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
         if options.quiet and not opened and not options.html:  # nobody would find it
             print(f"page: {page.path}", file=sys.stderr)
 
 
-def choose_format(options: LinksOptions, method: str, reader: PairReader | GivenPair) -> Format:
-    """The form of the output: two sentences are drawn on a terminal."""
-    is_drawn = isinstance(reader, GivenPair) and not (options.output or options.output_format) and sys.stdout.isatty()
-    if is_drawn:
-        return Drawing(is_calibrated(method), options.probabilities)
-    form = FORMATS[options.output_format or "pharaoh"]
-    return form(options.probabilities, options.precision, lambda: reader.languages)
+@contextlib.contextmanager
+def closing(output: OutputFile | StandardOutput, screen: Any, has_page: bool) -> Iterator[None]:
+    """Closes the output. A run that Ctrl-C or an error stops says how to go on; after Ctrl-C the exit code is 130."""
+    try:
+        yield
+        output.close(complete=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            output.close(complete=False)
+        how = f"the same command{' without the page' if has_page else ''} and --resume"
+        kept = f"{output.path} can be resumed: {how}." if output.path and output.lines else ""
+        if isinstance(error, KeyboardInterrupt):
+            screen.print(f"word-align: stopped after {count_of(output.lines, 'pair')}. {kept}".rstrip())
+            sys.exit(130)
+        if kept and not isinstance(error, BrokenPipeError):
+            screen.print(kept)
+        raise
 
 
 def settings_of(options: LinksOptions, aligner: Any, fingerprint: str, splits_text: bool) -> dict[str, Any]:

@@ -38,18 +38,20 @@ class PairOptions:
     languages: list[str] | None = None
     split: bool | None = None
 
-    def read_pairs(self, split: bool | None, to_tmx: bool = False) -> PairReader:
-        """The pairs. Raises ValueError for what `PairReader` and `check_languages` refuse."""
-        reader = PairReader(self.files, self.format, self.columns, self.languages, split)
-        check_languages(reader, to_tmx)
+    def read_pairs(
+        self, split: bool | None, to_tmx: bool = False, sentences: tuple[str, str] | None = None
+    ) -> PairReader:
+        """The pairs, of the files or the two sentences.
+
+        Raises ValueError for what `PairReader` refuses, for languages of input that names none, unless TMX is written,
+        and for TMX without them.
+        """
+        reader = PairReader(self.files, self.format, self.columns, self.languages, split, sentences)
+        if reader.format not in ROOTS and bool(self.languages) != to_tmx:
+            wrong = "--output-format tmx needs --languages SOURCE TARGET"
+            wrong = wrong if to_tmx else "--languages is for TMX and XLIFF"
+            raise ValueError(f"The input ({reader.name}) is {reader.format}, which names no languages: {wrong}.")
         return reader
-
-
-def check_languages(reader: Any, to_tmx: bool) -> None:
-    """Raises ValueError for languages of input that names none, unless TMX is written, and for TMX without them."""
-    if reader.format not in ROOTS and bool(reader.languages) != to_tmx:
-        wrong = "--output-format tmx needs --languages SOURCE TARGET" if to_tmx else "--languages is for TMX and XLIFF"
-        raise ValueError(f"The input ({reader.name}) is {reader.format}, which names no languages: {wrong}.")
 
 
 @dataclass
@@ -95,13 +97,19 @@ class AlignerOptions(ModelOptions):
         return {"method": method, "layer": None if layer == "auto" else layer, "encoding": self.encoding} | given
 
 
-def make_parser(name: str, description: str, usage: str) -> CommandParser:
-    """The parser of a command, without options."""
-    return CommandParser(prog=name, description=description, usage=usage, allow_abbrev=False)
+def make_parser(name: str, description: str, usage: str, options: type[ModelOptions]) -> CommandParser:
+    """A parser with what the class of options shares with other commands: pairs, model, rule."""
+    parser = CommandParser(prog=name, description=description, usage=usage, allow_abbrev=False)
+    if issubclass(options, PairOptions):
+        _add_pairs(parser)
+    _add_model(parser)
+    if issubclass(options, AlignerOptions):
+        _add_rule(parser)
+    return parser
 
 
-def add_pairs(parser: CommandParser, files: str) -> None:
-    """Adds files of sentence pairs, and how to read them."""
+def _add_pairs(parser: CommandParser) -> None:
+    files = "one file of pairs, or a source and a target file; default: stdin"
     parser.add_argument("files", nargs="*", metavar="FILE", help=files)
     group = parser.add_argument_group("input")
     group.add_argument(
@@ -137,8 +145,7 @@ def add_pairs(parser: CommandParser, files: str) -> None:
     )
 
 
-def add_model(parser: CommandParser) -> None:
-    """Adds the encoder, and --quiet."""
+def _add_model(parser: CommandParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no counts; errors and results only")
     group = parser.add_argument_group("model")
     group.add_argument(
@@ -160,8 +167,7 @@ def add_model(parser: CommandParser) -> None:
     )
 
 
-def add_rule(parser: CommandParser) -> Any:
-    """Adds the rule that links words. Returns the layer's group, of which one option can be given."""
+def _add_rule(parser: CommandParser) -> None:
     parser.epilog = METHODS_HELP
     group = parser.add_argument_group("alignment")
     group.add_argument("--method", metavar="NAME", help=f"see below (default: ot_words; of {DEFAULT_MODEL} ot)")
@@ -171,8 +177,7 @@ def add_rule(parser: CommandParser) -> Any:
         metavar="T",
         help="of ot_words and softmax: how sure a link has to be (default: 0.5, and 0.001 of softmax)",
     )
-    layers = group.add_mutually_exclusive_group()
-    layers.add_argument(
+    group.add_argument(
         "--layer",
         type=_layer,
         metavar="N",
@@ -192,7 +197,6 @@ def add_rule(parser: CommandParser) -> Any:
         choices=("joint", "separate"),
         help="both sentences in one input, or each in its own (default: separate)",
     )
-    return layers
 
 
 def _positive(text: str) -> int:

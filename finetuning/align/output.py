@@ -36,7 +36,7 @@ def require_writable(path: str | Path, option: str) -> None:
 class StandardOutput:
     """Links in a format to standard output, handed on in blocks."""
 
-    layer = None  # nothing was written before
+    path = layer = None  # nothing was written before
 
     def __init__(self, format: Format):
         self.format, self.lines = format, 0

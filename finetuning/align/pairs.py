@@ -13,7 +13,7 @@ Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory do
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count, zip_longest
 from pathlib import Path
@@ -55,7 +55,8 @@ class PairReader:
     of source and target: names in JSONL (default: "source" and "target"), whose values are strings or lists of words;
     in one file of text, numbers from 1 between tabs. languages: see `XmlPairs`; those of the input once it was read.
     split: whether sentences come as strings, for the aligner to split, rather than as the words between blanks;
-    default: lines as words, all other text as strings. Lists of words stay as they are.
+    default: lines as words, all other text as strings. Lists of words stay as they are. sentences: a pair to give in
+    place of files.
 
     An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
     last pass that have a side in a script without blanks (`is_unspaced`).
@@ -68,7 +69,12 @@ class PairReader:
         columns: Sequence[str] | None = None,
         languages: tuple[str, str] | None = None,
         split: bool | None = None,
+        sentences: tuple[str, str] | None = None,
     ):
+        if sentences:
+            files = []
+            if columns or format not in ("auto", "text"):
+                raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else list(files)
@@ -79,10 +85,12 @@ class PairReader:
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
         self.format = format
-        self.splits_text = format != "text" if split is None else split
+        self.sentences = sentences
+        self.splits_text = (format != "text" or bool(sentences)) if split is None else split
         self.unspaced = 0
         self.columns, self.languages, self.given_languages = columns, languages, languages
-        self.name = " and ".join(self.files) or "standard input"
+        self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
+        self.title = " and ".join(Path(file).name for file in self.files) or self.name  # of a page or a plot
         if columns and (format in ROOTS or len(self.files) == 2):
             given = "two files" if len(self.files) == 2 else format
             raise ValueError(
@@ -98,6 +106,8 @@ class PairReader:
 
     def check(self) -> int | None:
         """Reads all files once and returns the number of pairs; None for a pipe, which can be read only once."""
+        if self.sentences:
+            return 1
         if not self.files or not all(Path(name).is_file() for name in self.files):
             return None
         return sum(1 for _ in self)
@@ -105,8 +115,11 @@ class PairReader:
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
         pair, self.unspaced = None, 0
         with ExitStack() as stack:
-            streams = [stack.enter_context(open_input(file)) for file in self.files or [sys.stdin.buffer]]
-            if self.format in ROOTS:
+            files = self.files or ([] if self.sentences else [sys.stdin.buffer])
+            streams = [stack.enter_context(open_input(file)) for file in files]
+            if self.sentences:
+                pairs: Iterable[tuple[Side, Side]] = [self.sentences]
+            elif self.format in ROOTS:
                 pairs = self._parse_xml(streams[0])
             else:
                 pairs = map(self._parse, self._lines(streams), count(1))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.options import AlignerOptions, add_model, add_rule, make_parser, require_different_files
+from finetuning.align.options import AlignerOptions, make_parser, require_different_files
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
@@ -52,7 +52,7 @@ class ProjectOptions(AlignerOptions):
 
 def read_options(arguments: list[str]) -> ProjectOptions:
     """The command line."""
-    parser = make_parser("word-align project", DESCRIPTION, USAGE)
+    parser = make_parser("word-align project", DESCRIPTION, USAGE, ProjectOptions)
     parser.add_argument("labels", metavar="LABELS", help="labeled source sentences; JSON lines have translations too")
     parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="line n translates sentence n")
     parser.add_argument("--output", metavar="FILE", help="write the labels there, not to stdout; must not exist")
@@ -60,8 +60,6 @@ def read_options(arguments: list[str]) -> ProjectOptions:
     parser.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=texts)
     words = "the words of TRANSLATIONS stand between spaces or tabs; otherwise they are split at punctuation, too"
     parser.add_argument("--pre-split", action="store_true", help=words)
-    add_model(parser)
-    add_rule(parser)
     return parser.parse_args(arguments, ProjectOptions())
 
 

@@ -1,6 +1,5 @@
 """`word-align score`: links against links made by hand, by the layer that is chosen or by every layer."""
 
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,15 +11,7 @@ from typing import Any
 from finetuning.align.confidence import LOWEST, Confidence, cut, is_calibrated, threshold_of, with_threshold
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.options import (
-    AlignerOptions,
-    PairOptions,
-    add_model,
-    add_pairs,
-    add_rule,
-    make_parser,
-    require_different_files,
-)
+from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.output import require_writable
 from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
@@ -53,13 +44,11 @@ class ScoreOptions(PairOptions, AlignerOptions):
 
 def read_options(arguments: list[str]) -> ScoreOptions:
     """The command line."""
-    parser = make_parser("word-align score", DESCRIPTION, USAGE)
-    add_pairs(parser, "one file of pairs, or a source and a target file; default: stdin")
-    add_gold(parser.add_argument_group("links made by hand"), is_required=True)
-    add_model(parser)
-    layers = add_rule(parser)
-    layers.add_argument("--sweep-layers", action="store_true", help="scores of every layer")
-    parser.add_argument(
+    parser = make_parser("word-align score", DESCRIPTION, USAGE, ScoreOptions)
+    group = parser.add_argument_group("scores")
+    add_gold(group, is_required=True)
+    group.add_argument("--sweep-layers", action="store_true", help="scores of every layer")
+    group.add_argument(
         "--plot",
         metavar="FILE",
         help="draw precision and recall by threshold and how far the probabilities hold, or with --sweep-layers AER by "
@@ -83,6 +72,8 @@ def add_gold(group: Any, is_required: bool) -> None:
 def run(options: ScoreOptions) -> None:
     """Prints the scores, and draws what is asked for."""
     screen = make_screen(options.quiet)
+    if options.sweep_layers and options.layer not in (None, "auto"):
+        raise ValueError("--sweep-layers takes every layer. Leave out --layer or --sweep-layers.")
     require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
     if options.plot:
         require_writable(options.plot, "--plot")
@@ -100,12 +91,11 @@ def run(options: ScoreOptions) -> None:
     if options.sweep_layers:
         sweep_layers(aligner, pairs, gold, options.gold, options.plot, screen)
         return
-    name = " and ".join(map(os.path.basename, reader.files)) or reader.name
     confidence = Confidence(is_calibrated(aligner.method)) if options.plot else None
     scores = score_links(aligner, pairs, gold, screen, confidence)
     print(f"{options.gold}: {describe_scores(scores)} (%, {count_of(len(gold), 'sentence')})")
     if confidence:
-        confidence.plot(options.plot, f"{name}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
+        confidence.plot(options.plot, f"{reader.title}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
         print(f"written: {options.plot}")
 
 

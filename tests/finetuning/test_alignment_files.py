@@ -83,13 +83,9 @@ def test_gold_that_cannot_be_read(file, content, message):
         read_gold(file(content))
 
 
-def test_unknown_file_format_and_base(file, tmp_path):
+def test_gold_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="Gold file not found"):
         read_gold(tmp_path / "none")
-    with pytest.raises(ValueError, match="Unknown format of gold links: 'giza'. It must be one of alignv2, pharaoh"):
-        read_gold(file("0-0\n"), format="giza")
-    with pytest.raises(ValueError, match="counts from 2 is unknown"):
-        read_gold(file("0-0\n"), base=2)
 
 
 def test_links_out_of_range_are_left_out_and_listed(file):
@@ -252,18 +248,6 @@ def test_columns_of_a_table(file, line, columns):
         read(path, columns=("1", "9"))
 
 
-@pytest.mark.parametrize("columns", [("0", "1"), ("de", "en"), ("-1", "2"), ("1", "²"), ("2", "2")])
-def test_columns_that_a_table_does_not_have(file, columns):
-    with pytest.raises(ValueError, match="--columns"):
-        PairReader([file("a\tb\tc\n")], columns=columns)
-
-
-@pytest.mark.parametrize(("files", "format"), [("xy", "auto"), ("x", "tmx"), ("x", "xliff")])
-def test_inputs_without_columns(file, files, format):
-    with pytest.raises(ValueError, match="--columns"):
-        PairReader([file("a\tb\n", name) for name in files], format, columns=("1", "2"))
-
-
 XML = {
     "tmx": '<tmx version="1.4"><body><tu><tuv lang="en"><seg>a</seg></tuv><tuv lang="de"><seg>b</seg></tuv></tu></body>'
     "</tmx>",
@@ -285,17 +269,6 @@ def test_xml_is_known_by_its_ending_or_by_its_first_element(file, name, format, 
     for path in (file(content, name), file(gzip.compress(content), f"{name}.gz")):
         reader = PairReader([path])
         assert reader.format == format and reader.check() == 1 and list(reader) == [("a", "b")]
-
-
-@pytest.mark.parametrize("content", [b"<html><tmx/></html>", b"a ||| b\n", b"", b"\x80\x04"])
-def test_other_xml_is_refused(file, content):
-    with pytest.raises(ValueError, match="neither TMX nor XLIFF.*--format"):
-        PairReader([file(content, "x.xml")])
-
-
-def test_a_package_of_memoq_is_refused(file):
-    with pytest.raises(ValueError, match="x.mqxlz is a zip archive"):
-        read(file(b"PK\x03\x04\0", "x.mqxlz"))
 
 
 def test_standard_input(monkeypatch):
@@ -339,23 +312,33 @@ def test_lines_that_are_refused_are_named(file, content, name, message):
         PairReader([path]).check()
 
 
-@pytest.mark.parametrize("longer", [0, 1])
-def test_the_longer_of_two_files_is_named(file, longer):
-    paths = [file("a\nb\n", "short"), file("a\nb\nc\nd\n\n", "long")]
-    message = r"long has 5 lines, .*short 2: the former is longer by 3\. "
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        *(("x", {"columns": columns}, "--columns") for columns in (("0", "1"), ("de", "en"), ("1", "²"), ("2", "2"))),
+        *(("x", {"columns": ("1", "2"), "format": format}, "--columns") for format in ("tmx", "xliff")),
+        ("xy", {"columns": ("1", "2")}, "--columns"),
+        ("xxx", {}, "none, one or two files"),
+        ("x-", {}, "none, one or two files"),
+        ("xx", {"format": "jsonl"}, "two files.*and the format jsonl"),
+        ("z", {}, "Input file not found: .*z"),
+        ("/", {}, "is a folder"),
+        ("xy", {}, r"y has 5 lines, .*x 2: the former is longer by 3\. "),
+        ("yx", {}, r"y has 5 lines, .*x 2: the former is longer by 3\. "),
+        *((name, {}, "neither TMX nor XLIFF.*--format") for name in (["html.xml"], ["text.xml"], ["empty.xml"])),
+        (["x.mqxlz"], {}, "x.mqxlz is a zip archive"),
+    ],
+)
+def test_files_that_are_refused(file, tmp_path, monkeypatch, names, settings, message):
+    monkeypatch.chdir(tmp_path)
+    for name, content in {"x": b"a\tb\n\n", "y": b"a\nb\nc\nd\n\n", "html.xml": b"<html><tmx/></html>",
+                          "text.xml": b"a ||| b\n", "empty.xml": b"", "x.mqxlz": b"PK\x03\x04\0"}.items():  # fmt: skip
+        file(content, name)
     with pytest.raises(ValueError, match=message):
-        read(*(paths if longer else paths[::-1]))
+        read(*names, **settings)
 
 
-def test_files_that_are_refused(file, tmp_path):
-    path = file("a ||| b\n", "pairs.txt")
+def test_the_nearest_name_is_told(file, tmp_path):
+    file("a ||| b\n", "pairs.txt")
     with pytest.raises(ValueError, match="Input file not found: .*pair.txt.*Did you mean 'pairs.txt'"):
-        PairReader([str(tmp_path / "pair.txt")])
-    with pytest.raises(ValueError, match="is a folder"):
-        PairReader([str(tmp_path)])
-    with pytest.raises(ValueError, match="none, one or two files"):
-        PairReader([path, path, path])
-    with pytest.raises(ValueError, match="none, one or two files"):
-        PairReader([path, "-"])
-    with pytest.raises(ValueError, match="two files.*and the format jsonl"):
-        PairReader([path, path], format="jsonl")
+        read(str(tmp_path / "pair.txt"))

@@ -210,13 +210,6 @@ def test_segments_of_a_unit_are_pairs(source, segmented, target, expected):
     assert [tuple(" ".join(side.split()) for side in pair) for pair in found] == [*expected, ("a", "b")]
 
 
-@pytest.mark.parametrize("kind", ["lb", "pb", "x-br", "x-lb"])
-@pytest.mark.parametrize("tag", ["x", "ph", "g", "bx", "it", "bpt"])
-def test_a_tag_that_breaks_a_line_parts_words(kind, tag):
-    words = f'Name<{tag} id="1" ctype="{kind}"/>Address', f'Na<{tag} id="1" ctype="bold"/>me'
-    assert read(XLIFF.format(xliff_unit(*words)), "xliff") == [("Name\nAddress", "Name")]
-
-
 @pytest.mark.parametrize("tag", ["ph", "it", "ut", "bpt", "hi"])
 def test_a_tag_that_breaks_a_line_of_tmx(tag):
     code = "" if tag == "hi" else "&lt;br/>"
@@ -236,6 +229,8 @@ def test_a_tag_that_breaks_a_line_of_xliff_2():
 @pytest.mark.parametrize(
     "tag",
     [
+        *(f'<{tag} id="1" ctype="lb"/>' for tag in ("x", "ph", "g", "bx", "it", "bpt")),
+        *(f'<x id="1" ctype="{kind}"/>' for kind in ("pb", "x-br", "x-lb")),
         *(
             '<ph id="1" equiv="LINE_BREAK" disp="?"/>',
             '<x id="1" equiv-text="&lt;br>"/>',
@@ -254,13 +249,10 @@ def test_a_tag_that_shows_a_line_break_or_a_block_parts_words(tag):
     assert read(XLIFF.format(xliff_unit(f"a{tag}b", "c")), "xliff") == [("a\nb", "c")]
 
 
-def test_deletions_of_trados_are_left_out():
+def test_deletions_of_trados_are_left_out_and_a_block_ends_its_words():
+    assert read(XLIFF.format(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
     seg = '<mrk mtype="seg" mid="1">a <mrk mtype="x-sdl-deleted">b</mrk><mrk mtype="x-sdl-added">c</mrk></mrk>'
     assert read(XLIFF.format(xliff_unit(seg, seg)), "xliff") == [("a c", "a c")]
-
-
-def test_a_block_around_text_ends_its_words():
-    assert read(XLIFF.format(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
 
 
 @pytest.mark.parametrize("code", ["&lt;b>", "&lt;pre>", "&lt;param>", "&lt;broken/>", '&lt;mq:ch val="x" />', "{0}"])

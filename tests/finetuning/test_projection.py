@@ -199,37 +199,6 @@ def test_labels_of_tables(run, words, tmp_path):
     assert "of 1 X" in run(path, texts).err
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens has no list"),
-        ([{"tokens": ["a"], "tags": None}], "row 0 .*column tags has no list"),
-        ([{"tokens": "a b", "tags": "X Y"}], "row 0 .*column tokens holds string"),
-        ([{"tokens": [["a"]], "tags": ["O"]}], "row 0 .*column tokens holds lists of List"),
-        ([{"tokens": ["a", None], "tags": ["O", "O"]}], "row 0 .*column tokens has a word that is missing"),
-        ([{"tokens": ["a"], "tags": [None]}], "row 0 .*column tags has a label that is missing"),
-        ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a\r"], "tags": ["O"]}], "row 1 .*column tokens .*'a.r'"),
-        ([{"tokens": ["a"], "tags": ["O\tX"]}], "row 0 .*column tags .*'O.tX'"),
-        ([{"tokens": ["a", " "], "tags": ["O", "O"]}], "row 0 .*column tokens .*' '"),
-        ([{"tokens": ["a"], "tags": [""]}], "row 0 .*column tags .*''"),
-        ([{"tokens": ["a"], "tags": [3]}], "row 0 .*column tags holds lists of int64"),
-        ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 label in column tags"),
-        ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
-        ([{"tokens": ["a"], "tags": ["S-X"]}, {"tokens": ["a"], "tags": ["U-X"]}], "row 1 .*S-X and U-X"),
-    ],
-)
-def test_tables_that_hold_no_words_and_labels(run, tmp_path, capsys, monkeypatch, rows, message):
-    monkeypatch.setattr(command, "load_aligner", None)
-    path, texts = tmp_path / "labels.parquet", tmp_path / "texts.txt"
-    Dataset.from_list(rows).to_parquet(path)
-    texts.write_text("a\n" * len(rows))
-    with pytest.raises(SystemExit) as stopped:
-        run(path, texts)
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2 and error.count("\n") == 1 and str(path) in error
-    assert re.search(message, error), error
-
-
 def test_spans_of_characters(run, links, tmp_path):
     source, target = "Ein Mann, zwei Hunde.", "a man, two dogs."
     path = tmp_path / "pairs.jsonl"
@@ -253,70 +222,62 @@ def test_spans_of_characters(run, links, tmp_path):
     assert "of 1 A" in err and "of 1 B" in err
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('"spans": [{"start": 0, "end": 9, "label": "A"}]', "spans[0]"),
-        ('"spans": [{"start": 0, "end": 2, "label": "A"}, {"start": 0, "end": 2.0, "label": "A"}]', "spans[1]"),
-        ('"spans": [{"start": false, "end": true, "label": "A"}]', "spans[0]"),
-        ('"spans": [{"start": 0, "end": 2, "label": "A\\nB"}]', "spans[0]"),
-        ('"spans": [{"start": 0, "label": "A"}]', "spans[0]"),
-        ('"spans": [[0, 1, "A"]]', "spans[0]"),
-        ('"spans": 3', "`spans` is 3"),
-        ('"target_spans": []', "target_spans"),
-        ('"spans": [{"start": 0,', "no JSON"),
-        (f'"spans": {"[" * 9999}{"]" * 9999}', "no JSON"),
-    ],
-)
-def test_spans_that_are_none_are_refused(run, tmp_path, capsys, line, message):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(f'{{"source": "ein", "target": "a", {line}}}\n')
-    with pytest.raises(SystemExit) as stopped:
-        run(path)
-    err = capsys.readouterr().err
-    assert stopped.value.code == 2 and err.count("\n") == 1 and "line 1" in err and message in err
-
-
-@pytest.mark.parametrize("key", ["labels", "entities"])
-def test_rows_without_spans_are_refused(run, tmp_path, capsys, key):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(f'{{"source": "ein", "target": "a", "{key}": [[0, 3, "A"]]}}\n' * 2)
-    with pytest.raises(SystemExit):
-        run(path)
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "`spans`" in err and f"the keys are source, target, {key}." in err
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("1\tIn\tO\tO\n2\tWien\tB-LOC\tO\n\n1\tJa\tO\tO\n", "first column has numbers (1, 2, ...), .*cut -f 2,3 "),
-        ("O\tfilms\nB-ACTOR\tby\n\nO\tO\n", "first column has labels (O, B-ACTOR, ...), .* films, by, .*awk "),
-    ],
-)
-def test_columns_in_another_order_are_refused(run, words, capsys, content, message):
-    labels, texts = words
-    labels.write_text(content)
-    with pytest.raises(SystemExit):
-        run(labels, texts)
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and re.search(message.replace("(", r"\(").replace(")", r"\)"), err), err
-
-
 def test_words_that_look_like_numbers_or_labels(run, words):
     labels, texts = words
     labels.write_text("1\tNUM\n2\tNUM\n\nO\tX\nB-52\tX\nflies\tVERB\n")
     assert "2 sentences" in run(labels, texts).err
 
 
-@pytest.mark.parametrize("name", ["labels.ann", "labels.txt", "labels", "labels.bio.gz"])
-def test_other_endings_are_refused(run, words, tmp_path, capsys, name):
-    labels, texts = words
-    labels = labels.rename(tmp_path / name)
-    with pytest.raises(SystemExit):
-        run(labels, texts)
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "name the file .conll" in err and "format" not in err
+def row(line: str) -> str:
+    return f'{{"source": "ein", "target": "a", {line}}}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(("labels.parquet", rows, message) for rows, message in (
+            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens has no list"),
+            ([{"tokens": ["a"], "tags": None}], "row 0 .*column tags has no list"),
+            ([{"tokens": "a b", "tags": "X Y"}], "row 0 .*column tokens holds string"),
+            ([{"tokens": ["a", None], "tags": ["O", "O"]}], "row 0 .*column tokens has a word that is missing"),
+            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a\r"], "tags": ["O"]}], "row 1 .*column tokens .*'a.r'"),
+            ([{"tokens": ["a"], "tags": ["O\tX"]}], "row 0 .*column tags .*'O.tX'"),
+            ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 label in column tags"),
+            ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
+            ([{"tokens": ["a"], "tags": ["S-X"]}, {"tokens": ["a"], "tags": ["U-X"]}], "row 1 .*S-X and U-X"),
+        )),
+        *(("pairs.jsonl", line, message) for line, message in (
+            (row('"spans": [{"start": 0, "end": 9, "label": "A"}]'), r"line 1: spans\[0\]"),
+            (row('"spans": [{"start": 0, "end": 2, "label": "A"}, {"start": 0, "end": 2.0}]'), r"spans\[1\]"),
+            (row('"spans": [{"start": 0, "end": 2.0, "label": "A"}]'), r"spans\[0\]"),
+            (row('"spans": [{"start": false, "end": true, "label": "A"}]'), r"spans\[0\]"),
+            (row('"spans": [{"start": 0, "end": 2, "label": "A\\nB"}]'), r"spans\[0\]"),
+            (row('"spans": [{"start": 0, "label": "A"}]'), r"spans\[0\]"),
+            (row('"spans": [[0, 1, "A"]]'), r"spans\[0\]"),
+            (row('"spans": 3'), "line 1: `spans` is 3"),
+            (row('"target_spans": []'), "line 1: .*target_spans"),
+            (row('"spans": [{"start": 0,'), "line 1: no JSON"),
+            (row('"entities": [[0, 3, "A"]]') * 2, "`spans`; the keys are source, target, entities[.]"),
+        )),
+        ("labels.conll", "1\tIn\tO\tO\n2\tWien\tB-LOC\tO\n\n1\tJa\tO\tO\n", "has numbers .1, 2, .*cut -f 2,3 "),
+        ("labels.conll", "O\tfilms\nB-ACTOR\tby\n\nO\tO\n", "has labels .O, B-ACTOR, .* films, by, .*awk "),
+        *((name, "a\tX\n", "name the file .conll") for name in ("labels.ann", "labels.txt", "labels")),
+        ("labels.csv", "word,tag\na,X\n", "columns word, tag: it needs `tokens`"),
+    ],
+)  # fmt: skip
+def test_labels_that_are_refused(run, tmp_path, capsys, monkeypatch, name, content, message):
+    monkeypatch.setattr(command, "load_aligner", None)  # all is found before the model is loaded
+    path, texts = tmp_path / name, tmp_path / "texts.txt"
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        Dataset.from_list(content).to_parquet(path)
+    texts.write_text("a\n" * len(content))
+    with pytest.raises(SystemExit) as stopped:
+        run(path, *([] if name == "pairs.jsonl" else [texts]))
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2 and error.count("\n") == 1 and str(path) in error
+    assert re.search(message, error), error
 
 
 def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeypatch):
