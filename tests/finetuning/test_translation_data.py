@@ -80,7 +80,7 @@ def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
         f"{{{table}, target: {{{target}, split: test}}, split: validation}}",
         f"{{{target}, split: test, source_column: text, target_column: text, source_mask_probability: 0.5}}",
     ):
-        with pytest.raises(ValueError, match=r"train.0 and test.0 both read .*de, split test\."):
+        with pytest.raises(ValueError, match="train.0 and test.0 .*de, split test"):
             read_test(target, f"train=[{train}]")
 
 
@@ -92,9 +92,6 @@ def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
     table = f"{texts}, {target}, source_column: text, target_column: text"
     data = task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
     assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
-    (tmp_path / "x.de").write_text("de 1\n")
-    with pytest.raises(ValueError, match="aligned row by row, and its sides have 2 and 1 rows.*set join_on"):
-        task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
 
 
 def test_a_dotted_path_reaches_into_a_struct(files, tmp_path):
@@ -110,60 +107,51 @@ def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     data = task_of(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]")).read()
     assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
     assert data.protocol.empty_pairs_left_out == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
-    with pytest.raises(ValueError, match="t.tsv, .*line 3: the source is empty, and 1 more"):
-        task_of(recipe_of(files, f"test=[{{path: {train}, {TSV}}}]")).read()
-    nothing = write_tsv(tmp_path / "n.tsv", [("a", " ")])
-    with pytest.raises(ValueError, match="no pair with text on both sides"):
-        task_of(recipe_of(files, f"train=[{{path: {nothing}, {TSV}}}]")).read()
+
+
+JOIN = "target: {path: FOLDER/two.tsv}, source_column: b, target_column: b"
+SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("tables", "named"),
     [
-        ("source_column: a, target_column: c", "has no column c. Its columns are: a, b, n"),
-        ("source_column: a, target_column: n", "train.0.target_column is n, which holds int64"),
-        ("source_column: a, target_column: a", "a for source_column and target_column"),
-        (f"{TSV}, predict: masked, source_mask_probability: 0.5", "predict: masked"),
-        (f"{TSV}, source_mask_probability: 1.5", "source_mask_probability must be"),
-        (f"{TSV}, streaming: true", "train.0.streaming is true"),
+        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: c}"}, "no column c.* a, b, n"),
+        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: n}"}, "train.0.target_column .*int64"),
+        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: a}"}, "source_column and target_column"),
+        (
+            {"train": f"{{path: FOLDER/one.tsv, {TSV}, predict: masked, source_mask_probability: 0.5}}"},
+            "predict: masked",
+        ),
+        ({"train": f"{{path: FOLDER/one.tsv, {TSV}, source_mask_probability: 1.5}}"}, "source_mask_probability"),
+        ({"train": f"{{path: FOLDER/one.tsv, {TSV}, streaming: true}}"}, "train.0.streaming"),
+        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: b}}"}, "column b .*'x' and 'u'"),
+        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "'1' occurs more than once in column a"),
+        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}}}"}, "2 and 3 rows.*join_on"),
+        ({"train": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "no pair with text"),
+        ({"test": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "blank.tsv, .*line 2: the target is empty, and 1 more"),
+        ({"train": ""}, "no train table"),
+        ({"test": ""}, "no test table"),
+        ({"test": f"{{path: FOLDER/one.tsv, {TSV}}}, {{path: FOLDER/two.tsv, {TSV}}}"}, "en-de is evaluated twice"),
+        ({"train": SAME, "test": SAME}, "train.0 and test.0"),
+        ({"dev": SAME, "test": SAME}, "dev.0 and test.0"),
+        ({"train": SAME, "dev": SAME}, "train.0 and dev.0"),
     ],
 )
-def test_tables_that_cannot_be_read_are_refused(files, tmp_path, table, message):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
-    with pytest.raises(ValueError, match=message):
-        task_of(recipe_of(files, f"train=[{{path: {path}, {table}}}]")).read()
+def test_tables_that_are_refused_are_named(files, tmp_path, tables, named):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
+    write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
+    write_tsv(tmp_path / "two.tsv", [("1", "u"), ("1", "v"), ("3", "w")])
+    write_tsv(tmp_path / "blank.tsv", [("a", " "), ("", "b")])
+    tables = [f"{part}=[{table.replace('FOLDER', str(tmp_path))}]" for part, table in tables.items()]
+    with pytest.raises(ValueError, match=named):
+        task_of(recipe_of(files, *tables)).read()
 
 
-def test_joins_that_cannot_be_made_are_refused(files, tmp_path):
-    one = write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
-    for rows, message in (
-        ([("3", "u")], "no id of column a occurs in both tables. They have ids such as '1' and '3'"),
-        ([("1", "u"), ("1", "v")], "'1' occurs more than once in column a"),
-    ):
-        other = write_tsv(tmp_path / "other.tsv", rows)
-        table = f"path: {one}, target: {{path: {other}}}, join_on: a, source_column: b, target_column: b"
-        with pytest.raises(ValueError, match=message):
-            task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
-
-
-def test_no_table_and_a_pair_twice_are_refused(files, tmp_path):
-    for part in ("train", "test"):
-        with pytest.raises(ValueError, match=f"no {part} table"):
-            task_of(recipe_of(files, f"{part}=[]")).read()
+def test_each_pair_of_languages_is_evaluated_by_itself(files, tmp_path):
     more = write_tsv(tmp_path / "more.tsv", [("x", "y")])
-    tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, {TSV}}}]"
-    with pytest.raises(ValueError, match="en-de is evaluated twice"):
-        task_of(recipe_of(files, tables)).read()
-    data = task_of(recipe_of(files, tables.replace(f"{more},", f"{more}, target_language: fr,"))).read()
-    assert list(data.evaluation) == ["en-de", "en-fr"]
-
-
-@pytest.mark.parametrize(("part", "other"), [("train", "test"), ("dev", "test"), ("train", "dev")])
-def test_what_is_scored_or_selected_on_is_not_trained_on(files, tmp_path, part, other):
-    table = f"[{{path: {write_tsv(tmp_path / 'same.tsv', [('x', 'y')])}, {TSV}}}]"
-    with pytest.raises(ValueError, match=f"{part}.0 and {other}.0 both read"):
-        task_of(recipe_of(files, f"{part}={table}", f"{other}={table}")).read()
+    tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, target_language: fr, {TSV}}}]"
+    assert list(task_of(recipe_of(files, tables)).read().evaluation) == ["en-de", "en-fr"]
 
 
 def test_a_pair_is_encoded_as_the_decoder_reads_it(files, sample_tokenizer):
