@@ -60,48 +60,36 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
     if kind in ("parquet", "json"):
         if kind == "json":
             check_json(file, streaming)
-        # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
-        # rewritten within the clock's resolution is still read anew
-        load = functools.partial(
-            datasets.load_dataset,
-            kind,
-            name=identity[:32],
-            data_files={"train": path},
-            split="train",
-            streaming=streaming,
-        )
-    else:
-        columns = tuple(_columns(path, kind, delimiter))  # no list: `datasets` takes one for shards
-        arguments = {"path": path, "kind": kind, "delimiter": delimiter, "columns": columns}
-        text = datasets.Value("string")
-        value = datasets.List(text) if kind.startswith("conll") else text
-        features = datasets.Features(dict.fromkeys(columns, value))
-        if streaming:
-            return datasets.IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
-        # from_generator keeps its copies by the fingerprint alone, so it must name content and form
-        form = f"csv{ord(delimiter) if delimiter else ''}" if kind == "csv" else kind
-        load = functools.partial(
-            datasets.Dataset.from_generator,
-            _read_rows,
-            features=features,
-            gen_kwargs=arguments,
-            fingerprint=f"{form}-{identity[:32]}",
-        )
+        try:
+            # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
+            # rewritten within the clock's resolution is still read anew
+            return datasets.load_dataset(
+                kind, name=identity[:32], data_files={"train": path}, split="train", streaming=streaming
+            )
+        except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+            reason = kind == "json" and _mixed_in_lines(file) or first_line(error.__cause__ or error)
+            raise ValueError(
+                f"{path} cannot be read as {kind}: {reason}. Repair the file, or declare its `format`."
+            ) from error
+    columns = tuple(_columns(path, kind, delimiter))  # no list: `datasets` takes one for shards
+    arguments = {"path": path, "kind": kind, "delimiter": delimiter, "columns": columns}
+    text = datasets.Value("string")
+    features = datasets.Features(dict.fromkeys(columns, datasets.List(text) if kind.startswith("conll") else text))
+    if streaming:
+        return datasets.IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
+    # from_generator keeps its copies by the fingerprint alone, so it must name content and form
+    form = f"csv{ord(delimiter) if delimiter else ''}" if kind == "csv" else kind
+    fingerprint = f"{form}-{identity[:32]}"
     try:
-        return load()
-    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
-        cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
-        if kind not in ("parquet", "json") and isinstance(cause, ValueError):
-            if are_listed():
-                rows = _good_rows(**arguments)
-                return datasets.Dataset.from_dict(
-                    {name: [row[name] for row in rows] for name in columns}, features=features
-                )
-            raise cause from None
-        reason = kind == "json" and _mixed_in_lines(file) or first_line(cause or error)
-        raise ValueError(
-            f"{path} cannot be read as {kind}: {reason}. Repair the file, or declare its `format`."
-        ) from error
+        return datasets.Dataset.from_generator(
+            _read_rows, features=features, gen_kwargs=arguments, fingerprint=fingerprint
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        cause = error.__cause__ or error
+        if are_listed() and isinstance(cause, ValueError):
+            rows = _good_rows(**arguments)
+            return datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in columns}, features)
+        raise cause from None
 
 
 def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[int]) -> list[str]:
