@@ -81,6 +81,8 @@ def test_faults_of_evaluated_rows_are_those_of_training_rows(refused, tmp_path):
     assert [place for place, what in others if "column text has no text" in what] == ["1", "5"] and len(others) == 2
     _, error = refused("train.csv", "e.jsonl")
     assert "line 3: label 'unklar'" in error and "gut, schlecht" in error
+    _, error = refused("train.csv", "e.jsonl", "train.0.split='train[:1]'")
+    assert "train[:1]" in error  # a file has no splits
 
 
 def test_faults_before_what_cannot_be_read_and_a_table_of_faults_alone_are_listed(refused, tmp_path):
@@ -94,12 +96,6 @@ def test_faults_before_what_cannot_be_read_and_a_table_of_faults_alone_are_liste
     (tmp_path / "train.csv").write_text(GOOD)
     printed, _ = refused("train.csv", "case.csv", "--check_data")
     assert [place for place, _ in places(printed)] == ["2", "3"]
-
-
-def test_a_slice_of_a_file_is_refused(refused, tmp_path):
-    (tmp_path / "train.csv").write_text(GOOD)
-    _, error = refused("train.csv", "eval.csv", "train.0.split='train[:1]'")
-    assert "train[:1]" in error
 
 
 def test_rows_without_faults_are_not_looked_up_in_the_file(tmp_path, monkeypatch):
@@ -120,32 +116,35 @@ def test_rows_that_a_table_chooses_are_named_by_their_lines(refused, tmp_path):
     assert [place for place, _ in places(printed)[:2]] == ["5", "3"]
 
 
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_questions_without_text_are_listed(refused, tmp_path):
     good = {"question": "Wer?", "context": "Anna singt.", "answers": {"text": ["Anna"], "answer_start": [0]}}
     changes = [{}, {"question": "\u200b"}, {"context": None}, {"answers": {"text": [" "], "answer_start": [0]}}]
     changes += [{"answers": {"text": ["Anna"], "answer_start": []}}, {}]
-    for name, rows in (("t.jsonl", [{**good, **change} for change in changes]), ("e.jsonl", [good])):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    columns = "text_columns: [question, context], label_column: answers"
-    settings = {"kind": "question_answering", "columns": columns}
+    write_lines(tmp_path / "t.jsonl", [good | change for change in changes])
+    write_lines(tmp_path / "e.jsonl", [good])
+    write_lines(tmp_path / "u.jsonl", [good | {"question": ""}])
     limits = ("--check_data", "max_question_length=8", "doc_stride=12")
-    printed, _ = refused("t.jsonl", "e.jsonl", *limits, **settings)
-    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
-    printed, _ = refused("e.jsonl", "t.jsonl", *limits, **settings)  # read first
-    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5"]
-    (tmp_path / "u.jsonl").write_text(json.dumps({**good, "question": ""}) + "\n")
-    printed, _ = refused("u.jsonl", "t.jsonl", *limits, **settings)
-    assert [place for place, _ in places(printed)] == ["2", "3", "4", "5", "1"]  # of both files
+    columns = "text_columns: [question, context], label_column: answers"
+    faults = ["2", "3", "4", "5"]
+    # of training rows, of evaluated ones, which are read first, and of both
+    for train, evaluation, lines in (("t", "e", faults), ("e", "t", faults), ("u", "t", [*faults, "1"])):
+        files = f"{train}.jsonl", f"{evaluation}.jsonl"
+        printed, _ = refused(*files, *limits, kind="question_answering", columns=columns)
+        assert [place for place, _ in places(printed)] == lines
 
 
 def test_faults_of_words_and_their_labels_are_listed(refused, tmp_path):
     good = {"tokens": ["Anna", "singt"], "tags": ["B-PER", "O"]}
     changes = [{}, {"tokens": ["Anna", None]}, {"tags": ["O"]}, {"tokens": None}, {"tags": [None, "O"]}, {}]
     changes += [{"tokens": ["An\nna", "singt"]}, {"tags": None}]
-    for name, rows in (("t.jsonl", [{**good, **change} for change in changes]), ("e.jsonl", [good])):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    columns = "text_columns: [tokens], label_column: tags"
-    printed, _ = refused("t.jsonl", "e.jsonl", "--check_data", kind="tagging", columns=columns)
+    write_lines(tmp_path / "t.jsonl", [good | change for change in changes])
+    write_lines(tmp_path / "e.jsonl", [good])
+    table = {"kind": "tagging", "columns": "text_columns: [tokens], label_column: tags"}
+    printed, _ = refused("t.jsonl", "e.jsonl", "--check_data", **table)
     assert [place for place, _ in places(printed)] == ["2", "3", "4", "7", "8", "5"]
-    _, error = refused("t.jsonl", "e.jsonl", kind="tagging", columns=columns)
-    assert "line 2: column tokens has a word that is missing" in error
+    _, error = refused("t.jsonl", "e.jsonl", **table)
+    assert "line 2: column tokens" in error

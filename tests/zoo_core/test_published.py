@@ -59,11 +59,6 @@ def test_every_average_is_that_of_its_row_or_said_not_to_be(paper, table):
             assert set(row.average.values()) <= set(printed), row.name
 
 
-def test_the_four_papers_are_there():
-    assert {"ernie_m", "metaxlm", "veco", "xlm_align"} <= set(papers())
-    assert [load(paper).paper.split(" (")[0] for paper in ("metaxlm", "xlm_align")] == ["MetaXLM", "XLM-Align"]
-
-
 def test_a_paper_says_the_same_in_its_tables_of_tasks_and_of_languages():
     differing = set()
     for paper in papers():
@@ -88,17 +83,14 @@ def test_a_row_is_found_with_its_scores_by_column():
     assert list(table.scores(torn, "f1")) == ["en", "es", "de", "hi", "vi", "zh"] and "ar" in torn.note
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("xlm_aling", "Table 18", "x"), "Did you mean 'xlm_align'"),
-        (("xlm_align", "Tabel 18", "x"), "Did you mean 'Table 18'"),
-        (("xlm_align", "Table 18", "XLM-Align base"), "Did you mean 'XLM-Align base, zero-shot'"),
-    ],
-)
-def test_what_is_not_there_is_refused_with_the_nearest_names(names, message):
-    with pytest.raises(ValueError, match=message):
-        find(*names)
+def test_what_is_not_there_is_refused_with_the_nearest_names():
+    for names, nearest in (
+        (("xlm_aling", "Table 18", "x"), "'xlm_align'"),
+        (("xlm_align", "Tabel 18", "x"), "'Table 18'"),
+        (("xlm_align", "Table 18", "XLM-Align base"), "'XLM-Align base, zero-shot'"),
+    ):
+        with pytest.raises(ValueError, match=nearest):
+            find(*names)
 
 
 def test_a_file_that_is_not_as_agreed_is_refused_with_its_place(tmp_path, monkeypatch):

@@ -45,9 +45,3 @@ def test_an_id_names_its_topic_and_occurs_once(corpus):
     rows = [row for split in PER_TOPIC for row in corpus["en"][split]]
     assert {row["id"] for row in rows} == {f"{topic}-{number:03d}" for topic in TOPICS for number in range(1, 61)}
     assert all(row["id"].split("-")[0] == row["topic"] for row in rows)
-
-
-def test_the_files_hold_letters_and_not_escapes(sample_corpus_dir):
-    files = sorted(sample_corpus_dir.glob("*/*.jsonl"))
-    assert len(files) == len(LANGUAGES) * len(PER_TOPIC)
-    assert not [file for file in files if "\\u" in file.read_text(encoding="utf-8")]
