@@ -52,10 +52,8 @@ def write_card(
     `repo` (owner/name), `license` and `base_model` (the Hub id of what the weights started from, where the recipe names
     a copy of it) are remembered for the next time.
 
-    Raises ValueError for a folder without weights, results that are missing or not of this model, a run that made
-    another model, a record of other weights, an id that the Hub would refuse, a base model that is not what the recipe
-    says, and, without `overwrite`, for files that were not written here or were edited since. Nothing has been written
-    then.
+    Raises ValueError, before anything is written, for what is missing or of another model, and, without `overwrite`,
+    for files that were not written here or were edited since.
     """
     folder = Path(model_dir)
     if not folder.is_dir():

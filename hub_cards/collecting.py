@@ -47,9 +47,14 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
             licenses=_with_licenses(record, tables, recipe, run_folder, is_local),
         )
     collected: set[str] = set()
-    for file, content in _found_results([*results, *_own_results(folder)]):
+    paths, own = [*results], folder.resolve().parents[1] / "results.json"
+    if own.is_file() and _is_own(own, folder):  # of the run that fine-tuned the model
+        paths.append(own)
+    for file, content in _found_results(paths):
         _check_weights(file, content, folder, record.weights)
-        about = {"own": _is_own(file, folder), "folder": _shown_folder(file.parent), "date": _date(file.parent)}
+        about = {"own": _is_own(file, folder), "folder": _shown_folder(file.parent)}
+        sessions = read_json(file.parent / "run.json", {}).get("sessions", [])
+        about["date"] = sessions[-1]["started"][:10] if sessions else None
         if about["own"]:
             about["seed"] = int(folder.resolve().parent.name.removeprefix("seed-"))
             record = _with_base(record, content["model"], file.parent)
@@ -96,12 +101,6 @@ def _local_names(record: Record, started_in: Path | None, facts: dict[str, Any])
     known |= {model["folder"]} if str(model.get("fingerprint")).startswith("sha256:") else set()
     places = [Path(), *([started_in] if started_in else [])]
     return lambda path: path in known or any((place / path).exists() for place in places)
-
-
-def _own_results(folder: Path) -> list[Path]:
-    """The results.json of the run that fine-tuned the model, if it has ended."""
-    file = folder.resolve().parents[1] / "results.json"
-    return [file] if file.is_file() and _is_own(file, folder) else []
 
 
 def _pretraining(
@@ -175,12 +174,6 @@ def _shown_folder(folder: Path) -> str:
     return str(Path(*below.parts[-2:]))
 
 
-def _date(folder: Path) -> str | None:
-    """The day on which a run was last started, where its run.json says it."""
-    sessions = read_json(folder / "run.json", {}).get("sessions", [])
-    return sessions[-1]["started"][:10] if sessions else None
-
-
 def _with_result(
     record: Record, content: dict[str, Any], about: dict[str, Any], run_folder: Path, collected: set[str]
 ) -> tuple[Record, str]:
@@ -227,13 +220,12 @@ def _name(record: Record, content: dict[str, Any], folder: str, collected: set[s
 
 def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> dict[str, bytes]:
     """The plots of a run; drawn anew where they would show a path of this machine."""
-    there = [name for name in FIGURES if (run_folder / name).is_file()]
+    there = {name: (run_folder / name).read_bytes() for name in FIGURES if (run_folder / name).is_file()}
     if there and Path(content["model"]["folder"]).is_absolute():
         with tempfile.TemporaryDirectory() as folder:
             report_of(shown).write(Path(folder))
-            drawn = [name for name in FIGURES if (Path(folder) / name).is_file()]
-            return {name: (Path(folder) / name).read_bytes() for name in drawn}
-    return {name: (run_folder / name).read_bytes() for name in there}
+            there = {name: (Path(folder) / name).read_bytes() for name in FIGURES if (Path(folder) / name).is_file()}
+    return there
 
 
 def _with_licenses(

@@ -69,7 +69,8 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
         text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
         yield "sentence_transformers", "Sentence vectors", text
     yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
-    if _aligns(folder, config):
+    impl = config.get("custom_pipelines", {}).get("word-alignment", {}).get("impl", "")
+    if impl and (folder / f"{impl.split('.')[0]}.py").is_file():
         yield "word_alignment", "Word alignment", facts["alignment_text"]
     yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
     if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
@@ -174,12 +175,6 @@ def _reads_pairs(config: dict[str, Any], record: Record) -> bool:
             return content.protocol.texts == 2
     tuned = config.get("fine_tuned_on") or [""]
     return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
-
-
-def _aligns(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether the folder brings the word-alignment pipeline: configuration and file."""
-    impl = config.get("custom_pipelines", {}).get("word-alignment", {}).get("impl", "")
-    return bool(impl) and (folder / f"{impl.split('.')[0]}.py").is_file()
 
 
 def _mask(folder: Path) -> str:

@@ -292,7 +292,9 @@ def _card(folder: Path) -> Iterator[Problem]:
     try:
         card = ModelCard.load(folder / "README.md")
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        yield Problem("README.md", f"there is no legible card: {_one_line(error)}. Write it with {WRITE_CARD}.")
+        yield Problem(
+            "README.md", f"there is no legible card: {' '.join(str(error).split())[:200]}. Write it with {WRITE_CARD}."
+        )
         return
     if not card.data.get("license"):
         yield Problem("README.md", f"it names no license: {WRITE_CARD} --license ID (such as apache-2.0).")
@@ -351,10 +353,6 @@ def _read_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError):
         return None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def refusal(folder: Path, problems: list[Problem]) -> str:

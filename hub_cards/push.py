@@ -45,19 +45,13 @@ LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
 @dataclass(frozen=True)
 class Plan:
-    """What a push would do.
+    """What a push would do."""
 
-    head: the commit that the folder was compared with; None where there is no repository
-    branch_exists: whether the branch is there; else it would begin at main's head
-    files: path -> size in bytes and state
-    card: the card on the Hub; empty where there is none
-    """
-
-    head: str | None
+    head: str | None  # the commit that the folder was compared with; None where there is no repository
     is_private: bool
-    branch_exists: bool
-    files: dict[str, tuple[int, str]]
-    card: str
+    branch_exists: bool  # else it would begin at main's head
+    files: dict[str, tuple[int, str]]  # path -> size in bytes and state
+    card: str  # the card on the Hub; empty where there is none
 
     def paths(self, *states: str) -> list[str]:
         """The files in one of these states."""
@@ -76,10 +70,7 @@ def push(
     """Checks a model folder, says what would change in `repo` (owner/name), and commits it without `dry_run`.
 
     Returns the commit that now holds the folder; None of a dry run, which lists the files where there is no token or no
-    answer.
-
-    Raises ValueError for an id that is none, a folder that `check_folder` finds fault with, a Hub that refuses or, to
-    push, cannot be reached, a public repository where it should be `private`, and a card edited on the Hub.
+    answer. Raises ValueError for a folder with faults, a Hub that refuses, and a card edited on the Hub.
     """
     console, folder = Console(highlight=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):

@@ -70,13 +70,15 @@ def training(record: Record) -> dict[str, Any]:
     if not recipe and (is_of_base or not record.base_model):
         return {}
     path = start_of_run(record) if is_of_base else record.base_model or start_of_run(record)
+    unread = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
+    notes = [f"measured on, not learned from: {', '.join(unread)}"] if unread else []
     carried_over = _carried_over(recipe.get("model", {}))
     start = f"Started from {_link(path)}" + (f" ({carried_over})." if carried_over else ".")
     return {
         "start": start if path else "Started from random weights.",
         "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
-        "notes": [*_unread(run, corpora), *_facts(recipe, run)],
+        "notes": notes + _facts(recipe, run),
         "curves": record.curves,
     }
 
@@ -123,12 +125,6 @@ def _corpus(corpus: dict[str, Any]) -> list[str]:
         size,
         ", ".join(dict.fromkeys(f"`{found}`" for found in prints if found)),
     ]
-
-
-def _unread(run: dict[str, Any], corpora: list[dict[str, Any]]) -> list[str]:
-    """The corpora that no objective reads."""
-    names = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
-    return [f"measured on, not learned from: {', '.join(names)}"] if names else []
 
 
 def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
@@ -204,12 +200,8 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
     metric, several = content.protocol.metric, len(content.names)
-    of = f", mean of {several}" if several > 1 else ""
-    return f"{metric.name} {with_deviation(content.average)}{_direction(content)}{of}"
-
-
-def _direction(content: Results) -> str:
-    return "" if content.protocol.metric.greater_is_better else " (lower is better)"
+    of = ("" if metric.greater_is_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
+    return f"{metric.name} {with_deviation(content.average)}{of}"
 
 
 def overview(experiments: list[Experiment]) -> dict[str, Any]:

@@ -39,7 +39,9 @@ class Page:
             gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_classes="zoo-title")
             self.add_choice()
             # what a newly chosen model changes in the tabs
-            self.sliders = [self.layer_slider(f"{tab}-layer") for tab in ("align", "nearest")]
+            layers, layer = (start.layers, start.default_layer) if start else (12, 8)
+            options = {"value": layer, "step": 1, "label": "Layer (0: the embeddings)", "render": False}
+            self.sliders = [gr.Slider(0, layers, elem_id=f"{tab}-layer", **options) for tab in ("align", "nearest")]
             self.samples: dict[str, gr.Dataset] = {}
             self.answers: list[tuple] = []  # functions with their inputs and outputs
             with gr.Tabs(selected="head" if start and start.head else "align"):
@@ -110,12 +112,6 @@ class Page:
                 for box, text, label in zip(self.head_boxes, texts, HEAD_BOXES[model.head], strict=True)
             }
         return updates
-
-    def layer_slider(self, identity: str) -> gr.Slider:
-        """Whose states are compared."""
-        layers, value = (self.start.layers, self.start.default_layer) if self.start else (12, 8)
-        label = "Layer (0: the embeddings)"
-        return gr.Slider(0, layers, value=value, step=1, label=label, elem_id=identity, render=False)
 
     def add_align(self) -> None:
         """The tab of word links."""
