@@ -123,14 +123,12 @@ def _check_rights(api: HfApi, repo: str) -> None:
 def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, revision: str) -> Plan:
     """Compares the files with a branch of the repository, or with main where there is no such branch yet."""
     try:
-        info, branch_exists = api.model_info(repo), True
+        info, branch_exists = api.model_info(repo, revision=revision), True
     except RepositoryNotFoundError:
         new = {path: (addition.upload_info.size, NEW) for path, addition in additions.items()}
         return Plan(None, False, revision == "main", new, "")
-    try:
-        info = api.model_info(repo, revision=revision)
     except RevisionNotFoundError:
-        branch_exists = False
+        info, branch_exists = api.model_info(repo), False
     tree = api.list_repo_tree(repo, recursive=True, revision=info.sha)
     there = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
     files = {
