@@ -260,11 +260,11 @@ class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):
 
 
 class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForPooledSequenceClassification):
-    """A label for a text or a pair, from the pooler; see `ForSequenceClassification.forward`."""
+    """A label for a text or a pair, from the pooler; see `ForLabels.forward`."""
 
 
 class ErnieMForTokenClassification(ErnieMPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForLabels.forward`."""
 
 
 class ErnieMForQuestionAnswering(ErnieMPreTrainedModel, ForQuestionAnswering):

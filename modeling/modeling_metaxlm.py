@@ -102,11 +102,11 @@ class MetaXlmForMaskedLM(MetaXlmPreTrainedModel, ForMaskedLM):
 
 
 class MetaXlmForSequenceClassification(MetaXlmPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForSequenceClassification.forward`."""
+    """A label for a text or a pair; see `ForLabels.forward`."""
 
 
 class MetaXlmForTokenClassification(MetaXlmPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForLabels.forward`."""
 
 
 class MetaXlmForQuestionAnswering(MetaXlmPreTrainedModel, ForQuestionAnswering):

@@ -164,11 +164,11 @@ class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
 
 
 class VecoForSequenceClassification(VecoPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForSequenceClassification.forward`."""
+    """A label for a text or a pair; see `ForLabels.forward`."""
 
 
 class VecoForTokenClassification(VecoPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForLabels.forward`."""
 
 
 class VecoForQuestionAnswering(VecoPreTrainedModel, ForQuestionAnswering):

@@ -258,11 +258,11 @@ class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):
 
 
 class XlmAlignForSequenceClassification(XlmAlignPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForSequenceClassification.forward`."""
+    """A label for a text or a pair; see `ForLabels.forward`."""
 
 
 class XlmAlignForTokenClassification(XlmAlignPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForTokenClassification.forward`."""
+    """A label for each token; see `ForLabels.forward`."""
 
 
 class XlmAlignForQuestionAnswering(XlmAlignPreTrainedModel, ForQuestionAnswering):

@@ -175,19 +175,14 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(first_BF)))))
 
 
-class ForSequenceClassification(HeadModel):
-    """One label, several, or a number for each text or text pair."""
+class ForLabels(HeadModel):
+    """Labels of texts or of their tokens. Subclasses say how features are scored, and what a label is."""
 
-    def make_head(self, config):
-        self.num_labels = config.num_labels
-        self.classifier = ClassificationHead(config)
+    output_class = None
 
-    def encode(self, input_ids, attention_mask, **kwargs):
-        """As `HeadModel.encode`, with the features (B, F) of each text's first position, its `<s>`."""
-        outputs, features_x, features_y = super().encode(input_ids, attention_mask, **kwargs)
-        if features_y is not None:
-            features_y = first_states(features_y, kwargs["translation_attention_mask"])
-        return outputs, first_states(features_x, attention_mask), features_y
+    def logits_of(self, features):
+        """Logits of features: (B, F) -> (B, L), or (B, T, F) -> (B, T, L)."""
+        return self.classifier(features)
 
     @can_return_tuple
     def forward(
@@ -202,12 +197,11 @@ class ForSequenceClassification(HeadModel):
         translation_attention_mask=None,
         translation_token_type_ids=None,
         **kwargs,
-    ) -> SequenceClassifierOutput:
-        """Logits (B, L) of x.
+    ):
+        """Logits of x: (B, L) of texts, (B, T, L) of tokens.
 
         Args:
-            labels: (B,) class ids, (B, L) zeros and ones for several labels, or floats for regression;
-                `config.problem_type` says which, and is guessed from their type where it does not.
+            labels: x's, see `loss_of`.
             translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
                 for plug-in, and only there.
             translation_labels: y's labels, as x's. The loss is the mean over the sides that have labels.
@@ -229,21 +223,38 @@ class ForSequenceClassification(HeadModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-
-        def loss(logits_BL, gold):
-            # the library's loss for sequence classification, which also guesses the problem type
-            return self.loss_function(labels=gold, pooled_logits=logits_BL, config=self.config)
-
-        logits_BL = self.classifier(features_x)
-        losses = [] if labels is None else [loss(logits_BL, labels)]
+        logits = self.logits_of(features_x)
+        losses = [] if labels is None else [self.loss_of(logits, labels)]
         if features_y is not None:
-            losses.append(loss(self.classifier(features_y), translation_labels))
-        return SequenceClassifierOutput(
-            loss=loss_of_sides(losses, logits_BL),
-            logits=logits_BL,
+            losses.append(self.loss_of(self.logits_of(features_y), translation_labels))
+        return self.output_class(
+            loss=loss_of_sides(losses, logits),
+            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+class ForSequenceClassification(ForLabels):
+    """One label, several, or a number for each text or text pair: logits (B, L); see `ForLabels.forward`."""
+
+    output_class = SequenceClassifierOutput
+
+    def make_head(self, config):
+        self.num_labels = config.num_labels
+        self.classifier = ClassificationHead(config)
+
+    def encode(self, input_ids, attention_mask, **kwargs):
+        """As `HeadModel.encode`, with the features (B, F) of each text's first position, its `<s>`."""
+        outputs, features_x, features_y = super().encode(input_ids, attention_mask, **kwargs)
+        if features_y is not None:
+            features_y = first_states(features_y, kwargs["translation_attention_mask"])
+        return outputs, first_states(features_x, attention_mask), features_y
+
+    def loss_of(self, logits_BL, gold):
+        """The library's loss. `gold` are (B,) class ids, (B, L) zeros and ones for several labels, or floats for
+        regression; `config.problem_type` says which, and is guessed from their type where it does not."""
+        return self.loss_function(labels=gold, pooled_logits=logits_BL, config=self.config)
 
 
 class ForPooledSequenceClassification(ForSequenceClassification):
@@ -270,66 +281,22 @@ class ForPooledSequenceClassification(ForSequenceClassification):
         return outputs, self.dropout(outputs.pooler_output), features_y
 
 
-class ForTokenClassification(HeadModel):
-    """A label for each token."""
+class ForTokenClassification(ForLabels):
+    """A label for each token: logits (B, T, L); see `ForLabels.forward`."""
+
+    output_class = TokenClassifierOutput
 
     def make_head(self, config):
         self.num_labels = config.num_labels
         self.dropout = head_dropout(config)
         self.classifier = nn.Linear(feature_size(config), config.num_labels)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        token_type_ids=None,
-        position_ids=None,
-        inputs_embeds=None,
-        labels=None,
-        translation_input_ids=None,
-        translation_attention_mask=None,
-        translation_token_type_ids=None,
-        **kwargs,
-    ) -> TokenClassifierOutput:
-        """Logits (B, T, L) of x.
+    def logits_of(self, features):
+        return self.classifier(self.dropout(features))
 
-        Args:
-            labels: (B, T), -100 where none is wanted (specials, later subwords, padding); without any, the loss is 0.
-            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
-                for plug-in, and only there.
-            translation_labels: (B, S), y's labels. The loss is the mean over the sides that have labels.
-
-        Raises:
-            ValueError: as `HeadModel.encode`.
-        """
-        translation_labels = kwargs.pop("translation_labels", None)  # for the reason given above
-        outputs, features_x, features_y = self.encode(
-            input_ids,
-            attention_mask,
-            translation_input_ids=translation_input_ids,
-            translation_attention_mask=translation_attention_mask,
-            translation_token_type_ids=translation_token_type_ids,
-            translation_labels=translation_labels,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-
-        def loss(logits_BTL, gold_BT):
-            return label_loss(logits_BTL.flatten(0, 1), gold_BT.flatten())
-
-        logits_BTL = self.classifier(self.dropout(features_x))
-        losses = [] if labels is None else [loss(logits_BTL, labels)]
-        if features_y is not None:
-            losses.append(loss(self.classifier(self.dropout(features_y)), translation_labels))
-        return TokenClassifierOutput(
-            loss=loss_of_sides(losses, logits_BTL),
-            logits=logits_BTL,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+    def loss_of(self, logits_BTL, gold_BT):
+        """`gold_BT` is -100 where no label is wanted (specials, later subwords, padding); without one the loss is 0."""
+        return label_loss(logits_BTL.flatten(0, 1), gold_BT.flatten())
 
 
 class ForQuestionAnswering(HeadModel):
