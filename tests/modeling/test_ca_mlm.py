@@ -221,58 +221,41 @@ def test_which_segment_is_called_x_has_no_effect(stream):
     torch.testing.assert_close(model(ca_mlm_segments=batch).loss_sum, swapped.loss_sum)
 
 
-def test_a_loss_of_weight_0_is_not_computed():
-    model, batches = veco(), {"mlm": side(3, (8, 9)), "tlm": side(5, (8, 9))}
-    output = model(**batches, objective_weights={"mlm": 0.0})
-    assert set(output.token_losses) == {"tlm"}
-    torch.testing.assert_close(output.loss_sum, model(tlm=batches["tlm"]).loss_sum)
-
-
-SPECIAL_ALONE = torch.zeros(3, 7, dtype=torch.long).index_fill(0, torch.tensor([2]), 1)
-
-
 def broken(**changes):
+    """The pairs with other fields: `x_labels=...` is a function of the field, or one that is added."""
     batch = pair()
     for place, value in changes.items():
         name, field = place.split("_", 1)
-        batch[name][field] = value(batch[name][field])
+        batch[name][field] = value(batch[name][field]) if callable(value) else value
     return batch
 
 
+BLOCKS = {"x_attention_mask": torch.ones(3, 7, 7).bool(), "y_attention_mask": torch.ones(3, 9, 9).bool()}
+SPECIAL_ALONE = torch.zeros(3, 7, dtype=torch.long).index_fill(0, torch.tensor([2]), 1)
+EMPTIED = torch.tensor([[1], [0], [1]])
+SIDES = [
+    ({"y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
+    (broken(y_attention_mask=lambda mask: mask * EMPTIED), "pair 1: side y"),
+    (broken(x_special_tokens_mask=SPECIAL_ALONE), "pair 2: side x"),
+    (broken(x_labels=lambda labels: labels[:, 1:]), "label"),
+    (broken(x_attention_mask=BLOCKS["x_attention_mask"]), "attention_mask"),
+    (broken(**BLOCKS), "cross_attention_mask"),
+    (broken(y_position_ids=torch.ones(3, 9, dtype=torch.long)), "position_ids"),
+]
+NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
+
+
 @pytest.mark.parametrize(
-    "batch, named",
+    ("config", "batches", "weights", "named"),
     [
-        ({**pair(), "y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
-        (broken(y_attention_mask=lambda mask: mask * torch.tensor([[1], [0], [1]])), "pair 1: side y"),
-        ({**pair(), "x": pair()["x"] | {"special_tokens_mask": SPECIAL_ALONE}}, "pair 2: side x"),
-        (broken(x_labels=lambda labels: labels[:, 1:]), "label"),
-        (broken(x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool()), "attention_mask"),
-        (
-            broken(
-                x_attention_mask=lambda mask: torch.ones(3, 7, 7).bool(),
-                y_attention_mask=lambda mask: torch.ones(3, 9, 9).bool(),
-            ),
-            "cross_attention_mask",
-        ),
-        (
-            {**pair(), "y": side(2, (4, 9, 6)) | {"position_ids": torch.ones(3, 9, dtype=torch.long)}},
-            "position_ids",
-        ),
-    ],
-)
-def test_bad_pairs_are_refused(batch, named):
-    with pytest.raises(ValueError, match=named):
-        veco()(ca_mlm_pairs=batch)
-
-
-def test_weights_and_models_that_cannot_learn_are_refused():
-    nothing = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
-    for config, batches, weights, named in (
+        *(({}, {"ca_mlm_pairs": pair() | sides}, {}, named) for sides, named in SIDES),
         ({"cross_attention": False}, {"ca_mlm_segments": pair()}, {}, "cross_attention"),
-        ({}, {"ca_mlm_pairs": pair()}, nothing, "weight 0"),
+        ({}, {"ca_mlm_pairs": pair()}, NOTHING, "weight 0"),
         ({}, {"mlm": side(3, (8, 9))}, {"mlm": 0.0}, "weight 0"),
         ({}, {"ca_mlm_pairs": pair()}, {"ca_mlm_pairs": 0.0}, "'ca_mlm_pairs'"),
         ({}, {}, {}, "sub-batch"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            veco(**config)(**batches, objective_weights=weights)
+    ],
+)
+def test_what_cannot_be_learned_is_refused(config, batches, weights, named):
+    with pytest.raises(ValueError, match=named):
+        veco(**config)(**batches, objective_weights=weights)

@@ -180,28 +180,18 @@ def test_parameter_counts():
 def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path / "translation")
     BertForMaskedLM(BertConfig(**tiny)).save_pretrained(tmp_path / "bert")
+    of_the_decoder = dict(cross_attention=True, decoder_layer_indices=[0, 1], is_encoder_decoder=True, plug_in=True)
     for named, folder, options in (
         ("decoder_layers is 4", veco_dir, {"decoder_layers": 4}),
         ("decoder_layers is 0", veco_dir, {"decoder_layers": 0}),
         ("decoder_layer_selection", veco_dir, {"decoder_layer_selection": "middle"}),
         ("translation", tmp_path / "translation", {}),
         ("bert", tmp_path / "bert", {}),
+        *((name, veco_dir, {name: value}) for name, value in of_the_decoder.items()),
+        *((name, veco_dir, {name: value, "random": True}) for name, value in of_the_decoder.items()),
     ):
         with pytest.raises(ValueError, match=named):
             translation(folder, **options)
-
-
-@pytest.mark.parametrize("random", [False, True])
-def test_fields_that_follow_from_the_decoder_are_refused(veco_dir, translation, random):
-    for name, value in (
-        ("cross_attention", False),
-        ("cross_attention", True),
-        ("decoder_layer_indices", [0, 1]),
-        ("is_encoder_decoder", True),
-        ("plug_in", True),
-    ):
-        with pytest.raises(ValueError, match=name):
-            translation(veco_dir, random=random, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from modeling.attention_masks import causal_mask
-from modeling.configuration_veco import VecoConfig
-from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.modeling_veco import (
     VecoForQuestionAnswering,
     VecoForSequenceClassification,
     VecoForTokenClassification,
     VecoModel,
 )
-from modeling.modeling_xlm_align import XlmAlignForSequenceClassification
 from tests.modeling.tiny import SIZES, made
 
 TINY = SIZES | dict(vocab_size=97, num_hidden_layers=2, num_labels=3)
@@ -264,16 +261,13 @@ def test_what_does_not_go_with_plug_in_is_refused(head):
         with pytest.raises(ValueError, match=f"{named}.*plug_in"):
             plain(**given)
     with pytest.raises(ValueError, match="plug_in"):
-        XlmAlignForSequenceClassification(XlmAlignConfig(**TINY))(**batch)
+        made("xlm_align", "ForSequenceClassification")(**batch)
 
 
-@pytest.mark.parametrize(
-    "config", [VecoConfig(**TINY, plug_in=True, cross_attention=False), XlmAlignConfig(**TINY, plug_in=True)]
-)
-def test_plug_in_needs_cross_attention(config):
-    head = VecoForSequenceClassification if config.model_type == "veco" else XlmAlignForSequenceClassification
+@pytest.mark.parametrize("model_type, config", [("veco", {"cross_attention": False}), ("xlm_align", {})])
+def test_plug_in_needs_cross_attention(model_type, config):
     with pytest.raises(ValueError, match="plug_in=True"):
-        head(config)
+        made(model_type, "ForSequenceClassification", plug_in=True, **config)
 
 
 def test_sides_that_cannot_be_paired_are_refused():

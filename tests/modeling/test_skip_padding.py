@@ -6,36 +6,18 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
-from modeling.configuration_ernie_m import ErnieMConfig
-from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.configuration_veco import VecoConfig
-from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.modeling_ernie_m import ErnieMForPreTraining, ErnieMForSequenceClassification
-from modeling.modeling_metaxlm import (
-    MetaXlmForMaskedLM,
-    MetaXlmForPreTraining,
-    MetaXlmForSequenceClassification,
-    MetaXlmModel,
-)
-from modeling.modeling_veco import (
-    VecoForConditionalGeneration,
-    VecoForPreTraining,
-    VecoForSequenceClassification,
-    VecoForTokenClassification,
-)
-from modeling.modeling_xlm_align import XlmAlignForPreTraining
+from modeling.modeling_veco import VecoForConditionalGeneration
+from tests.modeling.tiny import MASK, PADDING, SIZES, gradients, made
 
-VOCAB, MASK = 60, 59
 PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # tokens of both sides
-SIZES = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48)
-SIZES |= dict(max_position_embeddings=80, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+SIZES = SIZES | dict(max_position_embeddings=80)
 MODELS = {
-    "metaxlm": (MetaXlmForPreTraining, MetaXlmConfig, {}),
-    "veco": (VecoForPreTraining, VecoConfig, {}),
-    "veco causal": (VecoForPreTraining, VecoConfig, {"cross_stream": "causal"}),
-    "ernie_m": (ErnieMForPreTraining, ErnieMConfig, {"num_languages": 2, "mask_token_id": MASK}),
-    "xlm_align": (XlmAlignForPreTraining, XlmAlignConfig, {"labeling_layer": 2, "alignment_layer": 2}),
-    "xlm_align lower": (XlmAlignForPreTraining, XlmAlignConfig, {"alignment_layer": 2, "dwa_layer": 2}),
+    "metaxlm": {},
+    "veco": {},
+    "veco causal": {"cross_stream": "causal"},
+    "ernie_m": {"num_languages": 2, "mask_token_id": MASK},
+    "xlm_align": {"alignment_layer": 2},
+    "xlm_align lower": {"alignment_layer": 2, "dwa_layer": 2},
 }
 OBJECTIVES = {
     "metaxlm": ["mlm", "tlm"],
@@ -50,15 +32,8 @@ LAYOUTS = ("padded on the right", "padded on the left", "packed")
 PLUGGED_IN = ("veco", "packed")  # takes no block masks
 
 
-def build(name, attention="sdpa", seed=0):
-    torch.manual_seed(seed)
-    model_class, config_class, settings = MODELS[name]
-    known = config_class().to_dict()
-    config = config_class(**SIZES, **{key: value for key, value in settings.items() if key in known})
-    model = model_class._from_config(config, attn_implementation=attention)
-    for parameter in model.parameters():  # away from zeros and ones, so that every parameter matters
-        parameter.data += 0.05 * torch.randn_like(parameter)
-    return model
+def build(name, attention="sdpa", head="ForPreTraining", **config):
+    return made(name.split()[0], head, attention, **SIZES | MODELS[name] | config)
 
 
 def row(sides, generator, pseudo=False):
@@ -88,9 +63,6 @@ def row(sides, generator, pseudo=False):
     }
 
 
-PADDING = {"input_ids": 1, "labels": -100, "segment_ids": -1, "special_tokens_mask": 1, "language_ids": 0, "draws": 0}
-
-
 def batch_of(rows, layout):
     if layout == "packed":  # two examples a row, with block masks, positions of their own, and padding behind
         groups = [rows[start : start + 2] for start in range(0, len(rows), 2)]
@@ -109,8 +81,7 @@ def batch_of(rows, layout):
         missing = length - len(values)
         return F.pad(values, (missing, 0) if left else (0, missing), value=fill)
 
-    padding = PADDING | {"example_ids": 0, "position_ids": 1}
-    batch = {name: torch.stack([pad(fields[name], padding[name]) for fields in rows]) for name in rows[0]}
+    batch = {name: torch.stack([pad(fields[name], PADDING[name]) for fields in rows]) for name in rows[0]}
     real = torch.stack([pad(torch.ones_like(fields["input_ids"]), 0) for fields in rows])
     batch["attention_mask"] = real
     if layout == "packed":
@@ -144,11 +115,8 @@ def sub_batch(objective, layout, seed=0):
 
 def run(model, **batches):
     """Loss, token losses and gradients."""
-    model.zero_grad()
     output = model(**batches)
-    output.loss_sum.backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": output.loss_sum.detach(), **output.token_losses}, gradients
+    return {"loss": output.loss_sum.detach(), **output.token_losses}, gradients(model, output.loss_sum)
 
 
 def real_positions(model):
@@ -163,12 +131,12 @@ def real_positions(model):
 @pytest.mark.parametrize("name, objective", CASES)
 def test_losses_and_gradients_are_those_of_the_padded_batch(name, objective, layout):
     model, batch = build(name), sub_batch(objective, layout)
-    losses, gradients = run(model, **{objective: batch})
+    losses, learned = run(model, **{objective: batch})
     model.set_skip_padding(True)
     seen = real_positions(model)
     skipped_losses, skipped_gradients = run(model, **{objective: batch})
     torch.testing.assert_close(skipped_losses, losses, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(skipped_gradients, gradients, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(skipped_gradients, learned, rtol=1e-4, atol=1e-5)
     fields = [batch["x"], batch["y"]] if "x" in batch else [batch]
     masks = [side["attention_mask"] for side in fields]
     real = sum(int((mask if mask.dim() == 2 else mask.any(1)).sum()) for mask in masks)
@@ -234,8 +202,7 @@ def inputs(layout=LAYOUTS[0]):
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 def test_an_encoder_gives_the_same_states_and_zero_at_padding(layout):
-    torch.manual_seed(0)
-    model = MetaXlmModel(MetaXlmConfig(**SIZES)).eval()
+    model = build("metaxlm", head="Model")
     batch = inputs(layout)
     real = batch["attention_mask"].bool()
     expected = model(**batch, output_hidden_states=True)
@@ -256,8 +223,7 @@ def test_an_encoder_gives_the_same_states_and_zero_at_padding(layout):
 
 
 def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
-    torch.manual_seed(0)
-    model = MetaXlmModel(MetaXlmConfig(**SIZES)).eval()
+    model = build("metaxlm", head="Model")
     ids = torch.randint(5, MASK, (3, 6))
     for mask in (None, torch.ones_like(ids)):
         model.set_skip_padding(False)
@@ -280,12 +246,10 @@ def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
 
 
 def test_heads_and_translation_are_the_same(tmp_path):
-    torch.manual_seed(0)
-    VecoForPreTraining(VecoConfig(**SIZES)).save_pretrained(tmp_path)
+    build("veco").save_pretrained(tmp_path)
     x, y = inputs(), sub_batch("tlm", LAYOUTS[0])
-    masked_lm = MetaXlmForMaskedLM(MetaXlmConfig(**SIZES)).eval()
-    pooled = ErnieMForSequenceClassification(ErnieMConfig(**SIZES)).eval()
-    plugged = VecoForTokenClassification(VecoConfig(**SIZES, plug_in=True)).eval()
+    masked_lm, pooled = build("metaxlm", head="ForMaskedLM"), build("ernie_m", head="ForSequenceClassification")
+    plugged = build("veco", head="ForTokenClassification", plug_in=True)
     translator = VecoForConditionalGeneration.from_encoder(tmp_path, decoder_layers=2).eval()
     real = x["attention_mask"].bool()
     other = {"translation_input_ids": y["input_ids"], "translation_attention_mask": y["attention_mask"]}
@@ -313,15 +277,8 @@ def test_heads_and_translation_are_the_same(tmp_path):
 )
 def test_sequence_heads_read_the_first_real_position(name, layout, skip):
     """ERNIE-M's through its pooler, VECO's plugged in; of packed rows, padded on the left, that of the first text."""
-    model_class, config_class, settings = {
-        "metaxlm": (MetaXlmForSequenceClassification, MetaXlmConfig, {}),
-        "ernie_m": (ErnieMForSequenceClassification, ErnieMConfig, {}),
-        "veco": (VecoForSequenceClassification, VecoConfig, {"plug_in": True}),
-    }[name]
-    torch.manual_seed(0)
-    model, generator = model_class(config_class(**SIZES, **settings)).eval(), torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter += 0.05 * torch.randn_like(parameter)
+    model = build(name, head="ForSequenceClassification", **{"plug_in": True} if name == "veco" else {})
+    generator = torch.Generator().manual_seed(0)
     sides = {"": [row([length], generator) for length in (3, 8, 5)]}
     if name == "veco":
         sides["translation_"] = [row([length], generator) for length in (6, 2, 4)]

@@ -365,12 +365,6 @@ def test_a_pointer_that_starts_as_the_identity_scores_by_cosines(dwa_layer, tmp_
     assert torch.equal(again.q_linear.weight, model.q_linear.weight)
 
 
-def test_default_layers_are_the_papers():
-    config = XlmAlignConfig()
-    assert (config.labeling_layer, config.pointer_layer) == (10, 12)
-    assert XlmAlignConfig(alignment_layer=8, dwa_layer=10).labeling_layer == 8
-
-
 def test_other_heads_have_no_use_for_the_pointer_network(tmp_path):
     from modeling.modeling_xlm_align import XlmAlignForMaskedLM
 
