@@ -1,7 +1,7 @@
 """The kinds of task: the recipe of each, and its Task. A new kind is a package of finetuning/tasks/ and a line here."""
 
 import itertools
-from collections.abc import Callable
+import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,54 +20,17 @@ if TYPE_CHECKING:
     from finetuning.tasks.base import Task
 
 
-def classification() -> type["Task"]:
-    from finetuning.tasks.classification.task import ClassificationTask
-
-    return ClassificationTask
-
-
-def tagging() -> type["Task"]:
-    from finetuning.tasks.tagging.task import TaggingTask
-
-    return TaggingTask
-
-
-def question_answering() -> type["Task"]:
-    from finetuning.tasks.question_answering.task import QuestionAnsweringTask
-
-    return QuestionAnsweringTask
-
-
-def translation() -> type["Task"]:
-    from finetuning.tasks.translation.task import TranslationTask
-
-    return TranslationTask
-
-
-def word_alignment() -> type["Task"]:
-    from finetuning.tasks.word_alignment.task import WordAlignmentTask
-
-    return WordAlignmentTask
-
-
-def retrieval() -> type["Task"]:
-    from finetuning.tasks.retrieval.task import RetrievalTask
-
-    return RetrievalTask
-
-
-def mining() -> type["Task"]:
-    from finetuning.tasks.mining.task import MiningTask
-
-    return MiningTask
-
-
 @dataclass(frozen=True)
 class Kind:
-    """A kind of task. `task_class()` imports its Task, and torch with it: `--help` needs the recipe alone."""
+    """A kind of task. `task_class` imports its Task, and torch with it: `--help` needs the recipe alone."""
 
     recipe_class: type[TaskRecipe]
-    task_class: Callable[[], type["Task"]]
+    task: str  # package of finetuning/tasks and name of the class
+
+    @property
+    def task_class(self) -> type["Task"]:
+        """What reads, runs and reports."""
+        return pkgutil.resolve_name(f"finetuning.tasks.{self.task}")
 
     @property
     def is_trained(self) -> bool:
@@ -79,20 +42,20 @@ class Kind:
 KINDS = {
     kind.recipe_class.kind: kind
     for kind in (
-        Kind(Recipe, classification),
-        Kind(TaggingRecipe, tagging),
-        Kind(QuestionAnsweringRecipe, question_answering),
-        Kind(TranslationRecipe, translation),
-        Kind(WordAlignmentRecipe, word_alignment),
-        Kind(RetrievalRecipe, retrieval),
-        Kind(MiningRecipe, mining),
+        Kind(Recipe, "classification.task:ClassificationTask"),
+        Kind(TaggingRecipe, "tagging.task:TaggingTask"),
+        Kind(QuestionAnsweringRecipe, "question_answering.task:QuestionAnsweringTask"),
+        Kind(TranslationRecipe, "translation.task:TranslationTask"),
+        Kind(WordAlignmentRecipe, "word_alignment.task:WordAlignmentTask"),
+        Kind(RetrievalRecipe, "retrieval.task:RetrievalTask"),
+        Kind(MiningRecipe, "mining.task:MiningTask"),
     )
 }
 
 
 def task_of(recipe: TaskRecipe) -> "Task":
     """The task of a recipe."""
-    return KINDS[recipe.kind].task_class()(recipe)
+    return KINDS[recipe.kind].task_class(recipe)
 
 
 def report_of(results: Results) -> "Report":
@@ -100,7 +63,7 @@ def report_of(results: Results) -> "Report":
     kind = results["kind"]
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. {nearest(str(kind), KINDS)}")
-    return KINDS[kind].task_class().report(results)
+    return KINDS[kind].task_class.report(results)
 
 
 def kind_of(argv: list[str]) -> str:

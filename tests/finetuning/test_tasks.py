@@ -13,7 +13,7 @@ from finetuning.tasks.registry import KINDS
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_has_a_recipe_a_task_and_a_report(name):
-    recipe_class, task_class = KINDS[name].recipe_class, KINDS[name].task_class()
+    recipe_class, task_class = KINDS[name].recipe_class, KINDS[name].task_class
     assert recipe_class.kind == name and recipe_class.main_score and recipe_class.task_type
     assert issubclass(task_class, Task) and not task_class.__abstractmethods__
     assert issubclass(task_class.report, Report) and issubclass(task_class.report.protocol_class, Protocol)
