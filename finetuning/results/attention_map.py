@@ -6,8 +6,7 @@
 
 - `joint`: self-attention of an encoder over both sentences in one input, `<s> x </s></s> y </s>`; any encoder that
   AutoModel loads. Each layer says how much of the attention of a sentence's tokens goes to the other sentence.
-- `cross`: VECO's cross-attention, where x reads the last states of y and y those of x. Of a translation model: what
-  each decoder input (`</s>`, then y piece by piece) reads of the source `<s> x </s>`, with y given.
+- `cross`: cross-attention of a VECO encoder, where x reads the last states of y and y those of x.
 
 Rows attend to columns; a row sums to 1. Without --layer all layers are drawn; the paper's figure is the mean over the
 heads of the middle layer of base-size XLM and XLM-R.
@@ -56,45 +55,37 @@ def read_attention(
     tokenizer: str | None = None,
     trust_remote_code: bool = False,
 ) -> list[AttentionMap]:
-    """Attention of all layers and heads: one map for `joint` and for a translation model, two for VECO's `cross`.
+    """Attention of all layers and heads: one map for `joint`, two for VECO's `cross`.
 
-    Raises ValueError for an empty sentence; `cross` of a model without cross-attention; sentences longer than the model
-    has positions; a model that cannot be found or has no tokenizer.
+    Raises ValueError for an empty sentence, `cross` of a model without cross-attention, sentences longer than the model
+    has positions.
     """
     import torch
-    from transformers import AutoModel, AutoModelForSeq2SeqLM
+    from transformers import AutoModel
 
     from finetuning.checkpoints import describe_model, load_pretrained, longest_input
 
-    for name, text in (("source", source), ("target", target)):
-        if not text.strip():
-            raise ValueError(f"{name} is {text!r}. Attention is between two sentences. Give both.")
     path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root, trust_remote_code=trust_remote_code)
-    translates = bool(getattr(config, "is_encoder_decoder", False))
-    if kind == "cross" and not translates and not getattr(config, "cross_attention", False):
+    is_joint = kind == "joint"
+    if not is_joint and not getattr(config, "cross_attention", False):
         raise ValueError(
             f"kind is cross, and {model} ({config.model_type}) has no cross-attention: its sentences meet in "
-            "self-attention alone. Use kind joint, or name the folder of a VECO encoder or translation model."
+            "self-attention alone. Use kind joint, or name the folder of a VECO encoder."
         )
-    if kind == "joint":
-        inputs = [tokenizer(source, target)]
-    else:
-        inputs = [tokenizer(source), tokenizer(target)]
+    inputs = [tokenizer(source, target)] if is_joint else [tokenizer(source), tokenizer(target)]
     longest = max(len(encoding["input_ids"]) for encoding in inputs)
     if longest > longest_input(config):
         raise ValueError(
             f"The input has {longest} tokens, and {model} has {longest_input(config)} positions. Give shorter "
             "sentences."
         )
-    for name, side, encoding in zip(("source", "target"), (0, -1), (inputs[0], inputs[-1]), strict=True):
-        if (1 if kind == "joint" and side else 0) not in encoding.sequence_ids(0):
-            raise ValueError(f"{name} has no token left once it is tokenized. Give a sentence in its place.")
+    for name, side in (("source", 0), ("target", 1)):
+        if (side if is_joint else 0) not in inputs[0 if is_joint else side].sequence_ids(0):
+            raise ValueError(f"{name} has no token, and attention is between two sentences. Give both.")
+    # the other implementations keep no weights to show
+    loaded = load_pretrained(AutoModel, path, model, trust_remote_code, attn_implementation="eager")
     with torch.no_grad():
-        read = joint_attention if kind == "joint" else _translation if translates else cross_attention
-        auto_class = AutoModelForSeq2SeqLM if translates and kind == "cross" else AutoModel
-        # the other implementations keep no weights to show
-        loaded = load_pretrained(auto_class, path, model, trust_remote_code, attn_implementation="eager")
-        return read(loaded, tokenizer, *inputs)
+        return (joint_attention if is_joint else cross_attention)(loaded, tokenizer, *inputs)
 
 
 def _ids(encoding, device):
@@ -129,19 +120,6 @@ def cross_attention(model, tokenizer, source, target) -> list[AttentionMap]:
         outputs = model(own[0], attention_mask=mask_1TT, encoder_hidden_states=other[1], output_attentions=True)
         maps.append(AttentionMap(name, own[2], other[2], own[3], other[3], _stack(outputs.cross_attentions)))
     return maps
-
-
-def _translation(model, tokenizer, source, target) -> list[AttentionMap]:
-    import torch
-
-    tokens = [token for token, side in zip(target["input_ids"], target.sequence_ids(0), strict=True) if side == 0]
-    labels_1T = torch.tensor([[*tokens, tokenizer.eos_token_id]], device=model.device)
-    inputs_1T = model.prepare_decoder_input_ids_from_labels(labels_1T)
-    outputs = model(_ids(source, model.device), decoder_input_ids=inputs_1T, output_attentions=True, use_cache=False)
-    rows, columns = (tokenizer.convert_ids_to_tokens(ids) for ids in (inputs_1T[0].tolist(), source["input_ids"]))
-    row_sides, column_sides = [None, *[1] * len(tokens)], source.sequence_ids(0)
-    weights = _stack(outputs.cross_attentions)
-    return [AttentionMap("decoder reads source", rows, columns, row_sides, column_sides, weights)]
 
 
 def _stack(attentions) -> np.ndarray:
