@@ -129,16 +129,6 @@ class TrainsUsedRows:
             embedding.follow(optimizer)
         return optimizer
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """The Trainer's; of a checkpoint that trained all rows, the moments of the used ones: the others' are zero."""
-        super()._load_optimizer_and_scheduler(checkpoint)
-        embedding = _embedding_of(self.model)
-        if checkpoint is None or not isinstance(embedding, UsedRows):
-            return
-        for name, value in self.optimizer.state[embedding.rows].items():
-            if torch.is_tensor(value) and value.shape == embedding.weight.shape:
-                self.optimizer.state[embedding.rows][name] = value[embedding.ids_U]
-
 
 def used_tokens(rows: Dataset, size: int) -> np.ndarray:
     """(V,) whether a token stands in any of the rows, translations included."""
@@ -165,8 +155,6 @@ def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str |
         return f"{type(embedding).__name__} does more than look rows up"
     if sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1:
         return "another layer shares them, and has a gradient for each row"
-    if not embedding.weight.requires_grad:
-        return "they are frozen"
     if distributed_type in SHARDED:
         return f"{distributed_type.value} divides them among the processes"
     if share > WORTH_IT:
@@ -177,8 +165,6 @@ def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str |
 def _looks_up(embedding: nn.Module) -> bool:
     """Whether a layer gives the rows of its matrix as they are; a class of its own, as in a model's code, may do so."""
     if not isinstance(embedding, nn.Embedding):
-        return False
-    if embedding.max_norm or embedding.sparse or embedding.scale_grad_by_freq:
         return False
     some = torch.arange(min(8, embedding.num_embeddings), device=embedding.weight.device)
     with torch.no_grad():

@@ -1,6 +1,5 @@
 """Layer-wise learning-rate decay: every parameter of every model and head, along the schedule, and after a resume."""
 
-import importlib
 import re
 
 import pytest
@@ -11,30 +10,19 @@ from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
+from finetuning.trainer import FineTuningTrainer
+from tests.finetuning import small_models
+from tests.finetuning.small_models import EACH, HEADS
 
 DECAY, DEPTH = 0.8, 12
-MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
-HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-SIZES = dict(
-    vocab_size=50,
-    hidden_size=8,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=20,
-    num_labels=3,
-)
 
 
 class DecayTrainer(LayerwiseDecay, Trainer):
     layerwise_decay = DECAY
 
 
-def build(name, head, depth=DEPTH, **fields):
-    config_class = getattr(importlib.import_module(f"modeling.configuration_{name}"), f"{MODELS[name]}Config")
-    if name == "ernie_m":
-        fields |= {"num_languages": 3, "mask_token_id": 49}
-    config = config_class(**SIZES, num_hidden_layers=depth, **fields)
-    return getattr(importlib.import_module(f"modeling.modeling_{name}"), MODELS[name] + head)(config)
+def build(name, head, **fields):
+    return small_models.build(name, head, **{"num_hidden_layers": DEPTH} | fields)
 
 
 def expected_scale(name):
@@ -61,7 +49,7 @@ def rates(trainer):
     return found
 
 
-@pytest.mark.parametrize(("name", "head"), list(zip(MODELS, (*HEADS, HEADS[0]), strict=True)))
+@pytest.mark.parametrize(("name", "head"), EACH)
 def test_every_rate_is_the_formulas_along_the_whole_schedule(name, head, tmp_path):
     trainer = trainer_of(build(name, head), tmp_path)
     plain = Trainer(model=trainer.model, args=trainer.args)
@@ -152,7 +140,7 @@ def test_layers_of_another_architecture_have_their_rates(backbone, zoo_model_dir
 
 
 def test_without_decay_the_trainers_own_groups_stay(tmp_path):
-    trainer = trainer_of(build("veco", HEADS[0], depth=1), tmp_path)
+    trainer = trainer_of(build("veco", HEADS[0], num_hidden_layers=1), tmp_path)
     trainer.layerwise_decay = 1.0
     trainer.create_optimizer()
     assert len(trainer.optimizer.param_groups) == 2
@@ -160,7 +148,7 @@ def test_without_decay_the_trainers_own_groups_stay(tmp_path):
 
 def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
     class Flat(torch.nn.Linear):
-        config = build("veco", HEADS[0], depth=1).config
+        config = build("veco", HEADS[0], num_hidden_layers=1).config
 
     trainer = trainer_of(Flat(2, 2), tmp_path)
     with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat names its layers.*layerwise_decay=1"):
@@ -168,41 +156,42 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_translation_run_decays_too(captions, tmp_path, monkeypatch):
-    seen = []
-    create = TranslationTrainer.create_optimizer
-
-    def watched(self, model=None):
-        optimizer = create(self, model)
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        seen.append({names[id(p)]: group["lr"] for group in optimizer.param_groups for p in group["params"]})
-        return optimizer
-
-    monkeypatch.setattr(TranslationTrainer, "create_optimizer", watched)
-    main([*captions, "training.max_steps=1", "training.layerwise_decay=0.5"])
-    assert seen[0]["roberta.encoder.layer.1.output.dense.weight"] == pytest.approx(0.5e-2)
-    assert seen[0]["decoder.layer.0.crossattention.output.dense.weight"] == pytest.approx(0.25e-2)
-    assert seen[0]["roberta.embeddings.word_embeddings.weight"] == pytest.approx(0.125e-2)
-    assert seen[0]["lm_head.dense.weight"] == pytest.approx(1e-2)
-    results = read_results(tmp_path / "out")
-    assert results["hyperparameters"]["layerwise_decay"] == 0.5
-
-
-@pytest.mark.slow
-def test_a_classification_run_decays(topics, tmp_path, monkeypatch):
-    from finetuning.trainer import FineTuningTrainer
-
-    seen = []
-    create = FineTuningTrainer.create_optimizer
+@pytest.mark.parametrize(
+    ("kind", "trainer_class", "expected"),
+    [
+        (
+            "captions",
+            TranslationTrainer,
+            {
+                "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
+                "decoder.layer.0.crossattention.output.dense.weight": (0.25e-2, 0.1),
+                "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
+                "lm_head.dense.weight": (1e-2, 0.1),
+            },
+        ),
+        (
+            "topics",
+            FineTuningTrainer,
+            {
+                "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
+                "roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0),
+                "roberta.embeddings.word_embeddings.rows": (0.125e-2, 0.1),
+                "classifier.out_proj.weight": (1e-2, 0.1),
+            },
+        ),
+    ],
+)
+def test_a_run_decays(kind, trainer_class, expected, request, tmp_path, monkeypatch):
+    seen, create = [], trainer_class.create_optimizer
 
     def watched(self, model=None):
         optimizer = create(self, model)
         seen.append(rates(self))
         return optimizer
 
-    monkeypatch.setattr(FineTuningTrainer, "create_optimizer", watched)
-    main([*topics, "seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"])
-    assert seen[0]["roberta.encoder.layer.1.output.dense.weight"] == (pytest.approx(0.5e-2), 0.1)
-    assert seen[0]["roberta.encoder.layer.0.output.dense.bias"] == (pytest.approx(0.25e-2), 0.0)
-    assert seen[0]["roberta.embeddings.word_embeddings.rows"] == (pytest.approx(0.125e-2), 0.1)
-    assert seen[0]["classifier.out_proj.weight"] == (pytest.approx(1e-2), 0.1)
+    monkeypatch.setattr(trainer_class, "create_optimizer", watched)
+    short = ["seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"]
+    main([*request.getfixturevalue(kind), *short])
+    for name, (rate, weight_decay) in expected.items():
+        assert seen[0][name] == (pytest.approx(rate), weight_decay)
+    assert read_results(tmp_path / "out")["hyperparameters"]["layerwise_decay"] == 0.5
