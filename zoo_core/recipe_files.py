@@ -5,6 +5,10 @@ may itself extend a third. Mappings merge and lists replace, but for a mapping o
 `train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away. An
 `output_dir` is not inherited, and a mapping cannot be emptied: it merges. Recipes that ship have their names in any
 folder: where `pretraining/recipes/veco/tiny.yaml` is not below the working directory, the installed one is read.
+
+A folder's paper.yaml is a table of recipes: where `FOLDER/xnli.yaml` is no file, it is the row `xnli` of
+`FOLDER/paper.yaml`. Its paths are those that a file in that folder would have; keys that begin with a dot hold what
+rows share, as YAML anchors.
 """
 
 import difflib
@@ -25,6 +29,20 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
     if close:
         return "Did you mean " + " or ".join(repr(item) for item in close) + "?"
     return "Known: " + ", ".join(known) + "." if known else "There are none."
+
+
+TABLE = "paper.yaml"
+
+
+def recipe_names(folder: str | os.PathLike) -> list[str]:
+    """The recipes of a folder, as `xnli.yaml`: its files, and the rows of its paper.yaml."""
+    files = {path.name for path in Path(folder).glob("*.y*ml")}
+    rows = _rows(Path(folder) / TABLE) if TABLE in files else {}
+    return sorted(files - {TABLE} | {f"{name}.yaml" for name in rows})
+
+
+def _rows(table: Path) -> dict[str, Any]:
+    return {name: row for name, row in _read_file(str(table)).items() if not name.startswith(".")}
 
 
 def or_installed(path: str) -> str:
@@ -84,8 +102,11 @@ def _read_file(path: str) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     file = Path(or_installed(path))
     if not file.is_file():
-        folder = file.parent
-        names = sorted(item.name for item in folder.glob("*.y*ml")) if folder.is_dir() else []
+        table = Path(or_installed(str(Path(path).with_name(TABLE))))
+        if table.is_file() and isinstance(row := _rows(table).get(Path(path).stem), dict):
+            return row
+        folder = table.parent if table.is_file() else file.parent
+        names = recipe_names(folder) if folder.is_dir() else []
         hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
         raise ValueError(f"Recipe file not found: {path}. {hint}")
     content = file.read_bytes()

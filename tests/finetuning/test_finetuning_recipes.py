@@ -9,18 +9,21 @@ import datasets
 import pytest
 import yaml
 
+from finetuning import sweep_points
 from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
-from finetuning.experiments import sweep
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
+from zoo_core.recipe_files import TABLE, recipe_names
 from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
-NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+FOLDERS = [RECIPES, *(path for path in RECIPES.iterdir() if path.is_dir())]
+PATHS = [folder.relative_to(RECIPES) / name for folder in FOLDERS for name in recipe_names(folder)]
+NAMES = sorted(str(path.with_suffix("")) for path in PATHS)
 KIND_OF = {name: kind_of(["--config", str(RECIPES / f"{name}.yaml")]) for name in NAMES}
 TRAINED = ("classification", "tagging", "question_answering")
 TRANSLATED = "_translate_train_all"
@@ -68,12 +71,18 @@ def load(name, *overrides):
 
 @functools.cache
 def own_fields(name):
-    """What stands in the file itself."""
-    return yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    """What stands in the file itself, or in the row of its folder's table."""
+    path = RECIPES / f"{name}.yaml"
+    if path.is_file():
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load(path.with_name(TABLE).read_text(encoding="utf-8"))[path.stem]
 
 
 def head(name):
-    return (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").partition("\n" + next(iter(own_fields(name))))[0]
+    """The comment at the head of the file, or of the table."""
+    path = RECIPES / f"{name}.yaml"
+    text = (path if path.is_file() else path.with_name(TABLE)).read_text(encoding="utf-8")
+    return re.match("(#.*\n)*", text)[0]
 
 
 def of_kinds(*kinds):
@@ -90,7 +99,8 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         assert (
             task == recipe.task or task.startswith(recipe.task + "_") or task.startswith(("sick", "amazon", "sample"))
         )
-    assert f"--config finetuning/recipes/{name}.yaml" in head(name)
+    is_file = (RECIPES / f"{name}.yaml").is_file()
+    assert f"--config finetuning/recipes/{name if is_file else folder + '/xnli'}.yaml" in head(name)
     if recipe.kind in TRAINED:
         check_trained(recipe)
     else:
@@ -108,16 +118,18 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     # files and recipes that the head sends a reader to are there
     for path in re.findall(r"(?<![\w/])(?:\.\./)*(?:[a-z_0-9]+/)?[a-z_0-9]+\.yaml", head(name)):
         places = [RECIPES / folder / path, ROOT / path, RECIPES / path, ROOT / "pretraining/recipes" / folder / path]
-        assert any(place.is_file() for place in places), path
+        assert any(place.name in (TABLE, *recipe_names(place.parent)) for place in places if place.parent.is_dir()), (
+            path
+        )
 
 
 def check_trained(recipe):
     task_of(recipe).check()
     check_tables(recipe)
     if recipe.sweep:
-        points = sweep.points_of(recipe)
+        points = sweep_points.points_of(recipe)
         for point in (points[0], points[-1]):
-            task_of(sweep.recipe_of(recipe, point)).check()
+            task_of(sweep_points.recipe_of(recipe, point)).check()
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
             assert getattr(recipe.training, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:
@@ -194,7 +206,7 @@ def test_veco_is_searched_as_its_appendices_print(name):
         assert recipe.selection == "last" and not recipe.sweep
         return
     assert list(recipe.sweep.values()) == [rates, [3, 5, 10], [16, 32, 64]]
-    assert len({tuple(point.values.values()) for point in sweep.points_of(recipe)}) == len(rates) * 3 * 3
+    assert len({tuple(point.values.values()) for point in sweep_points.points_of(recipe)}) == len(rates) * 3 * 3
     assert recipe.selection == ("source_dev" if without_rows else "mean_dev")
 
 
