@@ -95,7 +95,7 @@ class Page:
             model = self.models.get(name)
         except ValueError as error:
             stays = f" {current} stays in use." if current else ""
-            gr.Warning(escape(f"{error}{stays}"), duration=None, title="Not loaded")
+            gr.Warning(escape(f"{error}{stays}"), duration=None)
             return {self.choice: gr.update(value=current)}
         new = samples(model)
         updates = {
