@@ -67,10 +67,7 @@ def load_whole(
 ) -> tuple[Dataset, str]:
     """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read."""
     if table.streaming:
-        raise ValueError(
-            f"{name}.streaming is true. Sentences are put together by their lengths, or looked for among each other, "
-            "for which all must be known. Leave it out."
-        )
+        raise ValueError(f"{name}.streaming is true, and all rows are needed at once. Leave it out.")
     return read_table(table, hub_root, loaded)
 
 

@@ -94,8 +94,7 @@ class TableReader:
         if has_place_for_language(table):
             if not languages:
                 raise ValueError(
-                    f"{describe(table)} has a place for the language, and `languages` is empty. Name the languages, as "
-                    "in evaluation.0.languages=[en, de]."
+                    f"{describe(table)} has a place for the language, and `languages` is empty. Name the languages."
                 )
             return [rows for name in languages for rows in self._of_language(table, name)]
         if Path(table.path).is_file():
@@ -105,9 +104,8 @@ class TableReader:
         if table.language_column is None:
             if len(languages) != 1:
                 raise ValueError(
-                    f"{describe(table)} holds one language, and `languages` is {languages}. Set `language_column` "
-                    "where a column tells it, write {language} into path or config where each language has a table, or "
-                    "name the one language."
+                    f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
+                    "`language_column`, or write {language} into path or config where each language has a table."
                 )
             return [self._joined(Rows(table, languages[0], dataset, fingerprint, positions))]
         require_column(dataset, table.language_column, describe(table))
@@ -198,9 +196,11 @@ def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
 
     ids = pandas.Index(dataset[column][:], dtype=object)
     if not ids.is_unique:
+        second = ids.duplicated().argmax()
+        first = ids.tolist().index(ids[second])
         raise ValueError(
-            f"{where}: {ids[ids.duplicated()][0]!r} occurs more than once in column {column}. Make the ids unique, or "
-            "join on another column."
+            f"{where}: rows {first} and {second} (from 0) both have {ids[first]!r} in column {column}. Make the ids "
+            "unique, or join on another column."
         )
     return ids
 

@@ -28,25 +28,19 @@ def check_tables(recipe: "Recipe") -> None:
             raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
     for where, table in named_tables(recipe).items():
         if table.streaming:
-            raise ValueError(
-                f"{where}.streaming is true. Fine-tuning shuffles all rows and groups them by length, so it cannot "
-                "stream. Leave it out."
-            )
+            raise ValueError(f"{where}.streaming is true, and fine-tuning needs all rows at once. Leave it out.")
         _check_translations(table, where, recipe.plug_in)
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
-            rows, effect = (
-                ("training", ": dev_fraction is held out then") if where.startswith("train") else ("evaluated", "")
-            )
             raise ValueError(
-                f"{where}.dev_split is {table.dev_split!r}, of the {rows} rows. Name another split, or leave it "
-                f"out{effect}."
+                f"{where}.dev_split is {table.dev_split!r}, and its split {table.split!r} has the same rows. Name "
+                "another split, or leave it out."
             )
     for position, table in enumerate(recipe.train):
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
-                f"train.{position}.languages is {table.languages}, and setting is zero_shot: it trains on the source "
-                f"language {recipe.source_language} alone. Leave it out, or use setting=translate_train_all, or "
-                "setting=supervised where the rows were labeled in their language."
+                f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
+                f"{recipe.source_language} alone. Leave it out, or use setting=translate_train_all for "
+                "translated rows, setting=supervised for rows labeled in their language."
             )
         for split in filter(None, (table.split, table.dev_split)):
             for number, evaluated in enumerate(recipe.evaluation):
@@ -67,15 +61,14 @@ def _check_translations(table: "LabeledTable", where: str, plug_in: bool) -> Non
     named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
     if named and not plug_in:
         raise ValueError(
-            f"{where}.{named[0]} is given, and plug_in is false: heads read each text alone, and it would be ignored. "
-            "Leave it out, or set plug_in=true. To train on the translations as rows, give them a table of their own."
+            f"{where}.{named[0]} is given, and plug_in is false. Leave it out, or set plug_in=true; translations that "
+            "are training rows are a table of their own."
         )
     if plug_in and len(named) != 1:
         fault = "says its translations twice" if named else "says no translations"
         raise ValueError(
-            f"{where} {fault}, and plug_in is true: heads read [H:S] of a text and one translation of it, in training "
-            "and at test time. Give either `translation_columns` or `translations`. For evaluated texts they are the "
-            "benchmark's translate-test texts."
+            f"{where} {fault}, and plug_in is true. Give either `translation_columns` or `translations`; those of "
+            "evaluated texts are the benchmark's translate-test texts."
         )
 
 
@@ -91,10 +84,9 @@ def check_translation_columns(recipe: "Recipe", texts: str, labels: str) -> None
         wanted = [f"{name}_en" for name in table.text_columns] + [f"{table.label_column}_en"] * is_trained
         if columns and len(columns) != len(wanted):
             needed = f"{texts} and then their {labels}" if is_trained else f"{texts} alone"
-            reason = "Both sides are learned from" if is_trained else f"Only {labels} of the text itself are scored"
             raise ValueError(
-                f"{where} names {len(columns)} columns of translations: {', '.join(columns)}. {reason}: here they are "
-                f"{needed}. Name {len(wanted)}, as in translation_columns: [{', '.join(wanted)}]."
+                f"{where} names {len(columns)} columns of translations: {', '.join(columns)}. Name {len(wanted)}, "
+                f"{needed}, as in translation_columns: [{', '.join(wanted)}]."
             )
 
 

@@ -119,9 +119,8 @@ def open_tables(recipe: "Recipe") -> Tables:
     languages = list(dict.fromkeys(rows.language for rows in train))
     if recipe.setting == "supervised" and (absent := [name for name in evaluation if name not in languages]):
         raise ValueError(
-            f"setting is supervised, and there are no training rows in {', '.join(absent)}, which "
-            f"are evaluated. Training rows are in {', '.join(languages)}: what crosses to others is transfer. Add "
-            "tables with their `languages`, or evaluate only languages that are trained on."
+            f"setting is supervised, and there are no training rows in {', '.join(absent)}, only in "
+            f"{', '.join(languages)}. Add tables with their `languages`, or evaluate trained languages alone."
         )
     return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
 
@@ -241,8 +240,8 @@ def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
         )
     if not 0 < recipe.dev_fraction < 1:
         raise ValueError(
-            f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. selection=source_dev needs "
-            "development rows. Name a dev_split, set dev_fraction between 0 and 1, or use selection=last."
+            f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. Name a dev_split, set dev_fraction "
+            "between 0 and 1, or use selection=last."
         )
 
 

@@ -126,7 +126,7 @@ SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
         ({"train": f"{{path: FOLDER/one.tsv, {TSV}, source_mask_probability: 1.5}}"}, "source_mask_probability"),
         ({"train": f"{{path: FOLDER/one.tsv, {TSV}, streaming: true}}"}, "train.0.streaming"),
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: b}}"}, "column b .*'x' and 'u'"),
-        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "'1' occurs more than once in column a"),
+        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "rows 0 and 1 .*'1' in column a"),
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}}}"}, "2 and 3 rows.*join_on"),
         ({"train": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "no pair with text"),
         ({"test": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "blank.tsv, .*line 2: the target is empty, and 1 more"),
