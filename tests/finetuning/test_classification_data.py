@@ -63,20 +63,18 @@ def test_bare_numbers_get_names_from_the_recipe_or_are_taken_by_value_with_a_war
     assert "bare numbers" in data.warnings[0]
 
 
-def test_digits_as_text_get_names_too(write):
-    # PAWS-X on the Hub holds "0" and "1"
-    train, test = write("train", rows(["0", "1", "1"])), write("test", rows(["1", "0"]))
-    names = {"label_names": ["different", "paraphrase"]}
-    data = read({"path": train, **names}, evaluated(test, **names))
-    assert data.label_names == ["different", "paraphrase"]
-    assert data.evaluation["de"]["labels"][:] == [1, 0]
-    assert read({"path": train}, evaluated(test)).label_names == ["0", "1"]
-
-
-def test_numbers_need_not_start_at_zero(write):
-    data = read({"path": write("train", rows([1, 5, 3]))}, evaluated(write("test", rows([5, 3]))))
-    assert data.label_names == ["1", "3", "5"]
-    assert data.evaluation["de"]["labels"][:] == [2, 1]
+@pytest.mark.parametrize(
+    ("train", "test", "fields", "names", "ids"),
+    [
+        (["0", "1", "1"], ["1", "0"], {}, ["0", "1"], [1, 0]),
+        # PAWS-X on the Hub holds "0" and "1"
+        (["0", "1"], ["1", "0"], {"label_names": ["different", "paraphrase"]}, ["different", "paraphrase"], [1, 0]),
+        ([1, 5, 3], [5, 3], {}, ["1", "3", "5"], [2, 1]),
+    ],
+)
+def test_digits_get_names_and_need_not_start_at_zero(write, train, test, fields, names, ids):
+    data = read({"path": write("train", rows(train)), **fields}, evaluated(write("test", rows(test)), **fields))
+    assert data.label_names == names and data.evaluation["de"]["labels"][:] == ids
 
 
 HOLES = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
@@ -127,24 +125,16 @@ def test_labels_of_classes_are_refused_too_and_spellings_may_be_named(write):
     assert read({"path": write("spelled", rows(SPELLINGS)), "label_names": named}, test).label_names == named
 
 
-def test_languages_come_from_the_column_or_the_recipe(write):
+def test_languages_come_from_the_column_the_recipe_or_one_table_each(write, tmp_path):
     table = write("test", rows(NLI, language="de") + rows(NLI, language="fr") + rows(NLI, language="sw"))
     train = {"path": write("train", rows(NLI))}
     test = {"path": table, "language_column": "language"}
     assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
     assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
-
-
-def test_languages_come_from_one_table_each(write, tmp_path):
     for language in ("de", "fr"):
         write(f"test.{language}", rows(NLI))
-    train = {"path": write("train", rows(NLI))}
-    test = {"path": str(tmp_path / "test.{language}.parquet")}
-    data = read(train, {**test, "languages": ["fr", "de"]})
-    assert list(data.evaluation) == ["fr", "de"]
-    assert data.protocol.evaluated_split == "whole file"
-    with pytest.raises(ValueError, match="`languages` is empty"):
-        read(train, test)
+    data = read(train, {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["fr", "de"]})
+    assert list(data.evaluation) == ["fr", "de"] and data.protocol.evaluated_split == "whole file"
 
 
 def test_the_source_language_is_chosen_from_a_mixed_training_table(write):
