@@ -38,7 +38,6 @@ from bench._common import check_sizes, clock, device_name, make_parser, median_r
 from bench._flops import Size
 from finetuning.data.task_tables import each_part
 from finetuning.tasks.registry import KINDS, kind_of, task_of
-from finetuning.trainer import FineTuningTrainer
 from finetuning.used_rows import used_tokens
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.modeling_metaxlm import MetaXlmModel
@@ -135,18 +134,12 @@ class Contest:
 
     def trainer(self, data: Any, name: str, order: str = "sequential") -> Any:
         """The Trainer of a run on this data, which keeps and prints nothing."""
-        used_V = self.used_V
-
-        class Trainer(FineTuningTrainer):
-            def used_tokens(self, size: int) -> np.ndarray:
-                return used_V
-
         arguments = self.task.arguments(1, self.folder)
         arguments.set_save(strategy="no").set_logging(strategy="no")
         arguments.disable_tqdm, arguments.train_sampling_strategy = True, order
         model = self.ours if name.startswith(OURS) else self.theirs
-        trainer = self.task.trainer(model, data, arguments, Trainer)
-        trainer.used_rows_only = name == OURS
+        trainer = self.task.trainer(model, data, arguments)
+        trainer.used_rows_only, trainer.used_tokens = name == OURS, lambda size: self.used_V
         trainer.remove_callback(PrinterCallback)
         return trainer
 

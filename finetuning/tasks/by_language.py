@@ -230,20 +230,14 @@ class LanguageTask(Task[R]):
             remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
         )
 
-    def trainer(
-        self,
-        model: torch.nn.Module,
-        data: TaskData,
-        arguments: TrainingArguments,
-        trainer_class: type[FineTuningTrainer] = FineTuningTrainer,
-    ) -> FineTuningTrainer:
+    def trainer(self, model: torch.nn.Module, data: TaskData, arguments: TrainingArguments) -> FineTuningTrainer:
         """The Trainer of a model on encoded data."""
         recipe, tokenizer = self.recipe, self.start.tokenizer
         collator = self.collator(tokenizer)
         if recipe.plug_in:
             fields = [*inspect.signature(model.forward).parameters, *self.label_fields]
             collator = TwoSidedCollator(collator, fields)
-        return trainer_class(
+        return FineTuningTrainer(
             model=model,
             args=arguments,
             data_collator=collator,

@@ -59,8 +59,8 @@ class TaggingProtocol(LanguageProtocol):
 
     read_as_iob2: dict[str, int]  # labels of other schemes, by language
     label_subword: str
-    words_without_tokens: dict[str, dict[str, int]] = {}
-    words_with_blank_first_token: dict[str, dict[str, int]] = {}
+    words_without_tokens: dict[str, dict[str, int]]
+    words_with_blank_first_token: dict[str, dict[str, int]]
 
 
 class TaggingTask(LanguageTask[TaggingRecipe]):
