@@ -15,6 +15,7 @@ from finetuning.tasks.features.task import curves
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
 
+LANGUAGES = ("source_language", "target_language")
 NONE = {"de-en": [0, 0], "zh-en": [0, 0]}
 KINDS = {
     "retrieval": SimpleNamespace(
@@ -165,24 +166,58 @@ def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refu
     assert "[2, 1] layers" in " ".join(refused([*recipe, two_seeds, "seeds=[1, 2]"]).split())
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        (["pairs=[]"], "`pairs:`"),
-        (["pairs.0.languages=[de, de]"], "de-en"),
-        (["layer=3"], "layer has 3"),
-        (["layer=last"], "layer is 'last'"),
-        (["layer=middle", "layers=[0, 2]"], "layer that is reported is 1 of 2"),
-        (["layers=[0, 7]"], "layers has 7"),
-        (["layers=[0, 2]"], "layers is [0, 2]"),
-        (["layer=1", "layers=[0, 2]"], "layer is 1"),
-        (["seeds=[1, 2]"], "seeds is [1, 2]"),
-        (["batch_size=0"], "batch_size must be"),
-        (["compare_with={XLM-R: [nowhere]}"], "nowhere has no results.json"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_anything_is_written(feature_recipe, tmp_path, refused, changes, named):
-    assert named in " ".join(refused([*feature_recipe("retrieval", tmp_path), *changes]).split())
+SAME = json.dumps([{"path": "SAME", "source_column": "x", "target_column": "y", **dict.fromkeys(LANGUAGES, "a")}])
+REFUSED = {
+    "retrieval": {
+        "`pairs:`": ["pairs=[]"],
+        "de-en": ["pairs.0.languages=[de, de]"],
+        "layer has 3": ["layer=3"],
+        "layer is 'last'": ["layer=last"],
+        "layer that is reported is 1 of 2": ["layer=middle", "layers=[0, 2]"],
+        "layers has 7": ["layers=[0, 7]"],
+        "layers is [0, 2]": ["layers=[0, 2]"],
+        "layer is 1": ["layer=1", "layers=[0, 2]"],
+        "seeds is [1, 2]": ["seeds=[1, 2]"],
+        "batch_size must be": ["batch_size=0"],
+        "nowhere has no results.json": ["compare_with={XLM-R: [nowhere]}"],
+        "pairs.0 has a place": ["pairs.0.languages=[]"],
+        "pairs.0 has languages": ["pairs.0.config=de", "pairs.0.source_language=de"],
+        "source_column and target_column": ["pairs.0.target=null", "pairs.0.join_on=null"],
+        "pairs.0.join_on": ["pairs.0.target=null", "pairs.0.target_column=id"],
+        "column ids": ["pairs.0.join_on=ids"],
+        "pairs.0.max_pairs must be": ["pairs.0.max_pairs=1"],
+        "max_length is 2": ["max_length=2"],
+        "1 different text": [f"pairs={SAME}"],
+    },
+    "mining": {
+        "pairs.0 has no dev": ["pairs.0.dev=null"],
+        "dev_fraction is 0.5": ["dev_fraction=0.5"],
+        "pairs.0.dev": ["threshold=evaluated"],
+        "dev_fraction=0.5": ["threshold=evaluated", "pairs.0.dev=null", "dev_fraction=0.5"],
+        "neighbors must be": ["neighbors=0"],
+        "pairs.0.dev has": ["pairs.0.dev.source=null"],
+        "column ids": ["pairs.0.source.id_column=ids"],
+        "'s20' and '20'": ["pairs.0.gold.source_column=t"],
+        "dev_fraction is 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
+    },
+    "word_alignment": {
+        "otter": ["methods=[otter]"],
+        "methods is": ["methods=[ot, ot]"],
+        "options has some of softmax": ["options={softmax: {threshold: 0.1}}"],
+        "'threshold' with method 'ot'": ["options={ot: {threshold: 0.1}}"],
+        "nowhere": ["pairs.0.path=nowhere"],
+        "10 lines, the input 20 sentences": ["pairs.0.gold=zh-en.gold"],
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "named"), [(kind, named) for kind, of_kind in REFUSED.items() for named in of_kind])
+def test_what_cannot_be_run_is_refused_before_anything_is_written(
+    kind, named, feature_recipe, tmp_path, refused, write
+):
+    path = write("same", [{"x": "x", "y": "z"}] * 3)
+    changes = [change.replace("SAME", path) for change in REFUSED[kind][named]]
+    assert named in " ".join(refused([*feature_recipe(kind, tmp_path), *changes]).split())
     assert not (tmp_path / "out").exists()
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.results.table import read_results
@@ -126,17 +125,6 @@ def test_equal_texts_are_one_candidate_and_empty_ones_and_gold_beyond_the_pools_
     assert re.search(r"xx-en: 2 \D* 0 \D* empty", "\n".join(warnings)) and "3 of 17 gold" in "\n".join(warnings)
 
 
-def test_pools_and_gold_of_csv_are_those_of_parquet(pools, tiny_model, tmp_path):
-    base = ["kind=mining", f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", "task=bucc", "threshold=evaluated"]
-    part = pools(slice(20, 60))
-    tables = {side: table | {"path": table["path"].replace(".parquet", ".csv")} for side, table in part.items()}
-    for side, table in part.items():
-        Dataset.from_parquet(table["path"]).to_csv(tables[side]["path"])
-    recipes = (load_recipe(MiningRecipe, None, [*base, mining_of(each)]) for each in (part, tables))
-    found = [task_of(recipe).read().pairs["xx-en"].pool for recipe in recipes]
-    assert found[0] == found[1] and len(found[0].gold) == 13
-
-
 def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path):
     folder = tmp_path / "hub" / "google" / "xtreme"
     lines = []
@@ -187,25 +175,6 @@ def test_chance_is_that_of_pairs_drawn_at_random():
     assert levels["recall"] == pytest.approx(100 * right / 5, rel=0.1)
     assert levels["precision"] == pytest.approx(100 * right / 8, rel=0.1)
     assert levels["f1"] == pytest.approx(2 / (1 / levels["precision"] + 1 / levels["recall"]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        (["pairs.0.dev=null"], "pairs.0 has no dev"),
-        (["dev_fraction=0.5"], "dev_fraction is 0.5"),
-        (["threshold=evaluated"], "pairs.0.dev"),
-        (["threshold=evaluated", "pairs.0.dev=null", "dev_fraction=0.5"], "dev_fraction=0.5"),
-        (["neighbors=0"], "neighbors must be"),
-        (["pairs.0.dev.source=null"], "pairs.0.dev has"),
-        (["pairs.0.source.id_column=ids"], "column ids"),
-        (["pairs.0.gold.source_column=t"], "'s20' and '20'"),
-        (["pairs.0.dev=null", "dev_fraction=0.01"], "dev_fraction is 0.01"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_anything_is_written(mined, tmp_path, refused, changes, named):
-    assert named in " ".join(refused([*mined, *changes]).split())
-    assert not (tmp_path / "out").exists()
 
 
 def test_pools_that_cannot_be_mined_are_refused(pools, write):

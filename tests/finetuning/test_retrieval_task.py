@@ -23,7 +23,6 @@ from tests.finetuning.feature_recipes import pairs_of
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
-LANGUAGES = {"source_language": "a", "target_language": "b"}
 
 
 @pytest.fixture
@@ -134,25 +133,6 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
     results = read_results(tmp_path / "out")
     assert results.average["mean"] == pytest.approx(100 / 60)
     assert "de-en 1.7 (chance: 1.7), zh-en 1.7" in results["warnings"][0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        (["pairs.0.languages=[]"], "pairs.0 has a place"),
-        (["pairs.0.config=de", "pairs.0.source_language=de"], "pairs.0 has languages"),
-        (["pairs.0.target=null", "pairs.0.join_on=null"], "source_column and target_column"),
-        (["pairs.0.target=null", "pairs.0.target_column=id"], "pairs.0.join_on"),
-        (["pairs.0.join_on=ids"], "column ids"),
-        (["pairs.0.max_pairs=1"], "pairs.0.max_pairs must be"),
-        (["max_length=2"], "max_length is 2"),
-        ([pairs_of({"path": "PATH", "source_column": "x", "target_column": "y"} | LANGUAGES)], "1 different text"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_anything_is_written(found, tmp_path, refused, write, changes, named):
-    path = write("same", [{"x": "x", "y": "z"}] * 3)
-    assert named in " ".join(refused([*found, *(change.replace("PATH", path) for change in changes)]).split())
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_place_of_the_language_is_filled_everywhere():

@@ -123,22 +123,6 @@ def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_
     assert str(tmp_path) not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8").split("model:")[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        (["methods=[otter]"], "otter"),
-        (["methods=[ot, ot]"], "methods is"),
-        (["options={softmax: {threshold: 0.1}}"], "options has some of softmax"),
-        (["options={ot: {threshold: 0.1}}"], "'threshold' with method 'ot'"),
-        (["pairs.0.path=nowhere"], "nowhere"),
-        (["pairs.0.gold=zh-en.gold"], "10 lines, the input 20 sentences"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_anything_is_written(aligned, tmp_path, refused, changes, named):
-    assert named in " ".join(refused([*aligned, *changes]).split())
-    assert not (tmp_path / "out").exists()
-
-
 def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned, tmp_path):
     def published(row, method, layer, **more):
         return {"paper": "P", "table": "T", "row": row, "method": method, "layer": layer, **more}
