@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import io
+import json
+import random
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
+from tests.finetuning.labeled_rows import ANSWERS, WORDS, row_of, sentences, write_rows
 
 
 @pytest.fixture(scope="session")
@@ -224,3 +227,58 @@ def feature_run(feature_recipe, printed_by, tmp_path_factory):
         return folder / "out", printed_by(feature_recipe(kind, folder))
 
     return run
+
+
+@pytest.fixture
+def places(sample_corpus_dir, tiny_model, tmp_path):
+    """Overrides of a recipe: which word follows a number, in contexts of several windows, in en, de and zh."""
+    draw = random.Random(0)
+    for language in ("en", "de", "zh"):
+        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        texts = [json.loads(line)["text"] for line in lines]
+        rows = []
+        for number in range(12):
+            words = " ".join(draw.sample(texts, 4)).split()
+            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
+            rows.append(row_of(f"{number} ?", " ".join(words), str(10 * number)))
+        write_rows(tmp_path / f"{language}.jsonl", rows)
+        write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
+    return [
+        "kind=question_answering",
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=places",
+        f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {ANSWERS}}}]",
+        "selection=last",
+        "metric=mlqa",
+        "max_length=40",
+        "doc_stride=12",
+        "max_question_length=8",
+        "training.learning_rate=1e-3",
+        "training.batch_size=8",
+        "training.epochs=1",
+        "seeds=[1]",
+    ]
+
+
+@pytest.fixture
+def people(tiny_model, tmp_path):
+    """Overrides of a tagging recipe: English to German, one seed of 12 steps."""
+    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
+        Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
+    return [
+        f"model={tiny_model}",
+        f"output_dir={tmp_path / 'out'}",
+        "task=people",
+        "kind=tagging",
+        f"train=[{{path: {tmp_path}/train.parquet, {WORDS}}}]",
+        f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
+        "selection=source_dev",
+        "evaluate_every_steps=4",
+        "max_length=40",
+        "training.learning_rate=1e-2",
+        "training.batch_size=16",
+        "training.max_steps=12",
+        "training.layerwise_decay=0.9",
+    ]

@@ -3,7 +3,6 @@
 import csv
 import json
 
-import datasets
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from finetuning.tasks.question_answering.reach import (
     nearest_span,
     obstacles,
 )
+from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
 
 
 def test_each_obstacle_is_found_by_itself():
@@ -54,26 +54,13 @@ def test_counts_are_by_part_and_language_and_exact_ones_are_not_listed():
 
 
 @pytest.mark.slow
-def test_a_run_counts_and_lists_them(topics, tmp_path):
+def test_a_run_counts_and_lists_them(places, tmp_path):
     context = "A girl is dancing with a dog in the street."
-    rows = [
-        {"question": "Who?", "context": context, "answers": {"text": [text], "answer_start": [context.find(text)]}}
-        for text in ("girl", "ancin", "girl is dancing with a dog", "cat")
-    ]
-    for name in ("train", "en"):
-        datasets.Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
-    columns = "text_columns: [question, context], label_column: answers"
-    main(
-        [
-            *topics,
-            "kind=question_answering",
-            f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
-            f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en], {columns}}}]",
-            "selection=last",
-            *("max_length=40", "doc_stride=12", "max_question_length=8", "max_answer_length=5"),
-            *("seeds=[1]", "training.max_steps=1"),
-        ]
-    )
+    answers = ("girl", "ancin", "girl is dancing with a dog", "cat")
+    for name in ("en-dev", "few"):
+        write_rows(tmp_path / f"{name}.jsonl", [row_of("Who?", context, answer) for answer in answers])
+    evaluation = f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {ANSWERS}}}]"
+    main([*places, evaluation, "max_answer_length=5", "training.max_steps=1"])
     out = tmp_path / "out"
     protocol = read_results(out)["protocol"]
     counts = protocol["answer_spans"]["evaluation"]["en"]

@@ -1,7 +1,6 @@
 """All languages in one pass of the Trainer, and what of a run depends on its seed."""
 
 import json
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -19,56 +18,7 @@ from finetuning.trainer import MergedLanguages, join
 from tests.finetuning.tasks import task_with
 from zoo_core.recipes import load_recipe
 
-LANGUAGES = ["en", "de", "zh"]
-
-
-def texts_of(corpus, language):
-    lines = (corpus / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["text"] for line in lines]
-
-
-@pytest.fixture
-def questions(topics, sample_corpus_dir, tmp_path):
-    """Overrides of a question-answering recipe: a word of a sentence, in contexts of one to six windows."""
-    for language in LANGUAGES:
-        texts = texts_of(sample_corpus_dir, language)
-        rows = []
-        for number in range(1, 13):
-            context = " ".join(texts[number : 2 * number])
-            answer = random.Random(number).choice(context.split())
-            answers = {"text": [answer], "answer_start": [context.find(answer)]}
-            rows.append({"question": f"{number}?", "context": context, "answers": answers})
-        for name in (language, f"train-{language}"):
-            Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
-    columns = "text_columns: [question, context], label_column: answers"
-    tables = [
-        f"train=[{{path: {tmp_path}/train-en.parquet, {columns}}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en, de, zh], {columns}}}]",
-    ]
-    sizes = ["max_length=40", "doc_stride=12", "max_question_length=8"]
-    return [*topics, "kind=question_answering", "dev_fraction=0.3", *tables, *sizes]
-
-
-@pytest.fixture
-def words(topics, sample_corpus_dir, tmp_path):
-    """Overrides of a tagging recipe: with which letter a word begins."""
-    for language in LANGUAGES:
-        texts = texts_of(sample_corpus_dir, language)
-        split = [list(text) if language == "zh" else text.split() for text in texts]
-        rows = [{"tokens": row, "tags": ["AB"[ord(word[0]) % 2] for word in row]} for row in split]
-        for name in (language, f"train-{language}"):
-            Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
-    columns = "text_columns: [tokens], label_column: tags"
-    return [
-        *topics,
-        "kind=tagging",
-        f"train=[{{path: {tmp_path}/train-en.parquet, {columns}, label_names: [A, B]}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en, de, zh], {columns}}}]",
-        "max_length=16",
-    ]
-
-
-KINDS = {"words": TaggingRecipe, "questions": QuestionAnsweringRecipe}
+KINDS = {"people": TaggingRecipe, "places": QuestionAnsweringRecipe}
 
 
 def task_and_data(overrides, recipe_class, folder):
@@ -96,7 +46,7 @@ def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, reque
     rows = sum(len(rows) for rows in data.evaluation.values())
     assert len(passes) == 2 * -(-rows // 7)  # no batch is cut short where a language ends
     main_score = task.recipe.main_score
-    assert dev["eval_selection"] == pytest.approx(np.mean([together[name][main_score] for name in LANGUAGES]))
+    assert dev["eval_selection"] == pytest.approx(np.mean([scores[main_score] for scores in together.values()]))
     for language, rows in data.evaluation.items():
         single = replace(data, evaluation={language: rows})
         assert scores_of(make(single)) == {language: together[language]}

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import random
-from pathlib import Path
 
 import pytest
 
@@ -12,53 +10,8 @@ from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.task import place
 from finetuning.tasks.registry import task_of
+from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
 from zoo_core.recipes import load_recipe
-
-RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "ernie_m"
-TABLE = "text_columns: [question, context], label_column: answers"
-
-
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def row_of(question, context, *answers):
-    starts = [context.find(answer) for answer in answers]
-    return {"question": question, "context": context, "answers": {"text": list(answers), "answer_start": starts}}
-
-
-@pytest.fixture
-def places(sample_corpus_dir, tiny_model, tmp_path):
-    """Overrides of a recipe: which word follows a number, in contexts of several windows, in en, de and zh."""
-    draw = random.Random(0)
-    for language in ("en", "de", "zh"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        texts = [json.loads(line)["text"] for line in lines]
-        rows = []
-        for number in range(12):
-            words = " ".join(draw.sample(texts, 4)).split()
-            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
-            rows.append(row_of(f"{number} ?", " ".join(words), str(10 * number)))
-        write_rows(tmp_path / f"{language}.jsonl", rows)
-        write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
-    return [
-        "kind=question_answering",
-        f"model={tiny_model}",
-        f"output_dir={tmp_path / 'out'}",
-        "task=places",
-        f"train=[{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {TABLE}}}]",
-        "selection=last",
-        "metric=mlqa",
-        "max_length=40",
-        "doc_stride=12",
-        "max_question_length=8",
-        "training.learning_rate=1e-3",
-        "training.batch_size=8",
-        "training.epochs=1",
-        "seeds=[1]",
-    ]
 
 
 @pytest.mark.slow
@@ -67,8 +20,8 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     model = zoo_model_dir("ernie_m", num_hidden_layers=1, max_position_embeddings=66, num_labels=3)
     rows = [
         f"model={model}",
-        f"train=[{{path: {tmp_path}/zh.jsonl, languages: [en], {TABLE}}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {TABLE}}}]",
+        f"train=[{{path: {tmp_path}/zh.jsonl, languages: [en], {ANSWERS}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {ANSWERS}}}]",
         *("selection=source_dev", "dev_fraction=0.3", "evaluate_every_steps=1"),
         *("training.max_steps=3", "training.layerwise_decay=0.8"),
     ]
@@ -108,8 +61,8 @@ def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
     main(
         [
             *places,
-            f"train=[{{path: {tmp_path}/twin.jsonl, {TABLE}}}]",
-            f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {TABLE}}}]",
+            f"train=[{{path: {tmp_path}/twin.jsonl, {ANSWERS}}}]",
+            f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {ANSWERS}}}]",
             "training.epochs=25",
             "training.learning_rate=1e-2",
         ]
@@ -121,8 +74,8 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     translated = [row_of("5 ?", "fünf 5 50 da", "50"), row_of("6 ?", "sechs da", "60"), row_of("7 ?", "7 70", "70")]
     translated[2]["answers"]["answer_start"] = [1]
     write_rows(tmp_path / "translated.jsonl", translated)
-    german = f"{{path: {tmp_path}/translated.jsonl, languages: [de], {TABLE}}}"
-    train = f"train=[{{path: {tmp_path}/en-dev.jsonl, {TABLE}}}, {german}]"
+    german = f"{{path: {tmp_path}/translated.jsonl, languages: [de], {ANSWERS}}}"
+    train = f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}, {german}]"
     setting = ["setting=translate_train_all", "translations_from=ours"]
     data = task_of(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting])).read()
     assert len(data.train) == data.protocol.training_rows == 5 and data.protocol.left_out_rows == {"de": 1}
@@ -156,7 +109,7 @@ def read_rows(tmp_path, *rows, language="en", more=(), **table):
     text = ", ".join(f"{name}: {value}" for name, value in fields.items())
     recipe = [
         f"train=[{{path: {path}, {text}}}]",
-        f"evaluation=[{{path: {evaluated}, languages: [{language}], {TABLE}}}]",
+        f"evaluation=[{{path: {evaluated}, languages: [{language}], {ANSWERS}}}]",
         *("model=x", "output_dir=y", "task=t", "selection=last", "training.learning_rate=1"),
         *more,
     ]

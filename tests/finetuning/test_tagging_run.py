@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.results.table import read_results
@@ -14,45 +13,11 @@ from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode
 from zoo_core.recipes import load_recipe
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
-NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
-
-
-def sentences(language, count):
-    """Somebody goes somewhere; every fourth sentence is longer than a window."""
-    rows = []
-    for number in range(count):
-        name, place = NAMES[language][number % 3], ("Rome", "Paris")[number % 2]
-        words, tags = [name, "Smith", "went", "to", place], ["B-PER", "I-PER", "O", "O", "B-LOC"]
-        repeated = 4 if number % 4 == 0 else 1
-        rows.append({"tokens": words * repeated, "ner_tags": tags * repeated})
-    return rows
-
-
-@pytest.fixture
-def people(tiny_model, tmp_path):
-    """Overrides of a tagging recipe: English to German, one seed of 12 steps."""
-    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
-        Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
-    columns = "text_columns: [tokens], label_column: ner_tags"
-    return [
-        f"model={tiny_model}",
-        f"output_dir={tmp_path / 'out'}",
-        "task=people",
-        "kind=tagging",
-        f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
-        f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {columns}}}]",
-        "selection=source_dev",
-        "evaluate_every_steps=4",
-        "max_length=40",
-        "training.learning_rate=1e-2",
-        "training.batch_size=16",
-        "training.max_steps=12",
-        "training.layerwise_decay=0.9",
-    ]
 
 
 @pytest.mark.slow

@@ -1,0 +1,28 @@
+"""Rows of words and of questions as recipes of tagging and question answering read them."""
+
+import json
+
+ANSWERS = "text_columns: [question, context], label_column: answers"
+WORDS = "text_columns: [tokens], label_column: ner_tags"
+NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
+
+
+def sentences(language, count):
+    """Somebody goes somewhere; every fourth sentence is longer than a window."""
+    rows = []
+    for number in range(count):
+        name, place = NAMES[language][number % 3], ("Rome", "Paris")[number % 2]
+        words, tags = [name, "Smith", "went", "to", place], ["B-PER", "I-PER", "O", "O", "B-LOC"]
+        repeated = 4 if number % 4 == 0 else 1
+        rows.append({"tokens": words * repeated, "ner_tags": tags * repeated})
+    return rows
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def row_of(question, context, *answers):
+    starts = [context.find(answer) for answer in answers]
+    return {"question": question, "context": context, "answers": {"text": list(answers), "answer_start": starts}}
