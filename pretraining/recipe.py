@@ -6,7 +6,7 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
@@ -33,7 +33,15 @@ from zoo_core.tables import Table
 class Monolingual(Table):
     """Text of one language."""
 
-    language: str = option(MISSING, "language code of the text, as the logs and the curves will show it")
+    language: str = option(
+        MISSING,
+        "language code of the text, as the logs and the curves will show it; `{language}`: of each of `languages`",
+    )
+    languages: list[str] = option(
+        [], "a corpus for each of these languages, whose code replaces `{language}`; default: those of `sizes`"
+    )
+    sizes: dict[str, int] = option({}, "`size` by language, of several languages")
+    language_names: dict[str, str] = option({}, "what replaces `{language}` in path and config, where it is no code")
     name: str | None = option(
         None,
         "what follows the language in the corpus' name (`en/news`); default: nothing, or, where others are of the same "
@@ -62,8 +70,14 @@ class Bitext:
     """Translation pairs: one `table` with two columns, or one with both sides in a column; or two tables joined on an
     id or line by line."""
 
-    source_language: str = option(MISSING, "language code of the first side")
-    target_language: str = option(MISSING, "language code of the second side")
+    source_language: str = option(MISSING, "language code of the first side; `{source}`: of each of `pairs`")
+    target_language: str = option(MISSING, "language code of the second side; `{target}`: of each of `pairs`")
+    pairs: list[str] = option(
+        [],
+        "a corpus for each of these pairs, such as de-en, whose codes replace `{source}` and `{target}`, in "
+        "alphabetical order `{pair}`; default: those of `sizes`",
+    )
+    sizes: dict[str, int] = option({}, "`size` by pair, of several pairs")
     name: str | None = option(
         None,
         "what follows the pair in the corpus' name (`en-de/news`); default: nothing, or, where others are of the same "
@@ -320,6 +334,10 @@ class Recipe:
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
 
+    def __post_init__(self) -> None:
+        self.monolingual = [one for corpus in self.monolingual for one in _by_language(corpus)]
+        self.bitext = [one for corpus in self.bitext for one in _by_pair(corpus)]
+
     @property
     def languages(self) -> list[str]:
         """Codes of all languages, in the order of the corpora."""
@@ -351,6 +369,51 @@ class Recipe:
 
 
 Corpora = dict[str, Monolingual | Bitext]  # the corpora of a recipe, by name
+
+
+def _by_language(corpus: Monolingual) -> list[Monolingual]:
+    """The corpora that one entry stands for: itself, or one for each of its languages."""
+    codes = _names(corpus.languages, corpus.sizes, "languages", corpus.language)
+    own = replace(corpus, languages=[], sizes={}, language_names={})
+    return [
+        replace(
+            _filled(own, {"{language}": corpus.language_names.get(code, code)}),
+            language=own.language.replace("{language}", code),
+            size=corpus.sizes.get(code, own.size),
+        )
+        for code in codes
+    ] or [corpus]
+
+
+def _by_pair(corpus: Bitext) -> list[Bitext]:
+    """The corpora that one entry stands for: itself, or one for each of its pairs. Raises ValueError for no pair."""
+    own, found = replace(corpus, pairs=[], sizes={}), []
+    for pair in _names(corpus.pairs, corpus.sizes, "pairs", corpus.source_language + corpus.target_language):
+        source, dash, target = pair.partition("-")
+        if not (source and dash and target):
+            raise ValueError(f"bitext.N.pairs has {pair!r}. Name two languages, as in de-en.")
+        words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
+        found.append(replace(_filled(own, words), size=corpus.sizes.get(pair, own.size)))
+    return found or [corpus]
+
+
+def _names(names: list[str], sizes: dict[str, int], field: str, code: str) -> list[str]:
+    """The languages or pairs of an entry. Raises ValueError where `code` has a place for them, and there are none."""
+    if names and sizes and set(names) != set(sizes):
+        raise ValueError(f"{field} are {', '.join(names)}, and sizes are those of {', '.join(sizes)}. Make them equal.")
+    if "{" in code and not names and not sizes:
+        raise ValueError(f"A corpus of {code} has no {field}. Name them, or write a language code.")
+    return names or list(sizes)
+
+
+def _filled(item: Any, words: dict[str, str]) -> Any:
+    """A copy of a corpus or table with the values of `words` in place of the words, in all its texts."""
+    if isinstance(item, str):
+        for word, value in words.items():
+            item = item.replace(word, value)
+    elif is_dataclass(item):
+        return replace(item, **{name: _filled(value, words) for name, value in vars(item).items()})
+    return item
 
 
 def languages_of(corpus: Monolingual | Bitext) -> tuple[str, ...]:

@@ -192,3 +192,41 @@ def test_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance
         assert parts["cross-attention"] / sum(parts.values()) < 0.2
     else:
         assert ("cross-attention" in parts) == name.startswith("veco")
+
+
+def test_an_entry_of_several_corpora_is_one_for_each():
+    recipe = load_recipe(
+        Recipe,
+        None,
+        [
+            "output_dir=x",
+            "model.type=veco",
+            "monolingual=[{language: '{language}', path: 'wiki/{language}', config: '1.{language}', size: 7, "
+            "languages: [de, 'no'], language_names: {'no': nob}}]",
+            "bitext=[{source_language: '{source}', target_language: '{target}', source_column: 't.{source}', "
+            "table: {path: opus, config: '{pair}'}, sizes: {en-de: 3, en-sw: 4}}]",
+        ],
+    )
+    assert [(one.language, one.path, one.config, one.size) for one in recipe.monolingual] == [
+        ("de", "wiki/de", "1.de", 7), ("no", "wiki/nob", "1.nob", 7),
+    ]  # fmt: skip
+    assert [(one.source_column, one.table.config, one.size) for one in recipe.bitext] == [
+        ("t.en", "de-en", 3), ("t.en", "en-sw", 4),
+    ]  # fmt: skip
+    assert list(recipe.named_corpora()) == ["de", "no", "en-de", "en-sw"]
+    assert (
+        load_recipe(Recipe, None, ["output_dir=x", "monolingual=[{language: de, path: a}]"]).monolingual[0].path == "a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("monolingual=[{language: '{language}', path: a}]", "has no languages"),
+        ("monolingual=[{language: '{language}', path: a, languages: [de], sizes: {en: 1}}]", "languages are de"),
+        ("bitext=[{source_language: '{source}', target_language: '{target}', pairs: [ende]}]", "'ende'"),
+    ],
+)
+def test_entries_of_corpora_that_name_none_are_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(Recipe, None, ["output_dir=x", entry])
