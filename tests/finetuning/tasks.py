@@ -1,4 +1,8 @@
-"""What tests of tasks do without a run."""
+"""What tests of tasks do without a run, and what they read of one."""
+
+import json
+
+from safetensors.torch import load_file
 
 from finetuning.checkpoints import Start
 from finetuning.tasks.registry import task_of
@@ -14,3 +18,23 @@ def task_with(recipe, tokenizer, path=""):
 def encode(recipe, data, tokenizer):
     """The data, encoded as the recipe says."""
     return task_with(recipe, tokenizer).encode(data)
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process."""
+
+
+def weights(seed):
+    """The model that a seed left in its folder."""
+    return load_file(seed / "model" / "model.safetensors")
+
+
+def record_of(seed):
+    """What a finished seed left in its folder."""
+    return json.loads((seed / "scores.json").read_text(encoding="utf-8"))
+
+
+def predictions(seed, language):
+    """The rows of a language that a seed predicted."""
+    lines = (seed / "predictions" / f"{language}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

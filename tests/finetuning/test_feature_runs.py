@@ -14,6 +14,7 @@ from finetuning.seeds import load_metric
 from finetuning.tasks.features.task import curves
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
+from tests.finetuning.tasks import predictions
 
 LANGUAGES = ("source_language", "target_language")
 NONE = {"de-en": [0, 0], "zh-en": [0, 0]}
@@ -221,16 +222,11 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def predictions_of(out, pair):
-    lines = (out / "seed-1" / "predictions" / f"{pair}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(feature_run):
     out, _ = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
-        rows = predictions_of(out, pair)
+        rows = predictions(out / "seed-1", pair)
         assert [row["row"] for row in rows] == list(range(results["protocol"]["evaluated_rows"][pair]))
         for side, metric in (("target", "source_to_target"), ("source", "target_to_source")):
             right = sum(row[side] == row[f"found_{side}"] for row in rows)
@@ -241,7 +237,7 @@ def test_mined_pairs_are_those_that_the_reported_layer_counts(feature_run):
     out, _ = feature_run("mining")
     results = read_results(out)
     for pair, by_layer in results["mining"].items():
-        (counts,), rows = by_layer[str(results["protocol"]["layer"])], predictions_of(out, pair)
+        (counts,), rows = by_layer[str(results["protocol"]["layer"])], predictions(out / "seed-1", pair)
         assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)

@@ -28,12 +28,9 @@ from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.trainer import FineTuningTrainer
+from tests.finetuning.tasks import Killed, record_of, weights
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock
-
-
-class Killed(Exception):
-    """Stands for whatever ends a process."""
 
 
 def kill_at(patch, update, calls):
@@ -47,10 +44,6 @@ def kill_at(patch, update, calls):
         return step(self, *args, **kwargs)
 
     patch.setattr(FineTuningTrainer, "training_step", counted)
-
-
-def weights(folder):
-    return load_file(folder / "model" / "model.safetensors")
 
 
 def accuracy_of(folder, corpus):
@@ -103,7 +96,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
 
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
     folder = topics_run[0] / "seed-1" / "model"
-    recorded = json.loads((folder.parent / "scores.json").read_text(encoding="utf-8"))
+    recorded = record_of(folder.parent)
     assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
     # which checkpoint was chosen, and that it was the best of those looked at
     looked_at = {
@@ -313,8 +306,8 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     wrapped = {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
     dense = "encoder.layer.1.output.dense.weight"
     reshaped = tensors | {f"roberta.{dense}": torch.zeros(3, 3)}
-    for weights, count, named in ((renamed, 32, "bert.encoder."), (wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
-        save_file(weights, foreign / "model.safetensors", {"format": "pt"})
+    for broken, count, named in ((renamed, 32, "bert.encoder."), (wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
+        save_file(broken, foreign / "model.safetensors", {"format": "pt"})
         message = refused([*topics, f"model={foreign}"])
         assert f"lacks {count} weight" in message and named in message
         with pytest.raises(ValueError, match=f"^mine lacks {count} weight") as error:

@@ -1,6 +1,5 @@
 """All languages in one pass of the Trainer, and what of a run depends on its seed."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.trainer import MergedLanguages, join
-from tests.finetuning.tasks import task_with
+from tests.finetuning.tasks import record_of, task_with
 from zoo_core.recipes import load_recipe
 
 KINDS = {"people": TaggingRecipe, "places": QuestionAnsweringRecipe}
@@ -81,7 +80,7 @@ def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, topics_run, tmp_pa
     main([*topics, "seeds=[2, 1]"])
 
     def of(folder, seed):
-        record = json.loads((folder / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))
+        record = record_of(folder / f"seed-{seed}")
         losses = [entry["eval_loss"] for entry in record["history"] if "eval_loss" in entry]
         tensors = load_file(folder / f"seed-{seed}" / "model" / "model.safetensors")
         return (record["scores"], record["selected_step"], losses), tensors

@@ -21,7 +21,7 @@ from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
-from tests.finetuning.tasks import encode, task_with
+from tests.finetuning.tasks import encode, record_of, task_with
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
@@ -288,7 +288,7 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
         assert fact in page
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         assert {row["setting"] for row in csv.DictReader(stream)} == {"translate_train_all, plug-in"}
-    recorded = json.loads((out / "seed-1" / "scores.json").read_text(encoding="utf-8"))
+    recorded = record_of(out / "seed-1")
     scores = {
         language: [entry[name] for entry in recorded["history"] if (name := f"eval_{language}_accuracy") in entry]
         for language in ("de", "zh")
@@ -315,7 +315,7 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
         with torch.no_grad():
             return model(**{name: torch.tensor([values]) for name, values in fields.items()}).to_tuple()
 
-    scores = json.loads((out / "seed-1" / "scores.json").read_text(encoding="utf-8"))["all_scores"]
+    scores = record_of(out / "seed-1")["all_scores"]
     for language, rows in data.evaluation.items():
         rows = rows.to_list()
         found = [logits_of(row, row) for row in rows]

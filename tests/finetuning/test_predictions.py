@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from datasets import load_dataset
 
 from finetuning import seeds
 from finetuning.results.table import read_results
@@ -14,14 +13,10 @@ from finetuning.seeds import finish_seed
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import Killed, encode, predictions
 from zoo_core.recipes import load_recipe
 
 SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
-
-
-def rows_of(seed, language):
-    return load_dataset("json", data_files=str(seed / "predictions" / f"{language}.jsonl"), split="train").to_list()
 
 
 def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
@@ -30,7 +25,7 @@ def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
         folder = topics_run[0] / f"seed-{seed}"
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
-            found = rows_of(folder, language)
+            found = predictions(folder, language)
             table = (sample_corpus_dir / language / "test.jsonl").read_text(encoding="utf-8").splitlines()
             own = [(row["text"], row["topic"]) for row in map(json.loads, table)]
             assert [(row["text"], row["gold"]) for row in found] == own
@@ -51,7 +46,7 @@ def test_rows_keep_their_numbers_where_some_are_drawn(topics, tmp_path):
     (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(8)))
     main([*topics, *SHORT, "seeds=[3]", train, f"evaluation=[{table}]", "max_evaluation_examples=7"])
     for language, name in (("mul", "mul"), ("pt/BR", "pt%2FBR")):
-        found = rows_of(tmp_path / "out" / "seed-3", name)
+        found = predictions(tmp_path / "out" / "seed-3", name)
         assert len(found) == 7 and {row["language"] for row in found} == {language}
         assert [texts[row["row"]] for row in found] == [(row["text"], language, row["gold"]) for row in found]
 
@@ -137,9 +132,6 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
 
 
 def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resumed(topics, tmp_path, monkeypatch):
-    class Killed(Exception):
-        """An end of the process that nothing catches."""
-
     def stop(path, record):
         raise Killed
 
@@ -147,11 +139,11 @@ def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resum
         patch.setattr(seeds, "write_json", stop)
         main([*topics, *SHORT, "seeds=[1]"])
     folder = tmp_path / "out" / "seed-1"
-    first = rows_of(folder, "de")
+    first = predictions(folder, "de")
     assert not (folder / "scores.json").exists()
     (folder / "predictions" / "de.jsonl").write_text("half")
     main([*topics, *SHORT, "seeds=[1]", "--resume"])
-    assert (folder / "scores.json").exists() and [row["row"] for row in rows_of(folder, "de")] == list(range(60))
+    assert (folder / "scores.json").exists() and [row["row"] for row in predictions(folder, "de")] == list(range(60))
     assert len(first) == 60
 
 

@@ -11,6 +11,7 @@ from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.task import place
 from finetuning.tasks.registry import task_of
 from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
+from tests.finetuning.tasks import record_of
 from zoo_core.recipes import load_recipe
 
 
@@ -41,7 +42,7 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     assert "| language | f1 | exact_match |" in page
     assert "F1 and exact match of mlqa" in page and "one every 12 tokens of a context" in page
 
-    record = json.loads((out / "seed-1" / "scores.json").read_text())
+    record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
     assert set(looked_at) == {1, 2, 3}
     assert record["selection_score"] == max(looked_at.values()) == looked_at[record["selected_step"]]

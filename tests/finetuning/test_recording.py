@@ -1,11 +1,10 @@
 """What a run sends elsewhere while it trains: figures to a tracker, checkpoints to the Hub."""
 
-import json
-
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finetuning.run import main
+from tests.finetuning.tasks import record_of
 
 # huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 def test_the_tracker_has_the_figures_and_the_hub_the_model(topics, hub, tmp_path):
     main([*topics, "seeds=[1]", "tracker=tensorboard", "push_to_hub=owner/model"])
     seed = tmp_path / "out" / "seed-1"
-    history = json.loads((seed / "scores.json").read_text(encoding="utf-8"))["history"]
+    history = record_of(seed)["history"]
     tracked = EventAccumulator(str(seed / "tensorboard"))
     tracked.Reload()
     for name in ("eval_loss", "eval_selection", "eval_en_accuracy"):

@@ -1,6 +1,5 @@
 """What every kind of task does with a seed: hardware, arithmetic, models that cannot be built, numbers without JSON."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.seeds import check_hardware, finite
 from finetuning.tasks.registry import task_of
+from tests.finetuning.tasks import record_of
 from zoo_core.recipes import load_recipe
 
 KINDS = ["topics", "captions"]  # the fixtures with a recipe of each kind
@@ -46,7 +46,7 @@ def test_bf16_and_checkpointing_run_on_a_cpu_and_an_infinite_norm_leaves_a_run_f
     monkeypatch.setattr(Trainer, "log", overflow)
     main([*of_kind, *SHORT, "training.precision=bf16", "training.gradient_checkpointing=true"])
     assert seen == [("bf16", True)]
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text(encoding="utf-8"))
+    record = record_of(tmp_path / "out" / "seed-1")
     assert all(entry["grad_norm"] is None and entry["loss"] is None for entry in record["history"])
     assert (tmp_path / "out" / "results.json").exists()
 

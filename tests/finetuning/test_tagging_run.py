@@ -14,7 +14,7 @@ from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from tests.finetuning.labeled_rows import sentences
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import encode, record_of
 from zoo_core.recipes import load_recipe
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
@@ -37,7 +37,7 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     assert "| language | f1 | precision | recall | token_accuracy |" in page and "token_accuracy: share of" in page
     assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
 
-    record = json.loads((out / "seed-1" / "scores.json").read_text(encoding="utf-8"))
+    record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
     assert record["selection_score"] == max(looked_at.values()) == looked_at[record["selected_step"]]
 

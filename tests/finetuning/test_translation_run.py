@@ -20,16 +20,8 @@ from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import Killed, encode, predictions, record_of, weights
 from zoo_core.recipes import load_recipe
-
-
-class Killed(Exception):
-    """Stands for whatever ends a process."""
-
-
-def weights(folder):
-    return load_file(folder / "model" / "model.safetensors")
 
 
 def same(one, other, tolerance=0.0):
@@ -45,12 +37,6 @@ def base(printed_by, captions_recipe, tmp_path_factory):
     """Folder of a run of two seeds, for reading alone, and what it printed."""
     out = tmp_path_factory.mktemp("base") / "out"
     return out, printed_by([*captions_recipe(out), *SHARED])
-
-
-def predictions(folder):
-    """What a seed left of the pair."""
-    lines = (folder / "predictions" / "en-de.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.slow
@@ -77,7 +63,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
     assert "| pair | sacreBLEU |" in page and signatures["sacrebleu"] in page
     assert len((out / "results.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2  # metrics, seeds
     for seed in (1, 2):
-        rows = predictions(out / f"seed-{seed}")
+        rows = predictions(out / f"seed-{seed}", "en-de")
         numbers = [row["row"] for row in rows]
         assert len(rows) == 3 and numbers == sorted(set(numbers)) and numbers[-1] > 2  # drawn among the table's 30
     assert "sacreBLEU" in printed
@@ -99,7 +85,7 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(base):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert model.config.fine_tuned_on == ["sample (translation)"]
-    rows = predictions(folder)
+    rows = predictions(folder, "en-de")
     batch = tokenizer([row["source"] for row in rows], padding=True, return_tensors="pt")
     texts = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
     assert [row["hypothesis"] for row in rows] == [text.strip() for text in texts]
@@ -121,7 +107,7 @@ def test_it_learns_a_small_set_by_heart(captions, tmp_path):
     ]
     quick = ["training.max_steps=80", "training.dropout=0", "training.attention_dropout=0", "evaluate_every_steps=80"]
     main([*captions, *tables, *quick, "max_test_examples=0"])
-    assert [(row["reference"], row["hypothesis"]) for row in predictions(tmp_path / "out" / "seed-1")] == [
+    assert [(row["reference"], row["hypothesis"]) for row in predictions(tmp_path / "out" / "seed-1", "en-de")] == [
         (word, word) for word in ("eins", "zwei", "drei", "vier")
     ]
 
@@ -168,7 +154,7 @@ def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(capti
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTrainer, "training_step", killed)
         main([*short, "--resume"])
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    record = record_of(tmp_path / "out" / "seed-1")
     assert record["steps"] == record["selected_step"] == 2
 
 
@@ -188,7 +174,7 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
 
 @pytest.mark.slow
 def test_the_loss_of_dev_is_the_mean_over_its_tokens(base):
-    record = json.loads((base[0] / "seed-1" / "scores.json").read_text())
+    record = record_of(base[0] / "seed-1")
     folder = base[0] / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -216,7 +202,7 @@ def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeyp
 
     monkeypatch.setattr(TranslationTrainer, "evaluate", evaluate)
     main([*dev_captions, f"selection={rule}", "dev_bleu_examples=4"])
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    record = record_of(tmp_path / "out" / "seed-1")
     assert record["selected_step"] == 4 and record["selection_score"] == values[4][rule == "dev_bleu"]
     stored = weights(tmp_path / "out" / "seed-1")
     assert all(torch.equal(stored[name], saved[4][name]) for name in stored)
@@ -311,7 +297,7 @@ def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_pat
     assert [table["languages"] for table in results["protocol"]["training_data"]] == [["en-de"], ["de-de"]]
     assert results["protocol"]["training_data"][1]["predict"] == "masked"
     assert results["protocol"]["training_rows"] == 480
-    record = json.loads((tmp_path / "out" / "seed-1" / "scores.json").read_text())
+    record = record_of(tmp_path / "out" / "seed-1")
     assert math.isfinite(record["history"][-1]["train_loss"])
 
 

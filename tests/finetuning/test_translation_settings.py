@@ -13,14 +13,10 @@ from finetuning.tasks.translation.model import build_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
 from modeling.modeling_veco import VecoForConditionalGeneration
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import encode, record_of
 from zoo_core.recipes import load_recipe
 
 NO_DROPOUT = ["training.dropout=0", "training.attention_dropout=0"]
-
-
-def record_of(folder):
-    return json.loads((folder / "seed-1" / "scores.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -34,7 +30,7 @@ def test_label_smoothing_is_part_of_the_loss(captions, tmp_path, tiny_veco, samp
     )
     model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
     plain, smoothed = (model(**collate(rows, layout), label_smoothing=share).loss.item() for share in (0.0, 0.5))
-    assert record_of(tmp_path / "out")["history"][-1]["train_loss"] == pytest.approx(smoothed, rel=1e-5)
+    assert record_of(tmp_path / "out" / "seed-1")["history"][-1]["train_loss"] == pytest.approx(smoothed, rel=1e-5)
     assert abs(plain - smoothed) > 1e-4 * plain
 
 
@@ -88,7 +84,7 @@ def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
 def test_epochs_are_updates_in_place_of_max_steps(captions, tmp_path, capsys):
     two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0", "max_train_examples=60"]
     main([*captions, *two_and_a_half, "training.max_tokens=1000", "selection=average", "average_checkpoints=3"])
-    record, printed = record_of(tmp_path / "out"), capsys.readouterr().err
+    record, printed = record_of(tmp_path / "out" / "seed-1"), capsys.readouterr().err
     epoch = int(printed.partition("60 pairs, ")[2].partition(" steps an epoch")[0])
     assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
     assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]

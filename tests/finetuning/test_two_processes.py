@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from finetuning.run import main
+from tests.finetuning.tasks import record_of, weights
 from zoo_core.run_folders import run_lock
 
 # all rows at once, so that one process and two see the same examples in a step
@@ -76,10 +76,6 @@ def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path
     return folder, text
 
 
-def weights(folder):
-    return load_file(folder / "seed-1" / "model" / "model.safetensors")
-
-
 def predictions(folder):
     """The rows of all languages, without probabilities, which differ in their last digits."""
     files = sorted((folder / "seed-1" / "predictions").iterdir())
@@ -88,9 +84,9 @@ def predictions(folder):
 
 
 def assert_same_update(one, two):
-    ours, others = weights(one), weights(two)
+    ours, others = weights(one / "seed-1"), weights(two / "seed-1")
     assert all(torch.allclose(ours[name], others[name], atol=1e-5) for name in ours)
-    return [json.loads((folder / "seed-1" / "scores.json").read_text(encoding="utf-8")) for folder in (one, two)]
+    return [record_of(folder / "seed-1") for folder in (one, two)]
 
 
 @pytest.mark.slow
