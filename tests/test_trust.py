@@ -263,7 +263,7 @@ COMMANDS = {
     "supported": lambda folder, work: ("pretraining.supported", [folder]),
     "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
     "attention": lambda folder, work: (
-        "finetuning.results.attention_map",
+        "finetuning.tools.attention_map",
         ["--model", folder, "--source", "A house", "--target", "Ein Haus", "--output", str(work / "a.png")],
     ),
     "labels": lambda folder, work: (

@@ -18,11 +18,11 @@ import torch
 from rich.progress import track
 
 from finetuning.checkpoints import describe_model, load_pretrained
-from finetuning.results.attention_map import cross_attention, joint_attention
 from finetuning.results.protocol import Metric
 from finetuning.tasks.word_alignment.layers import score
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from finetuning.tasks.word_alignment.task import WordAlignmentTask
+from finetuning.tools.attention_map import cross_attention, joint_attention
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.console import CONSOLE, quiet_libraries
 from zoo_core.provenance import write_json

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.experiments import attention_links
-from finetuning.results.attention_map import read_attention
+from finetuning.tools.attention_map import read_attention
 
 PAIR = ("The house is small .", "Das Haus ist klein .")
 

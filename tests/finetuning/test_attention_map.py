@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from finetuning.results.attention_map import AttentionMap, choose, fonts_for, main, read_attention
+from finetuning.tools.attention_map import AttentionMap, choose, fonts_for, main, read_attention
 from modeling.modeling_veco import VecoForPreTraining
 
 X, Y = "Take a seat and have a rest", "Setz dich und ruh dich aus"

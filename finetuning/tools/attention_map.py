@@ -1,8 +1,8 @@
 """Attention between the tokens of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
 
-    python -m finetuning.results.attention_map --model runs/veco/model --source "Take a seat and have a rest" \\
+    python -m finetuning.tools.attention_map --model runs/veco/model --source "Take a seat and have a rest" \\
         --target "坐下来休息一下" --output attention.png
-    python -m finetuning.results.attention_map --model runs/veco/model --kind cross --layer 6 --source ... --target ...
+    python -m finetuning.tools.attention_map --model runs/veco/model --kind cross --layer 6 --source ... --target ...
 
 - `joint`: self-attention of an encoder over both sentences in one input, `<s> x </s></s> y </s>`; any encoder that
   AutoModel loads. Each layer says how much of the attention of a sentence's tokens goes to the other sentence.
