@@ -153,6 +153,8 @@ def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str |
     embedding = model.get_input_embeddings()
     if not _looks_up(embedding):
         return f"{type(embedding).__name__} does more than look rows up"
+    if not embedding.weight.requires_grad:
+        return "they are frozen"
     if sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1:
         return "another layer shares them, and has a gradient for each row"
     if distributed_type in SHARDED:

@@ -206,6 +206,8 @@ def test_where_it_cannot_apply_all_rows_are_trained_and_it_is_said_why():
     assert cannot_apply(model, alone, share) is None
     assert "divides them" in cannot_apply(model, DistributedType.FSDP, share)
     assert "nothing would be saved" in cannot_apply(model, alone, 0.8)
+    model.get_input_embeddings().weight.requires_grad = False
+    assert "frozen" in cannot_apply(model, alone, share)
     tied = build("veco", "ForMaskedLM")
     assert "another layer shares them" in cannot_apply(tied, alone, share)
 

@@ -1,6 +1,6 @@
 """Word links read from attention between two sentences: VECO's Figure 1 in figures, AER by layer.
 
-  python -m finetuning.experiments.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml \\
+  python -m finetuning.tools.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml \\
     model=runs/veco/model
 
 The recipe names sentences and gold links. Of a VECO encoder it is the cross-attention of its plugged-in module, where x
