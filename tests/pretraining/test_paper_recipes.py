@@ -214,9 +214,6 @@ def test_an_entry_of_several_corpora_is_one_for_each():
         ("t.en", "de-en", 3), ("t.en", "en-sw", 4),
     ]  # fmt: skip
     assert list(recipe.named_corpora()) == ["de", "no", "en-de", "en-sw"]
-    assert (
-        load_recipe(Recipe, None, ["output_dir=x", "monolingual=[{language: de, path: a}]"]).monolingual[0].path == "a"
-    )
 
 
 @pytest.mark.parametrize(
