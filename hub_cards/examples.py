@@ -5,7 +5,6 @@ training and results. The code of every use runs as it stands, in a fresh proces
 """
 
 import functools
-import importlib.resources
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,12 +78,11 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
-    text = "The head is new and has to be trained: these are three steps of it."
-    recipe = Path("recipes", config["model_type"], "xnli.yaml")
-    if (importlib.resources.files("finetuning") / str(recipe)).is_file():
-        command = f"accelerate launch finetuning/run.py --config finetuning/{recipe.as_posix()} model={repo}"
-        text += f" A whole task, in a checkout of crosslingual-zoo: `{command}`."
-    return text
+    recipe = f"finetuning/recipes/{config['model_type']}/xnli.yaml"
+    return (
+        "The head is new and has to be trained: these are three steps of it. A whole task, in a checkout of "
+        f"crosslingual-zoo: `accelerate launch finetuning/run.py --config {recipe} model={repo}`."
+    )
 
 
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
