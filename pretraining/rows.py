@@ -1,11 +1,10 @@
 """Examples laid out as rows with the tokenizer's special tokens, padded on the right: `<s> x </s>`, `[CLS] x [SEP]`, or
 `<s> x </s></s> y </s>`, `[CLS] x [SEP] y [SEP]`.
 
-Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
-block and `W` positions of its longest row.
+Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SIDES = ("x", "y")
-POSITIONS_AT_ONCE = 1 << 15  # of a block: what is computed of them on the way stays in a core's cache
 
 
 class Specials(NamedTuple):
@@ -59,125 +57,81 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
 
 
 @dataclass(slots=True)
-class Block:
+class Rows:
     """Rows of texts or pairs, padded on the right. Special tokens belong to their side: segment 0 is `<s> x </s>`,
     segment 1 is `</s> y </s>`; of an odd number between the sides x has one more."""
 
-    input_ids: np.ndarray  # (N, W) int32
-    of_side: list[np.ndarray]  # (N, W) of each side: true at its tokens
-    tokens: np.ndarray  # (N, W) true at the tokens of either side
-    segment_ids: np.ndarray  # (N, W) int8, -1 at padding
+    input_ids: np.ndarray  # (B, T) int32
+    of_side: list[np.ndarray]  # (B, T) of each side: true at its tokens
+    tokens: np.ndarray  # (B, T) true at the tokens of either side
+    segment_ids: np.ndarray  # (B, T) int8, -1 at padding
+
+    def fields(self) -> "dict[str, torch.Tensor]":
+        """(B, T) int64 fields that every sub-batch has. Padding is special, and not attended to."""
+        return as_tensors(
+            input_ids=self.input_ids,
+            special_tokens_mask=~self.tokens,
+            segment_ids=self.segment_ids,
+            attention_mask=self.segment_ids >= 0,
+        )
 
 
-def lay_out(sides: list[list[np.ndarray]], lengths_SN: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> Block:
-    """`sides`: for one or two sides, the tokens of N rows."""
+def as_tensors(**fields: np.ndarray) -> "dict[str, torch.Tensor]":
+    """Arrays of one shape as int64 tensors. They share one token of memory, which is quicker to get."""
+    import torch  # not for `--help`: recipes are read with this file
+
+    shape = next(iter(fields.values())).shape
+    tensors = torch.empty(len(fields), *shape, dtype=torch.int64, device="cpu")
+    for array, field in zip(tensors.numpy(), fields.values(), strict=True):
+        array[:] = field
+    return dict(zip(fields, tensors, strict=True))
+
+
+def lay_out(sides: list[list[np.ndarray]], lengths_SB: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> Rows:
+    """`sides`: for one or two sides, the tokens of B rows."""
     begin, middle, end = specials_of(tokenizer)
-    totals_N = row_lengths(lengths_SN, tokenizer)
-    count, width = len(totals_N), int(totals_N.max())
-    rows_N, columns_W = np.arange(count), np.arange(width, dtype=np.int32)
-    bounds_SN1 = lengths_SN.astype(np.int32)[:, :, None]
+    totals_B = lengths_SB.sum(0) + len(begin) + len(end) + len(middle) * (len(sides) - 1)
+    count, width = len(totals_B), int(totals_B.max())
+    rows_B, columns_T = np.arange(count), np.arange(width, dtype=np.int32)
+    bounds_SB1 = lengths_SB.astype(np.int32)[:, :, None]
     ids = np.full((count, width), tokenizer.pad_token_id, dtype=np.int32)
     ids[:, : len(begin)] = begin
     for place, token in enumerate(end, -len(end)):
-        ids[rows_N, totals_N + place] = token
-    segments = (columns_W < totals_N[:, None].astype(np.int32)).view(np.int8)
-    of_side = [_between(columns_W, len(begin), bounds_SN1[0])]
+        ids[rows_B, totals_B + place] = token
+    segments = (columns_T < totals_B[:, None].astype(np.int32)).view(np.int8)
+    of_side = [_between(columns_T, len(begin), bounds_SB1[0])]
     tokens, flat = of_side[0], sides[0]
     if len(sides) == 2:
         for place, token in enumerate(middle, len(begin)):
-            ids[rows_N, lengths_SN[0] + place] = token
-        of_side.append(_between(columns_W - bounds_SN1[0], len(begin) + len(middle), bounds_SN1[1]))
+            ids[rows_B, lengths_SB[0] + place] = token
+        of_side.append(_between(columns_T - bounds_SB1[0], len(begin) + len(middle), bounds_SB1[1]))
         tokens, flat = tokens | of_side[1], [*chain.from_iterable(zip(*sides, strict=True))]
-        segments *= np.int8(1) + (columns_W >= bounds_SN1[0] + len(begin) + (len(middle) + 1) // 2)
+        segments *= np.int8(1) + (columns_T >= bounds_SB1[0] + len(begin) + (len(middle) + 1) // 2)
     segments -= 1
     ids[tokens] = np.concatenate(flat)
-    return Block(ids, of_side, tokens, segments)
+    return Rows(ids, of_side, tokens, segments)
 
 
-def _between(columns: np.ndarray, first: int, size_N1: np.ndarray) -> np.ndarray:
-    """(N, W) first <= column < first + size, in one comparison: what is below `first` wraps around."""
-    return (columns - np.int32(first)).view(np.uint32) < size_N1.view(np.uint32)
-
-
-def row_lengths(lengths_SB: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
-    """(B,) positions of rows with sides of so many tokens."""
-    begin, middle, end = map(len, specials_of(tokenizer))
-    return lengths_SB.sum(0) + begin + end + middle * (len(lengths_SB) - 1)
-
-
-def blocks_of(lengths_B: np.ndarray) -> Iterator[slice]:
-    """Consecutive rows that have, padded, about `POSITIONS_AT_ONCE` positions."""
-    start = 0
-    while start < len(lengths_B):
-        some = lengths_B[start : start + POSITIONS_AT_ONCE // 2]
-        padded = np.maximum.accumulate(some) * np.arange(1, len(some) + 1)
-        stop = start + max(1, int(np.searchsorted(padded, POSITIONS_AT_ONCE, side="right")))
-        yield slice(start, stop)
-        start = stop
-
-
-class Fields:
-    """(B, T) int64 tensors of a sub-batch, filled block by block. They share one token of memory, which is quicker to
-    get and to send to another process."""
-
-    def __init__(self, fillings: dict[str, int], rows: int, width: int):
-        """`fillings`: names, and what stands at padding."""
-        import torch  # not for `--help`: recipes are read with this file
-
-        self.tensors = dict(
-            zip(fillings, torch.empty(len(fillings), rows, width, dtype=torch.int64, device="cpu"), strict=True)
-        )
-        self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
-        self.fillings = fillings
-
-    def set(self, name: str, rows: slice, block_NW: np.ndarray) -> None:
-        """A block of a field; what is longer than the block is padding."""
-        width = block_NW.shape[1]
-        array = self.arrays[name][rows]
-        array[:, :width] = block_NW
-        if width < array.shape[1]:
-            array[:, width:] = self.fillings[name]
-
-
-def padding_values(tokenizer: "PreTrainedTokenizerBase") -> dict[str, int]:
-    """What stands at padding in the fields that every sub-batch has: it is special, and not attended to."""
-    return {
-        "input_ids": tokenizer.pad_token_id,
-        "special_tokens_mask": 1,
-        "segment_ids": -1,
-        "attention_mask": 0,
-    }
-
-
-def set_layout(fields: Fields, rows: slice, block: Block) -> None:
-    fields.set("input_ids", rows, block.input_ids)
-    fields.set("special_tokens_mask", rows, ~block.tokens)
-    fields.set("segment_ids", rows, block.segment_ids)
-    fields.set("attention_mask", rows, block.segment_ids >= 0)
+def _between(columns: np.ndarray, first: int, size_B1: np.ndarray) -> np.ndarray:
+    """(B, T) first <= column < first + size, in one comparison: what is below `first` wraps around."""
+    return (columns - np.int32(first)).view(np.uint32) < size_B1.view(np.uint32)
 
 
 def encode_rows(
     sides: Sequence[Sequence[np.ndarray]], tokenizer: "PreTrainedTokenizerBase"
 ) -> "dict[str, torch.Tensor]":
-    """Unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Block`."""
+    """Unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Rows`."""
     of_sides = [list(side) for side in zip(*sides, strict=True)]
-    lengths_SB = side_lengths(of_sides)
-    totals_B = row_lengths(lengths_SB, tokenizer)
-    fields = Fields(padding_values(tokenizer), len(totals_B), int(totals_B.max()))
-    for rows in blocks_of(totals_B):
-        set_layout(fields, rows, lay_out([side[rows] for side in of_sides], lengths_SB[:, rows], tokenizer))
-    return fields.tensors
+    return lay_out(of_sides, side_lengths(of_sides), tokenizer).fields()
 
 
 def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]":
     """Rows of ids, padded on the right to (B, T) `input_ids`, with their `attention_mask`."""
-    import torch
-
     lengths_B = np.array([len(row) for row in ids])
     is_real_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
     input_ids = np.full(is_real_BT.shape, pad_id)
     input_ids[is_real_BT] = np.concatenate(ids)
-    return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(is_real_BT.astype(np.int64))}
+    return as_tensors(input_ids=input_ids, attention_mask=is_real_BT)
 
 
 def side_lengths(sides: list[list[np.ndarray]]) -> np.ndarray:

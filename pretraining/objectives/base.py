@@ -9,8 +9,7 @@ In pre-training, random numbers are keyed by (seed, phase, objective, corpus, ep
 get the same masks however they are batched. In the pictures a row attends to the columns marked `x`; `m` is a masked
 token, `a`, `b` the tokens of the two sides, and special tokens belong to their side.
 
-Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2), `N` rows of a
-block and `W` positions of its longest row.
+Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2).
 """
 
 import inspect
@@ -24,7 +23,7 @@ from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
-from pretraining.rows import Block, Fields, blocks_of, lay_out, padding_values, row_lengths, set_layout, side_lengths
+from pretraining.rows import Rows, as_tensors, lay_out, side_lengths
 from zoo_core.masking import IGNORED, bits_of, key_stream, mask_rows, row_keys, short_seed, uniform_of
 from zoo_core.recipe_files import nearest
 from zoo_core.recipes import LARGEST_BATCH, option
@@ -174,38 +173,29 @@ class Collator:
 
     def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
         """The (B, T) fields: laid out, masked and padded."""
-        fillings = padding_values(self.tokenizer) | {"labels": IGNORED}
+        rows = lay_out(sides.tokens, sides.lengths_SB, self.tokenizer)
+        of_rows, is_padding = {"labels": self.mask(rows, keys_B)}, rows.segment_ids < 0
         if len(language_rows_SB):
-            fillings["language_ids"] = 0  # any: padding is no <mask>
+            first_B1, last_B1 = language_rows_SB[0, :, None], language_rows_SB[-1, :, None]
+            language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
+            of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any: padding is no <mask>
         if self.draws:
             from modeling.modeling_xlm_align import DRAWS
 
-            fillings["draws"] = 0
-        totals_B = row_lengths(sides.lengths_SB, self.tokenizer)
-        filled = Fields(fillings, len(totals_B), int(totals_B.max()))
-        for rows in blocks_of(totals_B):  # of a few rows, which fit into a core's cache
-            block = lay_out([side[rows] for side in sides.tokens], sides.lengths_SB[:, rows], self.tokenizer)
-            if len(language_rows_SB):
-                of_sides_SN1 = language_rows_SB[:, rows, None]
-                language_ids = np.where(block.segment_ids == 1, of_sides_SN1[-1], of_sides_SN1[0])
-                filled.set("language_ids", rows, np.where(block.segment_ids < 0, 0, language_ids))
-            if self.draws:
-                bits_NW = bits_of(key_stream(keys_B[rows], DRAW), block.input_ids.shape[1])
-                filled.set("draws", rows, np.where(block.segment_ids < 0, 0, bits_NW % DRAWS))
-            filled.set("labels", rows, self.mask(block, keys_B[rows]))
-            set_layout(filled, rows, block)
-        return filled.tensors
+            bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
+            of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
+        return rows.fields() | as_tensors(**of_rows)
 
-    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
-        """(N, W) labels of a block, whose `input_ids` get what stands in the predicted places."""
-        return self.masked(block, block.tokens, keys_N)
+    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
+        """(B, T) labels of rows, whose `input_ids` get what stands in the predicted places."""
+        return self.masked(rows, rows.tokens, keys_B)
 
-    def masked(self, block: Block, candidates_NW: np.ndarray, keys_N: np.ndarray) -> np.ndarray:
-        """(N, W) labels where some of the candidates are predicted, 80/10/10."""
-        labels, probability = np.full_like(block.input_ids, IGNORED), self.mask_probability
+    def masked(self, rows: Rows, candidates_BT: np.ndarray, keys_B: np.ndarray) -> np.ndarray:
+        """(B, T) labels where some of the candidates are predicted, 80/10/10."""
+        labels, probability = np.full_like(rows.input_ids, IGNORED), self.mask_probability
         # to predict the unknown token is to learn which words the tokenizer lacks
-        known = candidates_NW & (block.input_ids != self.tokenizer.unk_token_id)
-        mask_rows(block.input_ids, labels, known, probability, keys_N, self.tokenizer.mask_token_id, self.vocabulary)
+        known = candidates_BT & (rows.input_ids != self.tokenizer.unk_token_id)
+        mask_rows(rows.input_ids, labels, known, probability, keys_B, self.tokenizer.mask_token_id, self.vocabulary)
         return labels
 
     def _language_rows(self, sides: Sides, keys_B: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
 from pretraining.data.languages import Languages, target_languages
 from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObjective, Setting, Sides
 from pretraining.objectives.camlm import Camlm
-from pretraining.rows import Block, encode_rows
+from pretraining.rows import Rows, encode_rows
 from zoo_core.masking import key_stream, uniform_of
 from zoo_core.recipes import option
 
@@ -92,8 +92,8 @@ class BtmlmCollator(Collator):
         mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
         return fields | {"generation_mask": mask_BTT}
 
-    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
-        return self.masked(block, block.of_side[0], keys_N)
+    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
+        return self.masked(rows, rows.of_side[0], keys_B)
 
     def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
         """The language of each text, and the one that it is back-translated into."""

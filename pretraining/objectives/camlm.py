@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, PackableObjective, Sides
-from pretraining.rows import Block
+from pretraining.rows import Rows
 from zoo_core.masking import IGNORED, key_stream, mask_rows, uniform_of
 
 
@@ -46,16 +46,16 @@ class CamlmCollator(Collator):
         predicted_BT = fields["labels"].ne(IGNORED)
         return fields | {"attention_mask": camlm_mask(fields["attention_mask"], fields["segment_ids"], predicted_BT)}
 
-    def mask(self, block: Block, keys_N: np.ndarray) -> np.ndarray:
-        labels = np.full_like(block.input_ids, IGNORED)
-        known = block.input_ids != self.tokenizer.unk_token_id
-        of_side, mask_id = [tokens & known for tokens in block.of_side], self.tokenizer.mask_token_id
+    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
+        labels = np.full_like(rows.input_ids, IGNORED)
+        known = rows.input_ids != self.tokenizer.unk_token_id
+        of_side, mask_id = [tokens & known for tokens in rows.of_side], self.tokenizer.mask_token_id
         for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
             # not where the other side has no token that tells anything
-            share_N = np.where(other.any(1), self.mask_probability, 0.0)
-            keys = key_stream(keys_N, stream)  # of its own: else equal sides would be masked at equal places
+            share_B = np.where(other.any(1), self.mask_probability, 0.0)
+            keys = key_stream(keys_B, stream)  # of its own: else equal sides would be masked at equal places
             mask_rows(
-                block.input_ids, labels, candidates, share_N, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
+                rows.input_ids, labels, candidates, share_B, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
             )
         return labels
 
