@@ -373,12 +373,16 @@ Corpora = dict[str, Monolingual | Bitext]  # the corpora of a recipe, by name
 
 def _by_language(corpus: Monolingual) -> list[Monolingual]:
     """The corpora that one entry stands for: itself, or one for each of its languages."""
-    codes = _names(corpus.languages, corpus.sizes, "languages", corpus.language)
+    codes = _names(corpus, "languages", corpus.languages, "language")
+    if unknown := [code for code in corpus.language_names if code not in codes]:
+        raise ValueError(
+            f"monolingual: language_names has {unknown[0]}, and languages are {', '.join(codes) or 'none'}."
+        )
     own = replace(corpus, languages=[], sizes={}, language_names={})
     return [
         replace(
             _filled(own, {"{language}": corpus.language_names.get(code, code)}),
-            language=own.language.replace("{language}", code),
+            language=code,
             size=corpus.sizes.get(code, own.size),
         )
         for code in codes
@@ -388,22 +392,30 @@ def _by_language(corpus: Monolingual) -> list[Monolingual]:
 def _by_pair(corpus: Bitext) -> list[Bitext]:
     """The corpora that one entry stands for: itself, or one for each of its pairs. Raises ValueError for no pair."""
     own, found = replace(corpus, pairs=[], sizes={}), []
-    for pair in _names(corpus.pairs, corpus.sizes, "pairs", corpus.source_language + corpus.target_language):
+    for pair in _names(corpus, "pairs", corpus.pairs, "source", "target", "pair"):
         source, dash, target = pair.partition("-")
         if not (source and dash and target):
-            raise ValueError(f"bitext.N.pairs has {pair!r}. Name two languages, as in de-en.")
+            raise ValueError(f"bitext: pairs has {pair!r}. Name two languages, as in de-en.")
         words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
         found.append(replace(_filled(own, words), size=corpus.sizes.get(pair, own.size)))
     return found or [corpus]
 
 
-def _names(names: list[str], sizes: dict[str, int], field: str, code: str) -> list[str]:
-    """The languages or pairs of an entry. Raises ValueError where `code` has a place for them, and there are none."""
+def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: str) -> list[str]:
+    """The languages or pairs that an entry stands for; none for an ordinary one.
+
+    Raises ValueError where the entry has a word such as `{language}` and no names, or names and no word for its code.
+    """
+    sizes, codes = corpus.sizes, languages_of(corpus)
     if names and sizes and set(names) != set(sizes):
         raise ValueError(f"{field} are {', '.join(names)}, and sizes are those of {', '.join(sizes)}. Make them equal.")
-    if "{" in code and not names and not sizes:
-        raise ValueError(f"A corpus of {code} has no {field}. Name them, or write a language code.")
-    return names or list(sizes)
+    names = names or list(sizes)
+    expected = tuple(f"{{{word}}}" for word in words[: len(codes)])
+    if names and codes != expected:
+        raise ValueError(f"A corpus of {'-'.join(codes)} has {field}, for which it must be of {'-'.join(expected)}.")
+    if word := next((word for word in words if not names and f"{{{word}}}" in str(corpus)), None):
+        raise ValueError(f"A corpus of {'-'.join(codes)} has {{{word}}}, and no {field}. Name them.")
+    return names
 
 
 def _filled(item: Any, words: dict[str, str]) -> Any:

@@ -42,7 +42,7 @@ def recipe_names(folder: str | os.PathLike) -> list[str]:
 
 
 def _rows(table: Path) -> dict[str, Any]:
-    return {name: row for name, row in _read_file(str(table)).items() if not name.startswith(".")}
+    return {name: row for name, row in _read_yaml(str(table), table).items() if not name.startswith(".")}
 
 
 def or_installed(path: str) -> str:
@@ -99,8 +99,11 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
 
 
 def _read_file(path: str) -> dict[str, Any]:
-    """The mapping that one YAML file holds."""
+    """The fields of one recipe: those of a file, or of a row of its folder's table."""
     file = Path(or_installed(path))
+    if file.name == TABLE and file.is_file():
+        rows = [f"{name}.yaml" for name in _rows(file)]
+        raise ValueError(f"{path} is a table of recipes. Name a row of it as a file beside it: {', '.join(rows)}.")
     if not file.is_file():
         table = Path(or_installed(str(Path(path).with_name(TABLE))))
         if table.is_file() and isinstance(row := _rows(table).get(Path(path).stem), dict):
@@ -109,6 +112,11 @@ def _read_file(path: str) -> dict[str, Any]:
         names = recipe_names(folder) if folder.is_dir() else []
         hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
         raise ValueError(f"Recipe file not found: {path}. {hint}")
+    return _read_yaml(path, file)
+
+
+def _read_yaml(path: str, file: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds, which errors call `path`."""
     content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")

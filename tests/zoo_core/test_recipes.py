@@ -11,6 +11,7 @@ from omegaconf import MISSING, OmegaConf
 from rich.console import Console
 
 from zoo_core.command_line import parse_command_line, print_fields
+from zoo_core.recipe_files import recipe_names
 from zoo_core.recipes import (
     add_resolver,
     change_recipe,
@@ -238,6 +239,19 @@ def test_wrong_files_are_named(tmp_path, text, message):
     path.write_bytes(text)
     with pytest.raises(ValueError, match=message):
         load_recipe(Recipe, str(path), [])
+
+
+def test_a_row_of_a_table_is_a_recipe(tmp_path):
+    (tmp_path / "base.yaml").write_text("output_dir: a\nprecision: bf16\n")
+    rows = ".shared: &shared {precision: fp32}\none: {extends: base.yaml, output_dir: b}\n"
+    rows += "two: {<<: *shared, extends: one.yaml}\n"
+    (tmp_path / "paper.yaml").write_text(rows)
+    assert read_yaml(tmp_path / "one.yaml") == {"output_dir": "b", "precision": "bf16"}
+    assert read_yaml(tmp_path / "two.yaml") == {"precision": "fp32"}
+    assert recipe_names(tmp_path) == ["base.yaml", "one.yaml", "two.yaml"]
+    for name, message in {"paper": "table of recipes", "tow": "'two.yaml'", ".shared": "not found"}.items():
+        with pytest.raises(ValueError, match=message):
+            read_yaml(tmp_path / f"{name}.yaml")
 
 
 def test_a_missing_file_names_its_neighbors(recipe_file):
