@@ -21,6 +21,7 @@ from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
+from zoo_core.recipe_files import or_installed, recipe_names
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
@@ -78,11 +79,11 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
-    recipe = f"finetuning/recipes/{config['model_type']}/xnli.yaml"
-    return (
-        "The head is new and has to be trained: these are three steps of it. A whole task, in a checkout of "
-        f"crosslingual-zoo: `accelerate launch finetuning/run.py --config {recipe} model={repo}`."
-    )
+    text, folder = "The head is new and has to be trained: these are three steps of it.", config["model_type"]
+    if "xnli.yaml" in recipe_names(or_installed(f"finetuning/recipes/{folder}")):
+        command = f"accelerate launch finetuning/run.py --config finetuning/recipes/{folder}/xnli.yaml model={repo}"
+        text += f" A whole task, in a checkout of crosslingual-zoo: `{command}`."
+    return text
 
 
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What README.md and the pages show has to be there and to be read: links, recipes, figures and blocks that are no
 commands. (tests/documentation/test_commands.py runs the commands and the examples; the demo's test runs the demo.)"""
 
+import fnmatch
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 
 from finetuning.experiments.grid import load_grid
 from pretraining.recipe import Recipe as PreTraining
+from zoo_core.recipe_files import TABLE, recipe_names
 from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +53,12 @@ def test_recipes_are_there(pages):
             if name == "recipe.yaml":  # of a run folder
                 continue
             pattern = re.sub(r"<\w+>", "*", name)
-            assert any(any((ROOT / folder).glob(pattern)) for folder in RECIPES), f"{page.path}: {name}"
+            below, _, file = pattern.rpartition("/")
+            places = [
+                path for folder in RECIPES for path in ((ROOT / folder).glob(below) if below else [ROOT / folder])
+            ]
+            names = {name for place in places if place.is_dir() for name in (*recipe_names(place), TABLE)}
+            assert fnmatch.filter(names, file), f"{page.path}: {name}"
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.experiments import attention_links
+from finetuning.tools import attention_links
 from finetuning.tools.attention_map import read_attention
 
 PAIR = ("The house is small .", "Das Haus ist klein .")

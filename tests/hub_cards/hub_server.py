@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
@@ -167,7 +167,7 @@ class HubServer:
     def writes(self) -> list[Request]:
         """The requests so far that could have changed something."""
         changing = (request for request in self.requests if request.method not in ("GET", "HEAD"))
-        return [request for request in changing if "validate-yaml" not in request.path]
+        return [request for request in changing if not re.search("paths-info|validate-yaml", request.path)]
 
     def stored(self) -> list[str]:
         """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
@@ -251,6 +251,7 @@ class Handler(BaseHTTPRequestHandler):
             ("POST", "/api/validate-yaml", lambda: {"errors": [], "warnings": []}),
             ("GET", f"{api}(/revision/{revision})?", self.info),
             ("GET", f"{api}/tree/{revision}", self.tree),
+            ("POST", f"{api}/paths-info/{revision}", self.paths_info),
             ("POST", f"{api}/preupload/{revision}", self.preupload),
             ("POST", f"{api}/commit/{revision}", self.commit),
             ("POST", f"{api}/branch/{revision}", self.branch),
@@ -294,6 +295,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def tree(self, name: str, revision: str):
         return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
+
+    def paths_info(self, name: str, revision: str):
+        is_json = "json" in self.headers.get("content-type", "")
+        asked = (json.loads(self.body) if is_json else parse_qs(self.body.decode()))["paths"]
+        return [entry for entry in self.tree(name, revision) if entry["path"] in asked]
 
     # uploads
 

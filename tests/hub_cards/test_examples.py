@@ -15,6 +15,7 @@ from hub_cards.examples import TEMPLATES, Use, uses
 from hub_cards.record import Record, Result
 from hub_cards.sentence_transformer import write_modules
 from modeling.modeling_xlm_align import XlmAlignModel
+from zoo_core.recipes import read_yaml
 
 NOTHING = Record("weights")
 RUN = {"corpora": [{"name": "ru", "languages": ["ru"]}, {"name": "en-ar", "languages": ["en", "ar", "fake"]}]}
@@ -241,4 +242,4 @@ def test_the_fine_tuning_command_names_a_recipe_that_is_there(zoo_model_dir, req
     for model_type in ("veco", "ernie_m", "xlm_align", "metaxlm"):
         text = the(zoo_model_dir(model_type), "Classification, after fine-tuning").text
         recipe = text.partition("--config ")[2].split()[0]
-        assert (request.config.rootpath / recipe).is_file()
+        assert read_yaml(request.config.rootpath / recipe)["task"] == "xnli"

@@ -129,7 +129,7 @@ REFUSED = [  # (overrides, what is named)
     ([DWA, "model.type=veco"], "phases.0.objectives.dwa"),
     (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa"),
     (["phases.0.objectives.dwa={batch_size: 8}"], "unknown field phases.0.objectives.dwa.batch_size"),
-    ([DWA, "model.config.alignment_layer=3"], "alignment_layer is 3"),
+    ([DWA, "model.config.alignment_layer=3"], "alignment_layer"),
     ([DWA, *NO_MASKS, "phases.0.objectives.dwa.weight=0"], "phases.0"),
     ([DWA, *NO_MASKS, "model.config.query_positions=none"], "model.config.query_positions"),
     # btmlm
