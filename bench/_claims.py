@@ -95,6 +95,10 @@ class CommandJob(Job):
         return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
 
     @property
+    def is_done(self) -> bool:
+        return (self.folder / self.result).exists()
+
+    @property
     def portions(self) -> list[dict[str, Any]]:
         """What each portion of it took, and the command."""
         path = self.log.with_suffix(".json")
@@ -102,7 +106,7 @@ class CommandJob(Job):
 
     def state(self) -> str:
         """FINISHED, BEGUN or WAITING. Raises ValueError where it was finished by another command."""
-        if not (self.folder / self.result).exists():
+        if not self.is_done:
             return BEGUN if (self.folder / "recipe.yaml").exists() else WAITING
         if self.portions and self.portions[-1]["command"] != self.typed:
             raise ValueError(
@@ -132,7 +136,7 @@ class CommandJob(Job):
             "gib": usage.ru_maxrss / 2**20,
         }
         write_json(self.log.with_suffix(".json"), [*self.portions, cost])
-        if self.state() != FINISHED:
+        if not self.is_done:
             raise ValueError(f"see {self.log}")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas
 
 from bench._claims import Claim, Column, CommandJob, Plan
-from finetuning.experiments.engine import FINISHED
 from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
@@ -88,7 +87,7 @@ def _costs(jobs: list[CommandJob]) -> pandas.DataFrame:
             job.typed,
         )
         for job in jobs
-        if job.portions and job.state() == FINISHED
+        if job.portions and job.is_done
     ]
     return pandas.DataFrame(found, columns=COSTS)
 

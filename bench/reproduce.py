@@ -7,7 +7,7 @@
 
 bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
 with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
-command that anybody would type. The same command again goes on: what is finished is kept, what was interrupted is
+command that anybody would type. The same command again continues: what is finished is kept, what was interrupted is
 resumed. The encoder is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. `--budget full` is the papers' own
 sizes (bench/reproduce_full.yaml), for GPUs and the Hub.
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench._claims import Claim, CommandJob, Plan, jobs_of
 from bench._reproduction import recorded_costs, write_page
-from finetuning.experiments.engine import FINISHED, run_jobs
+from finetuning.experiments.engine import run_jobs
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.recipes import load_recipe, nearest
@@ -59,7 +59,11 @@ def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
         "--output", type=Path, metavar="DIR", help="the runs' folders (default runs/reproduce, or runs/reproduce_full)"
     )
     parser.add_argument("--jobs", type=int, default=1, help="jobs at a time, one core each (default 1)")
-    parser.add_argument("--hours", type=float, help="start nothing more after so many core hours; go on another day")
+    parser.add_argument(
+        "--hours",
+        type=float,
+        help="start nothing more after so many core hours",
+    )
     parser.add_argument("--missing", action="store_true", help="leave out what the results have, by the same command")
     parser.add_argument("--list", action="store_true", help="show what is run and what it takes, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is finished")
@@ -96,9 +100,9 @@ def show_list(claims: list[Claim], jobs: list[CommandJob], unit: str) -> None:
         print(f"{claim.name}: {claim.says} ({claim.paper})")
     print()
     for job in jobs:
-        state = "done" if job.state() == FINISHED else f"{job.hours:.2f} h"
+        state = "done" if job.is_done else f"{job.hours:.2f} h"
         print(f"{job.name:40} {state:>8}  {job.typed}")
-    left = sum(job.hours for job in jobs if job.state() != FINISHED)
+    left = sum(job.hours for job in jobs if not job.is_done)
     print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {unit}; {left:.1f} left")
 
 

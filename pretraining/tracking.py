@@ -204,7 +204,9 @@ def _drawn(events: Path) -> dict[str, np.ndarray]:
         window = max(1, -(-sum(1 for _ in file) // MOST_POINTS))
         file.seek(0)
         while lines := b"".join(islice(file, window * max(1, LINES_AT_ONCE // window))):
-            lines = lines[: lines.rindex(b"\n") + 1]  # a kill may have cut off the last one
+            lines = lines[: lines.rfind(b"\n") + 1]  # a kill may have cut off the last one
+            if not lines:
+                break
             table = pyarrow.json.read_json(BytesIO(lines), pyarrow.json.ReadOptions(block_size=len(lines)))
             windows_L = np.arange(len(table)) // window
             for name in table.column_names:

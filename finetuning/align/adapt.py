@@ -1,8 +1,8 @@
-"""`word-align adapt`: the encoder goes on learning to align from the user's own pairs, without gold links.
+"""`word-align adapt`: the encoder learns to align from the user's own pairs, without gold links.
 
 Some pairs are held out, and say by which layer to align before and after. The others are handed to pre-training, a
-program of its own, with the recipe below; what comes back is a checkpoint folder. Beside FOLDER stands FOLDER.training,
-with what --resume needs, the log and the curves.
+program of its own, with the recipe below; what comes back is a checkpoint folder. FOLDER.training, beside FOLDER,
+has what --resume needs, the log and the curves.
 """
 
 import json
@@ -64,7 +64,7 @@ def read_options(arguments: list[str]) -> AdaptOptions:
     group = parser.add_argument_group("adaptation")
     output = "write the adapted model there, a --model for later"
     group.add_argument("--output", required=True, metavar="FOLDER", help=output)
-    group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    group.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     text = "pairs to score before and after: one file, or a source and a target file"
     group.add_argument("--test", nargs="+", metavar="FILE", help=text)
     add_gold(group, is_required=False)

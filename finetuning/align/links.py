@@ -61,7 +61,7 @@ spaces, tabs or line breaks there too; lists in JSONL are words as they are.
 
 Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; a tag for a line break separates words.
 
-A large file, in constant memory; after a crash or Ctrl-C the same command with --resume goes on where it stopped:
+A large file is aligned in constant memory. After a crash or Ctrl-C, the same command with --resume continues it:
 
   word-align corpus.de corpus.en --output links.txt --device cuda
   word-align corpus.de corpus.en --output links.txt --device cuda --resume"""
@@ -84,7 +84,7 @@ def read_options(arguments: list[str]) -> LinksOptions:
     parser = make_parser("word-align", DESCRIPTION, USAGE, LinksOptions)
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
-    group.add_argument("--resume", action="store_true", help="go on with an --output that was not finished")
+    group.add_argument("--resume", action="store_true", help="continue an --output that was not finished")
     group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
     group.add_argument(
         "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
@@ -106,9 +106,9 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
 
 
 def check_options(options: LinksOptions) -> None:
-    """Raises ValueError for files that are named twice, and for a run that cannot be gone on with."""
+    """Raises ValueError for files that are named twice, and for a run that cannot be resumed."""
     if options.resume and not options.output:
-        raise ValueError("--resume goes on with a file. Add --output, or leave out --resume.")
+        raise ValueError("--resume continues a file. Add --output, or leave out --resume.")
     if options.resume and (options.html or options.open):
         raise ValueError("--resume is given, and the page shows the pairs of one run. Leave out --html and --open.")
     state = f"{options.output}{STATE_ENDING}" if options.output else None

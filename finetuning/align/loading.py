@@ -76,7 +76,7 @@ def download(model: str, quiet: bool) -> None:
         except HfHubHTTPError:  # gated, or gone: as above
             return
         except HTTPError as error:
-            raise ValueError(f"The download of {model} broke off: {error}. The same command goes on with it.") from None
+            raise ValueError(f"The download of {model} broke off: {error}. The same command resumes it.") from None
 
 
 def _device(name: str | None) -> Any:

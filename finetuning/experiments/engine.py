@@ -1,8 +1,8 @@
 """Runs many jobs: reads what is finished, resumes what was interrupted, runs the rest.
 
-A grid stops at the first failure, a suite goes on with the tasks that do not need the failed one. In both cases the
-same command again continues. Jobs run one after the other in this process (`RecipeJob`), so that libraries are loaded
-once and one model is in memory at a time, or several at a time in processes of their own (`bench.reproduce`).
+A grid stops at the first failure. A suite runs the remaining tasks that do not need the failed one. The same command
+again resumes both. Jobs run one after the other in this process (`RecipeJob`), so that libraries are loaded once and
+one model is in memory at a time. `bench.reproduce` runs several at a time, each in a process of its own.
 """
 
 import os
@@ -46,13 +46,13 @@ def run_jobs(
     keep_going: bool = False,
     at_once: int = 1,
     has_time: Callable[[list[Job]], bool] = lambda running: True,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> dict[str, str]:
     """Runs the jobs that are not finished, in their order, and returns why some failed, by name.
 
     With `keep_going`, only the jobs that need a failed one are left out; otherwise the first failure is raised as
-    ValueError. `has_time` says whether another job may start beside the running ones. An interruption ends the running
-    processes and is raised.
+    ValueError. `has_time` says whether another job may start beside the running ones. Ctrl-C ends the running processes
+    and is raised.
     """
     failed: dict[str, str] = {}
     running: dict[int, tuple[Job, subprocess.Popen]] = {}
@@ -74,7 +74,7 @@ def run_jobs(
                 fail(job, error)
     waiting = [job for job in jobs if states.get(job.name) != FINISHED and job.name not in failed]
     total = len(waiting)
-    tell(f"{len(jobs)} runs: {len(jobs) - total - len(failed)} finished before, {total} to do")
+    log(f"{len(jobs)} runs: {len(jobs) - total - len(failed)} finished before, {total} to do")
     try:
         while waiting or running:
             under_way = [job for job, _ in running.values()]
@@ -88,7 +88,7 @@ def run_jobs(
                     state = states.get(job.name) or job.state()
                     if state == FINISHED:
                         continue
-                    tell(f"\n[{total - len(waiting)}/{total}] {job.name}, {state}: {job.folder}")
+                    log(f"\n[{total - len(waiting)}/{total}] {job.name}, {state}: {job.folder}")
                     if process := job.start(state):
                         running[process.pid] = job, process
                 except ValueError as error:
@@ -103,9 +103,9 @@ def run_jobs(
                     except ValueError as error:
                         fail(job, error)
             else:
-                tell(f"{len(waiting)} jobs are left for another time")
+                log(f"{len(waiting)} jobs are left for another time")
                 break
-    except KeyboardInterrupt:
+    except BaseException:  # Ctrl-C, or a fault of ours: no process is left behind
         for _, process in running.values():
             process.terminate()
             process.wait()

@@ -32,14 +32,14 @@ Keys = dict[str, Any]  # what a run has on each axis, by the axis' name
 class Axis:
     """What differs between the runs of a grid."""
 
-    name: str = option(MISSING, "column of the joined table; {name} stands for the run's value in the grid's fields")
+    name: str = option(MISSING, "column of the joined table; the grid's fields may have {name} for the value of a run")
     given_by: str = option(
         "",
         "option of the command line with its values: model (NAME=PATH, once for each), run (NAME DIR ..., folders of "
         "pre-training, whose checkpoints have the keys run, folder and step), or any other name of a list",
     )
     values: list[Any] = option([], "its values, where no option of the command line has them")
-    fills: bool = option(False, "{name} stands in path, config or `where` of the recipe's tables")
+    fills: bool = option(False, "replaces {name} in path, config and `where` of the recipe's tables")
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Grid:
     train_in: str = option("", "axis of the language that a run is fine-tuned in")
     evaluate_in: Literal["", "own", "all"] = option("", "languages evaluated: those of the recipe, train_in's, or all")
     needs_setting: str = option("", "setting that the recipe must have")
-    published: bool = option(False, "figures that the recipe has as `published`, by the rows' names, stand beside ours")
+    published: bool = option(False, "shows the figures that the recipe has as `published`, by the rows' names")
     run: str = option(MISSING, "what a run is called, as in {run}, from {source}")
     folder: str = option(MISSING, "its folder below --output, as in {run}/from-{source}")
     table: Table = field(default_factory=Table)
@@ -106,6 +106,10 @@ def load_grid(name: str) -> Grid:
     axes = [axis.name for axis in grid.axes]
     if not axes:
         raise ValueError(f"{path} has no axes. Name what differs between the runs.")
+    if empty := [axis.name for axis in grid.axes if not axis.given_by and not axis.values]:
+        raise ValueError(f"{path}: axis {empty[0]} has no values. Set `values`, or `given_by` an option.")
+    if grid.plot and grid.plot.kind == "lines" and not (grid.plot.lines and grid.plot.x):
+        raise ValueError(f"{path}: plot.kind is lines, which needs plot.lines and plot.x. Name an axis for each.")
     keys = [*axes, *(["folder", "step"] if any(axis.given_by == RUN for axis in grid.axes) else [])]
     table, plot = grid.table, grid.plot or Plot()
     named = {"train_in": grid.train_in, "table.columns": table.columns, "table.tables": table.tables}
@@ -122,7 +126,8 @@ def recipes_of(grid: Grid, options: argparse.Namespace) -> Iterator[tuple[Keys, 
     there are many, are kept only where an override asks for it.
     """
     recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])].recipe_class
-    if grid.train_in and not issubclass(recipe_class, Recipe):
+    of_languages = grid.train_in or grid.published or any(axis.fills for axis in grid.axes)
+    if of_languages and not issubclass(recipe_class, Recipe):
         fitting = [name for name, other in KINDS.items() if issubclass(other.recipe_class, Recipe)]
         kind = recipe_class.__dataclass_fields__["kind"].default
         raise ValueError(f"kind is {kind}, which has no language to be trained in. Use {', '.join(fitting)}.")

@@ -8,9 +8,9 @@ A suite is a YAML file that names a recipe for each task (finetuning/suites/). `
 recipe that has it, `task.field=value` in that of one task. Each task is what finetuning/run.py does with its recipe, in
 a folder of its own, output_dir/<task>; output_dir is runs/<model>/<suite> unless it is named.
 
-The same command again goes on where it stopped: finished tasks are read, not run, and an interrupted one goes on from
-its last checkpoint. A task that fails is told at the end, and the others are run. Fine-tuned models are kept only where
-another task starts from them, or with save_models=true.
+The same command again continues: finished tasks are read, not run, and an interrupted one is resumed from its last
+checkpoint. Where a task fails, the others are run, and the end of the run names it. Fine-tuned models are kept only
+where another task starts from them, or with save_models=true.
 
 Writes into output_dir: results.json, results.md, results.csv, results.png and results-languages.png of the whole
 benchmark.
@@ -195,7 +195,7 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
             write_json(output / MARKER, _names(suite))
             for name, reason in left_out.items():
                 print(f"{name} is left out: {reason}")
-        failed = run_jobs(jobs, keep_going=True, tell=print if is_main else lambda text: None)
+        failed = run_jobs(jobs, keep_going=True, log=print if is_main else lambda text: None)
         PartialState().wait_for_everyone()
         if is_main:
             report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)

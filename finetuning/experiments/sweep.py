@@ -157,15 +157,15 @@ def run(recipe: Recipe, resume: bool, command: list[str], execute: Callable[...,
         point.diverged = earlier.get(point.name, {}).get("diverged", False)
     state = PartialState()
     state.wait_for_everyone()  # every process has looked at the folder before a file of this session appears
-    tell = functools.partial(print, flush=True) if state.is_main_process else lambda text: None
-    run_jobs([PointJob(sweep, *both) for both in zip(points, recipes, strict=True)], tell=tell)
+    log = functools.partial(print, flush=True) if state.is_main_process else lambda text: None
+    run_jobs([PointJob(sweep, *both) for both in zip(points, recipes, strict=True)], log=log)
     best = best_of(points)
     if state.is_main_process:
         sweep.write(best)
         print_table(f"{recipe.task}, sweep", table_of(points, best), [], f"{folder}/sweep.json, md, csv, png")
     equal = sum(point.score == best.score for point in points)
     tie = f"{equal} points have the best score, and the first of them is taken: " if equal > 1 else ""
-    tell(f"{tie}{best.name} is taken, and run with seeds {recipe.seeds}")
+    log(f"{tie}{best.name} is taken, and run with seeds {recipe.seeds}")
     execute(task_of(recipe_of(recipe, best, final=True)), (folder / "recipe.yaml").is_file(), command)
 
 

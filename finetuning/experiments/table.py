@@ -114,7 +114,10 @@ def minus_first(cells: Cells) -> Cells:
     for name, columns in others:
         kept = {column: rows for column, rows in columns.items() if column not in FIGURES.values()}
         found[f"{name} - {first}"] = {
-            column: {row: summary([entry["mean"] - base[column][row]["mean"]]) for row, entry in rows.items()}
+            # equal scores differ by 0.0, whatever the order in which their means were added up
+            column: {
+                row: summary([round(entry["mean"] - base[column][row]["mean"], 6) + 0.0]) for row, entry in rows.items()
+            }
             for column, rows in kept.items()
         }
     return found

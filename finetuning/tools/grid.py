@@ -113,6 +113,9 @@ def run(grid: Grid, options: argparse.Namespace, command: list[str]) -> None:
     for keys, recipe in recipes_of(grid, options):
         refuse_push(recipe)
         jobs.append(RecipeJob(filled(grid.run, keys), recipe, command, fingerprint, keys))
+    for field, values in {"run": [job.name for job in jobs], "folder": [str(job.folder) for job in jobs]}.items():
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise ValueError(f"Two runs of the grid have {field} {twice[0]}. Write each axis' {{name}} into it.")
 
     from accelerate import PartialState
 
@@ -132,7 +135,7 @@ def run(grid: Grid, options: argparse.Namespace, command: list[str]) -> None:
         for job in jobs:
             for path in models_of(job.recipe):
                 check(path, job.recipe.hub_root, job.recipe.trust_remote_code)
-        run_jobs(jobs, tell=print if is_main else lambda text: None)
+        run_jobs(jobs, log=print if is_main else lambda text: None)
         PartialState().wait_for_everyone()
         if is_main:
             results = [load_results(job.folder / "results.json") for job in jobs]

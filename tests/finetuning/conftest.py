@@ -16,6 +16,15 @@ from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
 from tests.finetuning.labeled_rows import ANSWERS, WORDS, row_of, sentences, write_rows
 
+# of the aligner: two of the pairs have no words on a side
+PAIRS = [
+    "ein Mann geht über die Straße ||| a man crosses the street",
+    "zwei Hunde spielen ||| two dogs play in the snow",
+    "",
+    "die Frau ||| ",
+    "eine Frau liest ein Buch im Park ||| a woman reads a book in the park",
+]
+
 
 @pytest.fixture(scope="session")
 def tiny_model(sample_tokenizer, tmp_path_factory):
@@ -194,12 +203,13 @@ def write(tmp_path):
 
 @pytest.fixture
 def refused(capsys):
-    """refused(arguments) -> the message with which finetuning/run.py refuses them."""
+    """refused(arguments) -> the message with which finetuning/run.py, or another `program`, refuses them."""
     from finetuning.run import main
 
-    def message(arguments):
+    def message(arguments, program=main):
+        capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
-            main(arguments)
+            program(arguments)
         assert stopped.value.code == 2
         return capsys.readouterr().err
 

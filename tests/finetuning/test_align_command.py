@@ -16,14 +16,7 @@ from finetuning.align import output as alignment_output
 from finetuning.align.command import main
 from modeling.optimal_transport import METHODS
 from modeling.symmetrization import SYMMETRIZATIONS
-
-PAIRS = [
-    "ein Mann geht über die Straße ||| a man crosses the street",
-    "zwei Hunde spielen ||| two dogs play in the snow",
-    "",
-    "die Frau ||| ",
-    "eine Frau liest ein Buch im Park ||| a woman reads a book in the park",
-]
+from tests.finetuning.conftest import PAIRS
 
 
 @pytest.fixture

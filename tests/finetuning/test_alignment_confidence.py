@@ -9,6 +9,7 @@ from finetuning.align.command import main
 from finetuning.align.confidence import Bin, Confidence, cut, with_threshold
 from finetuning.align.gold import Gold
 from modeling.word_alignment import WordAlignment
+from tests.finetuning.conftest import PAIRS
 
 
 @pytest.fixture
@@ -54,15 +55,6 @@ def test_candidates_cut_at_the_threshold_are_the_links(tiny_model):
 
 
 # ---- the command
-
-
-PAIRS = [
-    "ein Mann geht über die Straße ||| a man crosses the street",
-    "zwei Hunde spielen ||| two dogs play in the snow",
-    "",
-    "die Frau ||| ",
-    "eine Frau liest ein Buch im Park ||| a woman reads a book in the park",
-]
 
 
 @pytest.fixture

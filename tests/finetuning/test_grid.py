@@ -10,7 +10,7 @@ from datasets import Dataset
 
 import finetuning.running
 from finetuning.experiments.engine import RecipeJob
-from finetuning.experiments.grid import evaluate_in, load_grid, train_in
+from finetuning.experiments.grid import GRIDS, evaluate_in, load_grid, train_in
 from finetuning.experiments.table import cells_of, minus_first, published_column
 from finetuning.recipe import Published, Recipe
 from finetuning.results.table import Results, read_results, summary
@@ -54,17 +54,9 @@ def grid(topics, tmp_path):
 
 
 @pytest.fixture
-def refusal(grid, capsys):
+def refusal(grid, refused):
     """refusal(name, *arguments) -> the message with which the command refuses them."""
-
-    def message(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            grid(*arguments)
-        assert stopped.value.code == 2
-        return " ".join(capsys.readouterr().err.split())
-
-    return message
+    return lambda *arguments: " ".join(refused(arguments, lambda given: grid(*given)).split())
 
 
 @pytest.fixture
@@ -414,13 +406,27 @@ def test_domains_that_say_nothing_are_refused(reviews, tmp_path, capsys, changes
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("axes: []", "has no axes"), ("train_in: sources", "'source'"), ("plot: {kind: lines, x: stp}", "plot.x is stp")],
+    [
+        ("axes: []", "has no axes"),
+        ("axes: [{name: source}]", "source has no values"),
+        ("train_in: sources", "'source'"),
+        ("plot: {kind: lines, lines: run, x: stp}", "plot.x is stp"),
+        ("plot: {kind: lines}", "needs plot.lines"),
+    ],
 )
 def test_a_grid_that_names_no_axis_of_its_own_is_refused(tmp_path, change, message):
     path = tmp_path / "grid.yaml"
-    path.write_text(f"extends: {load_grid.__globals__['GRIDS']}/transfer_matrix.yaml\n{change}\n")
+    path.write_text(f"extends: {GRIDS}/transfer_matrix.yaml\n{change}\n")
     with pytest.raises(ValueError, match=message):
         load_grid(str(path))
+
+
+@pytest.mark.parametrize("field", ["run", "folder"])
+def test_two_runs_do_not_share_a_name_or_a_folder(refusal, tiny_model, tmp_path, field):
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"extends: {GRIDS}/transfer_matrix.yaml\n{field}: '{{run}}'\n")
+    asked = (str(path), "--model", f"XLM={tiny_model}", "--languages", "en", "de")
+    assert f"Two runs of the grid have {field}" in refusal(*asked) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
