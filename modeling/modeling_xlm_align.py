@@ -27,7 +27,14 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import align, ot_itermax_links, settle_one_token_sides, sinkhorn
+from .optimal_transport import (
+    WordLogits,
+    align,
+    ot_itermax_links,
+    settle_one_token_sides,
+    sinkhorn,
+    word_logits,
+)
 from .symmetrization import argmax_links
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
@@ -103,7 +110,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     `mlm`, `tlm` and `dwa`.
     """
 
-    objectives = ForPreTraining.objectives | {"dwa": ()}
+    objectives = ForPreTraining.objectives | {"dwa": (), "gold": ()}
     reads = {"dwa": "tlm"}
 
     def __init__(self, config):
@@ -122,6 +129,9 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         self, name: str, batch: dict, weights: dict[str, float]
     ) -> Iterator[tuple[str, Predictions | Losses]]:
         """The losses of one sub-batch: `tlm` and `dwa` from one forward."""
+        if name == "gold":
+            yield name, self.link_losses(batch)
+            return
         if name != "tlm" or not weights.get("dwa", 1.0) or self.config.query_positions == "none":
             if weights.get(name, 1.0):
                 yield from super().predictions(name, batch, weights)
@@ -132,6 +142,29 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         if weights.get(name, 1.0):
             yield name, Predictions(outputs.last_hidden_state, batch["labels"])
         yield "dwa", self.pointer_losses(outputs.hidden_states[self.config.pointer_layer], labels, batch)
+
+    def word_logits(self, batch: dict) -> WordLogits:
+        """The logits of the links of a `gold` sub-batch, by the states of `config.labeling_layer`."""
+        states, masks, words = [], [], []
+        for side in ("x", "y"):
+            fields = batch[side]
+            outputs = self.roberta(**encoder_inputs(fields), num_layers=self.config.labeling_layer)
+            states.append(outputs.last_hidden_state.float())
+            masks.append(fields["words"] >= 0)
+            words.append(fields["words"])
+        return word_logits(*states, *masks, words)
+
+    def link_losses(self, batch: dict) -> Losses:
+        """Binary cross-entropies of all word pairs, summed up for each source word: is the target word its
+        translation? Possible links are left out."""
+        logits = self.word_logits(batch)
+        row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
+        target_BST, is_asked_BST = torch.zeros_like(logits.logits_BST), logits.cells_BST.clone()
+        target_BST[row_K, source_K, target_K] = is_sure_K.to(target_BST.dtype)
+        is_asked_BST[row_K, source_K, target_K] = is_sure_K.bool()
+        losses_BST = nn.functional.binary_cross_entropy_with_logits(logits.logits_BST, target_BST, reduction="none")
+        losses_BS, is_word_BS = (losses_BST * is_asked_BST).sum(2), logits.cells_BST.any(2)
+        return Losses(losses_BS.sum(), losses_BS.detach()[is_word_BS], is_word_BS.nonzero()[:, 0])
 
     @torch.no_grad()
     def self_label(self, batch: dict) -> AlignmentLabels:

@@ -54,7 +54,7 @@ def evaluate(
     figures = {f"held_out/{key}": value for key, value in meter.means(accelerator)[0].items()}
     for objective in phase.with_examples.values():
         for corpus in corpora:
-            if examples := feed.held_out_examples(corpus, objective):
+            if objective.predicts_tokens and (examples := feed.held_out_examples(corpus, objective)):
                 keys = [f"{loss}/{corpus.name}" for loss in objective.losses()]
                 entropy = unigram_entropy(examples)
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}

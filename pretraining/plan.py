@@ -117,7 +117,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
         terms = objective.learned_terms
         # every term predicts the same tokens anew
-        predictions = sum(int(batch["labels"].ne(-100).sum()) for batch in fields) * num_processes * (len(terms) or 1)
+        predictions = sum(map(objective.predictions, fields)) * num_processes * (len(terms) or 1)
         shown = name + (f" ({' + '.join(terms)})" if terms else "")
         examples = f"{objective.batch_size:,}" + (" bins" if objective.packed else "")
         counts = (f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")

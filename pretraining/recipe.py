@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from omegaconf import MISSING
 
-from pretraining.objectives import MaskedObjective, Objectives
+from pretraining.objectives import ExampleObjective, Objectives
 from zoo_core.recipes import (
     LARGEST_BATCH,
     LARGEST_SIZE,
@@ -32,6 +32,8 @@ from zoo_core.tables import Table
 @dataclass
 class Monolingual(Table):
     """Text of one language."""
+
+    kind: ClassVar[str] = "monolingual"
 
     language: str = option(
         MISSING,
@@ -70,6 +72,8 @@ class Bitext:
     """Translation pairs: one `table` with two columns, or one with both sides in a column; or two tables joined on an
     id or line by line."""
 
+    kind: ClassVar[str] = "bitext"
+
     source_language: str = option(MISSING, "language code of the first side; `{source}`: of each of `pairs`")
     target_language: str = option(MISSING, "language code of the second side; `{target}`: of each of `pairs`")
     pairs: list[str] = option(
@@ -102,6 +106,26 @@ class Bitext:
         low=1,
         high=LARGEST_SIZE,
     )
+    size_source: str | None = option(None, "where `size` was taken from (paper, table)")
+
+
+@dataclass
+class GoldPairs(Table):
+    """Translation pairs whose words were linked by hand: a table with a column for each side and one for the links."""
+
+    kind: ClassVar[str] = "gold"
+
+    source_language: str = option(MISSING, "language code of the first side")
+    target_language: str = option(MISSING, "language code of the second side")
+    name: str | None = option(None, "what follows the pair in the corpus' name; default: as of `bitext`")
+    source_column: str = option("source", "column of the first side: words apart by spaces or tabs")
+    target_column: str = option("target", "column of the second side")
+    links_column: str = option(
+        "links",
+        "column of the links, `0-0 1-2 2p1`: word 0 of the source with word 0 of the target, and so on, from 0; `p` "
+        "marks a possible link, from which nothing is learned",
+    )
+    size: int | None = option(None, "its part of N_i; default: its pairs", low=1, high=LARGEST_SIZE)
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
 
 
@@ -229,9 +253,9 @@ class Phase:
     )
 
     @property
-    def with_examples(self) -> dict[str, MaskedObjective]:
+    def with_examples(self) -> dict[str, ExampleObjective]:
         """The objectives that have examples, and sub-batches, of their own."""
-        return {name: found for name, found in self.objectives.items() if isinstance(found, MaskedObjective)}
+        return {name: found for name, found in self.objectives.items() if isinstance(found, ExampleObjective)}
 
     @property
     def losses(self) -> list[str]:
@@ -305,6 +329,7 @@ class Recipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
+    gold: list[GoldPairs] = option([], "translation pairs with links between their words, which `gold` learns from")
     prepared: str | None = option(
         None,
         "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "
@@ -341,7 +366,12 @@ class Recipe:
     @property
     def languages(self) -> list[str]:
         """Codes of all languages, in the order of the corpora."""
-        return list(dict.fromkeys(code for corpus in self.monolingual + self.bitext for code in languages_of(corpus)))
+        return list(dict.fromkeys(code for corpus in self.corpora for code in languages_of(corpus)))
+
+    @property
+    def corpora(self) -> "list[Monolingual | Bitext | GoldPairs]":
+        """All corpora, monolingual ones first."""
+        return self.monolingual + self.bitext + self.gold
 
     def named_corpora(self) -> "Corpora":
         """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.
@@ -352,23 +382,22 @@ class Recipe:
 
         Raises ValueError for two corpora of one name.
         """
-        count = Counter(frozenset(languages_of(corpus)) for corpus in self.monolingual + self.bitext)
+        count = Counter(frozenset(languages_of(corpus)) for corpus in self.corpora)
         named: Corpora = {}
-        for corpus in self.monolingual + self.bitext:
+        for corpus in self.corpora:
             name = "-".join(languages_of(corpus))
             if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
                 name += f"/{corpus.name or _source_name(corpus)}"
             if name in named:
-                kind = "monolingual" if isinstance(corpus, Monolingual) else "bitext"
                 raise ValueError(
-                    f"Two corpora of `{kind}` are called {name!r}, and nothing could tell them apart: give one of them "
-                    "a `name`."
+                    f"Two corpora of `{corpus.kind}` are called {name!r}, and nothing could tell them apart: give one "
+                    "of them a `name`."
                 )
             named[name] = corpus
         return named
 
 
-Corpora = dict[str, Monolingual | Bitext]  # the corpora of a recipe, by name
+Corpora = dict[str, Monolingual | Bitext | GoldPairs]  # the corpora of a recipe, by name
 
 
 def _by_language(corpus: Monolingual) -> list[Monolingual]:
@@ -428,16 +457,16 @@ def _filled(item: Any, words: dict[str, str]) -> Any:
     return item
 
 
-def languages_of(corpus: Monolingual | Bitext) -> tuple[str, ...]:
-    """The language of a monolingual corpus, the two of a bitext in their order."""
+def languages_of(corpus: Monolingual | Bitext | GoldPairs) -> tuple[str, ...]:
+    """The language of a monolingual corpus, the two of pairs in their order."""
     if isinstance(corpus, Monolingual):
         return (corpus.language,)
     return (corpus.source_language, corpus.target_language)
 
 
-def _source_name(corpus: Monolingual | Bitext) -> str:
+def _source_name(corpus: Monolingual | Bitext | GoldPairs) -> str:
     """`ntrex` of the dataset local/ntrex, `news` of the file data/news.tsv."""
-    table = corpus if isinstance(corpus, Monolingual) else corpus.table or corpus.source
+    table = corpus.table or corpus.source if isinstance(corpus, Bitext) else corpus
     path = Path(table.path if table else "")
     is_file = path.suffix in SUFFIXES or table is not None and table.format not in ("auto", "hub")
     return path.stem if is_file else path.name

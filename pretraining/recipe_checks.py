@@ -8,6 +8,7 @@ from typing import Any
 from pretraining.objectives import OBJECTIVES, Objective
 from pretraining.recipe import (
     Bitext,
+    GoldPairs,
     Monolingual,
     Phase,
     Recipe,
@@ -31,7 +32,7 @@ def check_recipe(recipe: Recipe) -> None:
     for index, phase in enumerate(recipe.phases):
         _require(names.count(phase.name) == 1, "phases.name", phase.name, "the logs tell phases apart by it")
         _check_phase(recipe, index, f"phases.{index}")
-    for kind in ("monolingual", "bitext"):
+    for kind in ("monolingual", "bitext", "gold"):
         for index, corpus in enumerate(getattr(recipe, kind)):
             _check_corpus(corpus, f"{kind}.{index}")
     check_meta_pretrained(recipe)
@@ -84,15 +85,17 @@ def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str
         return
     for corpus_name, corpus in recipe.named_corpora().items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
-        is_read = isinstance(corpus, Bitext) == (objective.text == "bitext") and is_selected(corpus_name, phase.corpora)
+        is_read = corpus.kind == objective.text and is_selected(corpus_name, phase.corpora)
         streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
         _require(not streamed, place, True, f"{corpus_name} is streamed; set streaming to false, or prepare it")
 
 
-def _check_corpus(corpus: Monolingual | Bitext, place: str) -> None:
+def _check_corpus(corpus: Monolingual | Bitext | GoldPairs, place: str) -> None:
     for name in ("language", "source_language", "target_language", "name"):
         _require(getattr(corpus, name, None) != "", f"{place}.{name}", "", "a corpus is told by it from others")
-    if isinstance(corpus, Bitext):
+    if isinstance(corpus, GoldPairs):
+        _require(not corpus.streaming, f"{place}.streaming", True, "gold links are few, and read from a table")
+    if not isinstance(corpus, Monolingual):
         return
     document, pattern = corpus.document_column, corpus.document_pattern
     why = "rows of a shuffled stream have no neighbors; set streaming to false"

@@ -19,7 +19,7 @@ from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.data.sources import match_corpora
 from pretraining.data.stored import Corpus, PackedCorpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
-from pretraining.objectives import Collator, MaskedObjective
+from pretraining.objectives import Collator, ExampleObjective
 from pretraining.recipe import Phase, Recipe
 
 
@@ -144,7 +144,7 @@ class Feed:
             generator=torch.Generator(),
         )
 
-    def held_out(self, phase: Phase, objective: MaskedObjective, batch_size: int) -> Iterator[dict[str, dict]]:
+    def held_out(self, phase: Phase, objective: ExampleObjective, batch_size: int) -> Iterator[dict[str, dict]]:
         """Batches of the held-out text that an objective of a phase reads, corpus by corpus, by length.
 
         The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
@@ -157,13 +157,13 @@ class Feed:
                 chunk = Texts.of(examples[start : start + batch_size])
                 yield {objective.name: collator.sub_batch(chunk, ("held out",), training=False)}
 
-    def held_out_examples(self, corpus: Corpus, objective: MaskedObjective) -> list[Example]:
+    def held_out_examples(self, corpus: Corpus, objective: ExampleObjective) -> list[Example]:
         """The held-out text of a corpus as an objective reads it; none where it does not."""
         if not objective.reads_corpus(corpus, self.languages):
             return []
         return corpus.with_form(objective.text_length, objective.apart).held_out
 
-    def _collator(self, objective: MaskedObjective, phase: Phase) -> Collator:
+    def _collator(self, objective: ExampleObjective, phase: Phase) -> Collator:
         """The collator of an objective, with what the others of its phase read of its rows."""
         readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
         return objective.collator(self.tokenizer, self.languages, draws=any(other.draws for other in readers))
@@ -184,7 +184,7 @@ def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[s
 
 
 def _training_form(
-    corpus: Corpus | StreamedCorpus, objective: MaskedObjective, seed: int
+    corpus: Corpus | StreamedCorpus, objective: ExampleObjective, seed: int
 ) -> Corpus | PackedCorpus | StreamedCorpus:
     """A corpus as an objective reads it in training."""
     form = corpus.with_form(objective.text_length, objective.apart)

@@ -25,7 +25,6 @@ from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
 
-KINDS = {1: "monolingual", 2: "bitext"}  # by the number of languages
 LOSSES = {
     "empty": "rows dropped, because they or one side are empty",
     "windowed": "texts longer than max_length, read in windows",
@@ -83,7 +82,7 @@ class CorpusReader:
 
     def check(self, shares: int) -> None:
         """Raises ValueError for a phase that finds no text for an objective, or too few examples for `shares`."""
-        kinds = {name: KINDS[len(languages_of(corpus))] for name, corpus in self.corpora.items()}
+        kinds = {name: corpus.kind for name, corpus in self.corpora.items()}
         for index, phase in enumerate(self.phases):
             where = f"phases.{index}"
             _check_texts({name: kinds[name] for name in match_corpora(phase.corpora, list(kinds), where)}, phase, where)
@@ -94,7 +93,7 @@ class CorpusReader:
         """All corpora; says once what each holds."""
         found = []
         for source, columns in self._opened(tokenizer):
-            form = _longest_form(self.phases, KINDS[len(source.languages)])
+            form = _longest_form(self.phases, source.kind)
             if source.streaming:
                 order = (self.shuffle_buffer, self.seed)
                 found.append(StreamedCorpus(source, tokenizer, *form, *self.held_out, *order))
@@ -109,14 +108,14 @@ class CorpusReader:
         streamed: list[str] = []
         stored = dict(self.corpora)
         for name, corpus in self.corpora.items() if self.prepared is None else ():
-            tables = [corpus] if isinstance(corpus, Monolingual) else [corpus.table, corpus.source, corpus.target]
+            tables = [corpus.table, corpus.source, corpus.target] if isinstance(corpus, Bitext) else [corpus]
             tables = [table for table in tables if table is not None]
             if tables and all(table.streaming for table in tables):
                 streamed += languages_of(stored.pop(name))
         counts: dict[str, np.ndarray] = {}
         seen = set()  # pairs are mostly made of the monolingual tables
         for source, columns in replace(self, corpora=stored)._opened(tokenizer):
-            for language, column in zip(source.languages, columns, strict=True):
+            for language, column in zip(source.languages, columns, strict=False):  # gold has more
                 if column.fingerprint not in seen:
                     seen.add(column.fingerprint)
                     of_language = counts.setdefault(language, np.zeros(len(tokenizer), dtype=np.int64))
@@ -150,10 +149,8 @@ class CorpusReader:
 
     def _report(self, corpora: list[Corpus]) -> None:
         """Says once what each corpus holds, how often it is drawn, and what it lost."""
-        for count, kind in KINDS.items():
-            group = [corpus for corpus in corpora if len(corpus.languages) == count]
-            if not group:
-                continue
+        for kind in dict.fromkeys(corpus.kind for corpus in corpora):
+            group = [corpus for corpus in corpora if corpus.kind == kind]
             declared = [corpus.name for corpus in group if corpus.source.declared_size]
             if 0 < len(declared) < len(group):
                 logger.info("%s: sizes are declared for %s and counted for the others", kind, ", ".join(declared))

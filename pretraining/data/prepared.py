@@ -185,6 +185,7 @@ def column_keys(source: Source, fingerprint: str) -> list[str]:
         parts = [FORMAT, fingerprint, *(table.get(name) for name in ("config", "split", "format", "fingerprint"))]
         parts += [table["delimiter"]] if "delimiter" in table else []
         parts += [side.column, side.identity, side.document, side.document_pattern]
+        parts += [] if side.reading == "text" else [side.reading]
         parts += [source.corpus.separator, source.corpus.source_column] if separated else []
         parts += [source.name, number] if source.streaming else []  # its sides are cut at the same rows
         keys.append(_hash(parts))

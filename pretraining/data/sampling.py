@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from pretraining.data.languages import Countable, sampling_probabilities
-from pretraining.objectives import MaskedObjective
+from pretraining.objectives import ExampleObjective
 from pretraining.recipe import Phase
 from zoo_core.masking import keyed_rng, keyed_seed
 
@@ -53,7 +53,7 @@ class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(
-        self, seed: int, phase_index: int, objective: MaskedObjective, corpora: dict[int, Countable], alpha: float
+        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Countable], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM take the same pairs (VECO, section 4)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 
-from pretraining.recipe import Bitext, Corpora, Monolingual, is_selected
+from pretraining.recipe import Bitext, Corpora, GoldPairs, Monolingual, is_selected, languages_of
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
@@ -46,11 +46,13 @@ class TextColumn:
     identity: str | None  # None: the row's number
     document: str | None = None
     document_pattern: str | None = None  # the part of the document column's value that names the document
+    reading: str = "text"  # of `pretraining.data.tokenized.READINGS`: what becomes of its values
 
 
 @dataclass
 class Source:
-    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation.
+    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation; of gold
+    links behind them the word that each token belongs to, of either side, and the links.
 
     `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
     `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
@@ -66,8 +68,13 @@ class Source:
     hub_root: str | None
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    corpus: Monolingual | Bitext | None = None
+    corpus: Monolingual | Bitext | GoldPairs | None = None
     prepared: list[dict[str, Any]] | None = None
+
+    @property
+    def kind(self) -> str:
+        """`monolingual`, `bitext` or `gold`."""
+        return self.corpus.kind
 
     @property
     def streaming(self) -> bool:
@@ -112,10 +119,7 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     a join.
     """
     joins = join_columns(corpora)
-    return [
-        (_open_monolingual if isinstance(corpus, Monolingual) else _open_bitext)(corpus, name, joins, hub_root)
-        for name, corpus in corpora.items()
-    ]
+    return [OPENERS[corpus.kind](corpus, name, joins, hub_root) for name, corpus in corpora.items()]
 
 
 def join_columns(corpora: Corpora) -> list[str]:
@@ -132,7 +136,7 @@ def training_texts(sources: list[Source], held_out_fraction: float, max_texts: i
         for side in source.sides:
             # bitext is mostly made of the monolingual tables: their text is not given twice
             key = (getattr(side.rows, "_fingerprint", None) or id(side.rows), side.column)
-            if key in seen:
+            if key in seen or side.reading == "links":
                 continue
             seen.add(key)
             given = 0
@@ -200,6 +204,22 @@ def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root
     table = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
     size = (corpus.size, corpus.size_source)
     return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
+
+
+def _open_gold(corpus: GoldPairs, name: str, joins: list[str], hub_root: str | None) -> Source:
+    rows = _load(corpus, name, corpus.size, hub_root)
+    columns = [
+        replace(_text_column(rows, column, name, joins), reading=reading)
+        for column, reading in (
+            (corpus.source_column, "words"),
+            (corpus.target_column, "words"),
+            (corpus.source_column, "word numbers"),
+            (corpus.target_column, "word numbers"),
+            (corpus.links_column, "links"),
+        )
+    ]
+    table, size = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)}), corpus.size
+    return Source(name, languages_of(corpus), columns, [table], size, corpus.size_source, hub_root, corpus=corpus)
 
 
 def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | None) -> Source:
@@ -329,6 +349,9 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
             pair[f"{which}_id"] = str(row_identity(row, number, side.identity))
         yield pair
         number += 1
+
+
+OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "gold": _open_gold}
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:

@@ -37,8 +37,10 @@ class Corpus:
         held_out_fraction: float,
         max_held_out: int,
     ):
-        self.source, self.columns, self.max_length, self.apart = source, columns, max_length, apart
-        self.name, self.languages = source.name, source.languages
+        self.source, self.max_length, self.apart = source, max_length, apart
+        # of the text, and what is known of it: of gold links the words of the tokens, and the links
+        self.columns, self.about = columns[:2], columns[2:]
+        self.name, self.languages, self.kind = source.name, source.languages, source.kind
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
         self.packings: dict[tuple[int, int], PackedCorpus] = {}  # by max_length and seed; shared by all forms
         self._arrange()
@@ -142,10 +144,11 @@ class Corpus:
         """The tokens of each side of some windows, which are of these rows."""
         if len(self.columns) == 2:
             starts_M = np.zeros_like(rows_M)
-            return [
+            sides = [
                 column.slices(rows[rows_M], starts_M, kept[rows_M])
                 for column, rows, kept in zip(self.columns, self.rows, self.kept, strict=True)
             ]
+            return sides + [column.slices(rows_M, starts_M, column.lengths[rows_M]) for column in self.about]
         (column,) = self.columns
         starts_M = (windows_M - self.first[rows_M]) * self.room
         return [column.slices(rows_M, starts_M, np.minimum(starts_M + self.room, column.lengths[rows_M]))]

@@ -44,7 +44,8 @@ class StreamedCorpus:
         seed: int,
     ):
         self.source, self.tokenizer, self.max_length, self.apart = source, tokenizer, max_length, apart
-        self.name, self.languages, self.size = source.name, source.languages, source.declared_size
+        self.name, self.languages, self.kind = source.name, source.languages, source.kind
+        self.size = source.declared_size
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
         self.shuffle_buffer, self.seed = shuffle_buffer, seed
         self.counts: dict[str, int] = {}

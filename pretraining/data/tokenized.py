@@ -15,8 +15,12 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import encode_texts
+from pretraining.data.gold import links_of, tokens_of_words, words_of_tokens
 from pretraining.data.sources import TextColumn, row_key
 from zoo_core.tables import get_column, intact_copies
+
+# what becomes of the values of a column: lists of integers
+READINGS = {"text": encode_texts, "words": tokens_of_words, "word numbers": words_of_tokens, "links": links_of}
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -92,7 +96,8 @@ def tokenized_column(
     maximum length nor what is held out makes a new one.
     """
     parts = (column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
-    key = hashlib.sha256(repr((*parts, column.document_pattern)).encode()).hexdigest()[:32]
+    parts += (column.document_pattern, *([] if column.reading == "text" else [column.reading]))
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     with intact_copies(name):
         return TokenColumn(tokenize(column, tokenizer, new_fingerprint=key, desc=f"Tokenizing {name}"), key)
 
@@ -129,7 +134,7 @@ def _tokenize(
 ) -> dict[str, list]:
     identities: list[Any] = get_column(batch, column.identity) if column.identity else [None] * len(numbers)
     found = {
-        "ids": encode_texts(get_column(batch, column.column), tokenizer),
+        "ids": READINGS[column.reading](get_column(batch, column.column), tokenizer),
         "key": [
             row_key(first + number if value is None else value)
             for value, number in zip(identities, numbers, strict=True)

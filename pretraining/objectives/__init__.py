@@ -2,11 +2,12 @@
 
 from typing import TypedDict
 
-from pretraining.objectives.base import Collator, MaskedObjective, Objective
+from pretraining.objectives.base import Collator, ExampleObjective, MaskedObjective, Objective
 from pretraining.objectives.btmlm import Btmlm, BtmlmCollator
 from pretraining.objectives.ca_mlm import CaMlmPairs, CaMlmPairsCollator, CaMlmSegments, CaMlmSegmentsCollator
 from pretraining.objectives.camlm import Camlm, CamlmCollator
 from pretraining.objectives.dwa import Dwa
+from pretraining.objectives.gold import Gold, GoldCollator
 from pretraining.objectives.kd import Kd
 from pretraining.objectives.mlm import Mlm, MlmCollator
 from pretraining.objectives.picture import picture
@@ -19,6 +20,8 @@ __all__ = [
     "CaMlmSegmentsCollator",
     "CamlmCollator",
     "Collator",
+    "ExampleObjective",
+    "GoldCollator",
     "MaskedObjective",
     "MlmCollator",
     "Objective",
@@ -28,7 +31,7 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Kd)
+    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Gold, Kd)
 }
 # what a recipe's `objectives` may hold: each key is read by its class
 Objectives = TypedDict("Objectives", OBJECTIVES, total=False)

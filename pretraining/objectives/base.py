@@ -208,15 +208,7 @@ class Collator:
 
     def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> tuple[Texts, list[tuple[str, ...]]]:
         """The texts of examples, cut to a row's length, and the languages that each of them names."""
-        kind = type(self).__name__
-        if not isinstance(examples, Sequence) or isinstance(examples, str) or not examples:
-            what = type(examples).__name__ if not isinstance(examples, list) else "list without any"
-            raise ValueError(
-                f"{kind} takes a list of examples, got a {what}. Give the collator to a DataLoader or a Trainer, which "
-                "makes lists of a dataset's rows."
-            )
-        for number, example in enumerate(examples):
-            self._check_keys(example, number)
+        self._check(examples)
         sides = [self._tokens([example[key] for example in examples], key) for key in self.keys]
         rows = [self._cut(list(row), seed, number) for number, row in enumerate(zip(*sides, strict=True))]
         codes = [(UNDETERMINED,) * len(self.keys)] * len(examples)
@@ -225,6 +217,17 @@ class Collator:
         ids = np.arange(len(examples), dtype=np.int64)
         cut = [list(side) for side in zip(*rows, strict=True)]
         return Texts(cut, ["-".join(names) for names in codes], ids, np.zeros_like(ids)), codes
+
+    def _check(self, examples: Sequence[Mapping[str, Any]]) -> None:
+        """Raises ValueError for what is no list of examples, and for an example as `_check_keys`."""
+        if not isinstance(examples, Sequence) or isinstance(examples, str) or not examples:
+            what = type(examples).__name__ if not isinstance(examples, list) else "list without any"
+            raise ValueError(
+                f"{type(self).__name__} takes a list of examples, got a {what}. Give the collator to a DataLoader or a "
+                "Trainer, which makes lists of a dataset's rows."
+            )
+        for number, example in enumerate(examples):
+            self._check_keys(example, number)
 
     def _check_keys(self, example: Any, number: int) -> None:
         """Raises ValueError for an example that is no dict, lacks a key, or is in a language that the model has not."""
@@ -308,7 +311,7 @@ class Objective:
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
 
     name: ClassVar[str]
-    text: ClassVar[Literal["monolingual", "bitext"]]
+    text: ClassVar[Literal["monolingual", "bitext", "gold"]]
     """The corpora that it reads."""
     loss_terms: ClassVar[tuple[str, ...]] = ()
     """The parts of its loss, each with a curve `<name>.<term>`; none: it is one loss."""
@@ -366,7 +369,7 @@ class Objective:
 
 
 @dataclass
-class MaskedObjective(Objective):
+class ExampleObjective(Objective):
     """An objective with examples, and a sub-batch, of its own."""
 
     batch_size: int = option(
@@ -376,7 +379,6 @@ class MaskedObjective(Objective):
         low=1,
         high=LARGEST_BATCH,
     )
-    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
     max_length: int = option(
         256,
         "positions of an example, special tokens included; of each side where an objective reads them apart",
@@ -384,7 +386,8 @@ class MaskedObjective(Objective):
     )
 
     packed: ClassVar[bool] = False
-    is_masked_lm: ClassVar[bool] = True
+    predicts_tokens: ClassVar[bool] = True
+    """Whether its predictions are tokens of the text, whose entropy is what a model without any context reaches."""
     collator_class: ClassVar[type[Collator]]
 
     @property
@@ -411,9 +414,22 @@ class MaskedObjective(Objective):
         options = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
         return self.collator_class(tokenizer, languages=languages, **options, **({"draws": True} if draws else {}))
 
+    def predictions(self, fields: Mapping[str, Any]) -> int:
+        """How many predictions a set of inputs of its sub-batch asks for."""
+        return int(fields["labels"].ne(IGNORED).sum())
+
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
         """Whether it learns from a corpus: text of its kind."""
-        return (len(corpus.languages) == 2) == (self.text == "bitext")
+        return corpus.kind == self.text
+
+
+@dataclass
+class MaskedObjective(ExampleObjective):
+    """An objective that predicts masked tokens."""
+
+    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
+
+    is_masked_lm: ClassVar[bool] = True
 
 
 @dataclass

@@ -15,7 +15,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, check_weights, installed_class, readable
 from modeling.fresh_weights import fresh_weights
-from pretraining.objectives import OBJECTIVES, MaskedObjective, Objective
+from pretraining.objectives import OBJECTIVES, ExampleObjective, Objective
 from pretraining.objectives.base import Setting
 from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
@@ -257,7 +257,7 @@ def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, 
         what = "needs masks of its own" if objective.own_mask else "packed needs masks of its own"
         raise ValueError(f"{place} {what}, which a model of type {config.backbone_config.model_type} cannot honor.")
     longest = config.longest_input
-    if isinstance(objective, MaskedObjective) and objective.max_length > longest:
+    if isinstance(objective, ExampleObjective) and objective.max_length > longest:
         advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
         raise ValueError(
             f"{place}.max_length is {objective.max_length}, and the model has {longest} positions. {advice}."
