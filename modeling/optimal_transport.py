@@ -23,7 +23,7 @@ from .symmetrization import Argmaxes, argmax_links, check_masks, computable, ins
 # XLM-Align's public code runs it, see `ot_itermax_links`.
 SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
 METHOD_OPTIONS = {
-    "ot_words": {"threshold": 0.5, "symmetrization": None},
+    "ot_words": {"threshold": 0.5, "symmetrization": None, "slope": 1.0, "offset": 0.0},
     "ot": SINKHORN_OPTIONS | {"symmetrization": "intersection"},
     "ot_itermax": SINKHORN_OPTIONS | {"first": "columns", "filter_iterations": 2, "discount": 0.9, "rule": "released"},
     "itermax": {"filter_iterations": 2},
@@ -88,7 +88,7 @@ def align(
     if method == "ot_words":
         if not 0 < options["threshold"] < 1:
             raise ValueError(f"threshold={options['threshold']} is not between 0 and 1.")
-        probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words)
+        probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, options["slope"], options["offset"])
         links_BST = probability_BST >= options["threshold"]
         if options["symmetrization"] is not None:
             firsts = (probability_BST > 0).any(2), (probability_BST > 0).any(1)
@@ -119,10 +119,13 @@ def align(
 
 
 @torch.no_grad()
-def word_probabilities(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None):
-    """The probability that two words are translations, at their first tokens; 0 at all others. Returns (B, S, T)."""
+def word_probabilities(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None, slope=1.0, offset=0.0):
+    """The probability that two words are translations, at their first tokens; 0 at all others. Returns (B, S, T).
+
+    `slope` and `offset` change its logits, where gold links have shown how far it holds for a model.
+    """
     logits = word_logits(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words)
-    probability_BST = logits.logits_BST.sigmoid() * logits.cells_BST
+    probability_BST = (slope * logits.logits_BST + offset).sigmoid() * logits.cells_BST
     source_BST = logits.source_BS[:, :, None].expand_as(probability_BST)
     target_BST = logits.target_BT[:, None].expand_as(probability_BST)
     at_tokens_BST = probability_BST.gather(1, source_BST).gather(2, target_BST)

@@ -153,9 +153,9 @@ def encoder_of(model):
     return encoder
 
 
-def two_thirds(num_layers: int) -> int:
-    """The layer two thirds of the way up, the default wherever states are compared (8 of 12, XLM-Align's Table 2)."""
-    return round(2 * num_layers / 3)
+def default_alignment_layer(num_layers: int) -> int:
+    """The layer to align by where nothing is known of a model: three fifths of the way up, 7 of 12 and 14 of 24."""
+    return round(0.6 * num_layers)
 
 
 class WordAligner:
@@ -167,7 +167,7 @@ class WordAligner:
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule by which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
-            `config.word_alignment_layer`, or the one at `two_thirds`.
+            `config.word_alignment_layer`, or `default_alignment_layer`.
             `compare_layers` finds the best one for a model and two languages.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
@@ -201,10 +201,13 @@ class WordAligner:
         self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
         self.num_layers: int = self.states.num_layers
         self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
-        default = two_thirds(self.num_layers)
-        self.layer = next(one for one in (layer, self.recommended_layer, default) if one is not None)
+        self.default_layer = default_alignment_layer(self.num_layers)
+        self.layer = next(one for one in (layer, self.recommended_layer, self.default_layer) if one is not None)
         self.batch_size = batch_size
-        check_method(method, matching)
+        calibration = getattr(model.config, "word_alignment_calibration", None)
+        if calibration and method == "ot_words":
+            self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
+        check_method(method, self.matching)
         self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}, not {' or '.join(map(repr, ENCODINGS))}.")

@@ -1,8 +1,8 @@
-"""`word-align adapt`: the encoder learns to align from the user's own pairs, without gold links.
+"""`word-align adapt`: the encoder learns to align, from the user's own pairs, from links made by hand, or from both.
 
-Some pairs are held out, and say by which layer to align before and after. The others are handed to pre-training, a
-program of its own, with the recipe below; what comes back is a checkpoint folder. FOLDER.training, beside FOLDER,
-has what --resume needs, the log and the curves.
+Some pairs and some gold links are held out: they say by which layer to align, and how far probabilities hold. The
+others are handed to pre-training, a program of its own, with the recipe below; what comes back is a checkpoint folder.
+FOLDER.training, beside FOLDER, has what --resume needs, the log and the curves.
 """
 
 import json
@@ -17,45 +17,89 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from finetuning.align.confidence import Confidence
 from finetuning.align.gold import Gold
-from finetuning.align.loading import load_aligner, memory_errors, report_precision
+from finetuning.align.loading import clear_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.options import ModelOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import add_gold, read_with_gold, score_links
+from finetuning.align.score import add_gold_base, read_with_gold, score_links
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
 from zoo_core.vocabularies import longest_input
 
-RECIPE = "pretraining/recipes/xlm_align/aligner.yaml"
-LEAST_PAIRS, MOST_PAIRS = 40, 20_000  # a run sees one or two thousand
-LEAST_HELD_OUT, MOST_HELD_OUT = 20, 200
+RECIPE = "pretraining/recipes/xlm_align/aligner_gold.yaml"
+READS = {"tlm": "bitext", "dwa": "bitext", "gold": "gold"}  # its objectives, and the corpora that they read
+PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
+LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run sees one or two thousand
+LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
 SECONDS_A_LOOK = 0.5
-USAGE = "word-align adapt [FILE | SOURCE TARGET] --output FOLDER [--model FOLDER|ID] [options]"
-DESCRIPTION = """Let an encoder learn to align from your own pairs, without links made by hand, in minutes on a CPU.
+USAGE = "word-align adapt [FILE | SOURCE TARGET] [--gold FILE ...] --output FOLDER [--model FOLDER|ID] [options]"
+DESCRIPTION = """Let an encoder learn to align in minutes: from your own pairs, from links made by hand, or from both.
 
   word-align adapt pairs.txt --output adapted
-  word-align --model adapted pairs.txt > links.txt
+  word-align adapt pairs.txt --gold en-bg.tsv en-ru.tsv --output adapted    also from gold links, of any languages
+  word-align adapt --gold en-ru.tsv --output adapted                        from gold links alone
+  word-align adapt pairs.txt --output adapted --test test.de test.en alignment.txt            AER before and after
   word-align adapt pairs.txt --output adapted --resume                      after Ctrl-C
-  word-align adapt pairs.txt --output adapted --test test.de test.en --gold alignment.txt     AER before and after
+  word-align --model adapted pairs.txt > links.txt
 
-40 pairs are the least, better a thousand; a tenth is held out. FOLDER is a checkpoint of the zoo, whose configuration
-recommends the layer that best tells held-out pairs from mismatched ones. Log and curves stay in FOLDER.training."""
+A FILE of --gold has three columns with tabs between: source, target, links (`0-0 1-2 2p1`). The least are 40 pairs, or
+20 with gold links, better a thousand; a tenth is held out. FOLDER is a checkpoint of the zoo. Its configuration has the
+layer to align by, and from gold links how far probabilities hold. Log and curves stay in FOLDER.training."""
 
 Pairs = list[tuple[Side, Side]]
 
 
 @dataclass
 class AdaptOptions(PairOptions, ModelOptions):
-    """Which encoder learns from which pairs, where it goes, and what it is measured on."""
+    """Which encoder learns from what, where it goes, and what it is measured on."""
 
     output: str = ""
     resume: bool = False
+    gold: list[str] = field(default_factory=list)
+    gold_links: list[list[str]] = field(default_factory=list)
     test: list[str] = field(default_factory=list)
-    gold: str | None = None
     gold_base: int | None = None
+
+
+@dataclass
+class GoldPairs:
+    """Pairs, and the gold links of some of them by their number."""
+
+    name: str
+    pairs: Pairs
+    links: dict[int, Gold]
+
+    @property
+    def linked(self) -> Pairs:
+        """The pairs that have links."""
+        return [self.pairs[number] for number in self.links]
+
+
+@dataclass
+class Measured:
+    """What the model is measured on, before and after."""
+
+    pairs: Pairs  # held out
+    gold: GoldPairs | None  # held out
+    test: GoldPairs | None
+
+    def scores(self, options: ModelOptions, screen: Any) -> tuple[int, dict[str, float]]:
+        """The layer to align by, and figures of its links by what they are."""
+        aligner, _ = load_aligner(options, screen)
+        pairs = self.pairs + (self.gold.linked if self.gold else [])
+        with screen.status("comparing layers"), memory_errors():
+            values = aligner.compare_layers(pairs)
+        aligner.layer = clear_layer(values, aligner.default_layer)
+        told = f"{len(pairs):,} held-out pairs, told from mismatched ones by"
+        found = {told: values[aligner.layer]}
+        for gold in filter(None, (self.gold, self.test)):
+            what = f"{gold.name}, AER of {count_of(len(gold.links), 'sentence')} (%)"
+            found[what] = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
+        return aligner.layer, found
 
 
 def read_options(arguments: list[str]) -> AdaptOptions:
@@ -65,9 +109,19 @@ def read_options(arguments: list[str]) -> AdaptOptions:
     output = "write the adapted model there, a --model for later"
     group.add_argument("--output", required=True, metavar="FOLDER", help=output)
     group.add_argument("--resume", action="store_true", help="continue a run that was stopped")
-    text = "pairs to score before and after: one file, or a source and a target file"
+    group.add_argument(
+        "--gold", nargs="+", metavar="FILE", help="learn from these tables: source, target, links, with tabs between"
+    )
+    group.add_argument(
+        "--gold-links",
+        nargs=3,
+        action="append",
+        metavar=("SOURCE", "TARGET", "LINKS"),
+        help="learn from two files of sentences and their links, `sentence i j S|P` or `i-j ipj`; may be repeated",
+    )
+    text = "score these before and after: a table as of --gold, or two files of sentences and their links"
     group.add_argument("--test", nargs="+", metavar="FILE", help=text)
-    add_gold(group, is_required=False)
+    add_gold_base(group)
     return parser.parse_args(arguments, AdaptOptions())
 
 
@@ -77,11 +131,12 @@ def run(options: AdaptOptions) -> None:
     Raises ValueError for too few pairs, an encoder of another shape, a folder that is there or that another command
     works in, and what pre-training refuses.
     """
-    if bool(options.test) != bool(options.gold):
-        raise ValueError("--test and --gold go together: pairs, and the links that they are scored by. Give both.")
+    if len(options.test) not in (0, 1, 3):
+        raise ValueError(f"--test has {len(options.test)} files. Give a table, or SOURCE TARGET LINKS.")
     output = Path(options.output)
     work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
-    read = {"the input": options.files, "--test": options.test, "--gold": [options.gold] if options.gold else []}
+    gold = [*options.gold, *(path for files in options.gold_links for path in files)]
+    read = {"the input": options.files, "--gold": gold, "--test": options.test}
     require_different_files({"--output": options.output}, read)
     has_work = work.exists()
     with run_lock(work):
@@ -92,29 +147,34 @@ def run(options: AdaptOptions) -> None:
 def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     """As `run`, in a folder for what --resume needs."""
     screen = make_screen(options.quiet)
+    pairs, held_out, rows, gold = [], [], [], None
+    files = [[path] for path in options.gold] + options.gold_links
     with screen.status("reading the pairs"):
-        pairs, held_out = read_own_pairs(options.read_pairs(options.split), options.split, screen)
-    test = None
-    if options.gold:
-        reader = PairReader(options.test, split=bool(options.split))
-        test = read_with_gold(reader, options.gold, options.gold_base)
+        if options.files or not files:
+            pairs, held_out = read_own_pairs(options.read_pairs(options.split), options.split, screen)
+        if files:
+            rows, gold = read_own_gold([read_gold_pairs(of, options) for of in files])
+        test = read_gold_pairs(options.test, options) if options.test else None
+    measured = Measured(held_out, gold, test)
     report_precision(options.precision, screen)
     length = check_encoder(options.model, options.tokenizer, options.trust_remote_code)
-    layer, *before = measure(options, held_out, test, screen)
-    write_pairs(work / "pairs.jsonl", pairs)
+    layer, before = measured.scores(options, screen)
+    write_rows(work / PAIRS, [as_row(*pair) for pair in pairs])
+    write_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
-        train(options, work, layer, length, screen)
-    new_layer, *after = measure(replace(options, model=str(model), tokenizer=None), held_out, test, screen)
-    config = read_json(model / "config.json")
-    write_json(model / "config.json", config | {"word_alignment_layer": new_layer})
+        kinds = [kind for kind, given in (("bitext", pairs), ("gold", rows)) if given]
+        train(options, work, layer, length, kinds, screen)
+    adapted = replace(options, model=str(model), tokenizer=None)
+    new_layer, after = measured.scores(adapted, screen)
+    config = read_json(model / "config.json") | {"word_alignment_layer": new_layer}
+    if gold:
+        config["word_alignment_calibration"] = fit_calibration(adapted, new_layer, gold, screen)
+    write_json(model / "config.json", config)
     model.rename(output)
     remove_own(work / "run" / "checkpoints", rf"(damaged-)?{STEP}")
-    compared = f"{len(held_out):,} held-out pairs: told from mismatched ones by"
-    print(f"{compared} {before[0]:.3f} before (layer {layer}), {after[0]:.3f} after (layer {new_layer})")
-    if test:
-        sentences = count_of(len(test[1]), "sentence")
-        print(f"{options.gold}: AER {before[1]:.1f} before, {after[1]:.1f} after (%, {sentences})")
+    for what, value in before.items():
+        print(f"{what}: {value:.3g} before (layer {layer}), {after[what]:.3g} after (layer {new_layer})")
     print(f"written: {output}, whose configuration recommends layer {new_layer}")
 
 
@@ -138,7 +198,7 @@ def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple
     if len(pairs) < LEAST_PAIRS:
         found = f"{reader.name} has {count_of(len(pairs), 'pair')} with words on both sides"
         raise ValueError(f"{found}. An encoder learns from {LEAST_PAIRS} or more, better a thousand.")
-    step = len(pairs) // min(MOST_HELD_OUT, max(LEAST_HELD_OUT, len(pairs) // 10))
+    step = step_of(len(pairs), LEAST_HELD_OUT)
     return [pair for number, pair in enumerate(pairs) if number % step], pairs[::step]
 
 
@@ -157,22 +217,53 @@ def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) ->
     return longest_input(config)
 
 
-def measure(
-    options: ModelOptions, held_out: Pairs, test: tuple[Pairs, dict[int, Gold]] | None, screen: Any
-) -> tuple[int, float, float | None]:
-    """The layer that best tells the held-out pairs, its value, and its AER of the gold links."""
-    aligner, _ = load_aligner(options, screen)
-    with screen.status("comparing layers"), memory_errors():
-        values = aligner.compare_layers(held_out)
-    layer = aligner.layer = max(values, key=values.get)
-    return layer, values[layer], score_links(aligner, *test, screen)["aer"] if test else None
+def read_gold_pairs(files: list[str], options: AdaptOptions) -> GoldPairs:
+    """The pairs and links of a table with three columns, or of two files of sentences and their links."""
+    *sentences, links = files if len(files) > 1 else [files[0], files[0]]
+    columns = ["1", "2"] if len(files) == 1 else None
+    pairs, gold = read_with_gold(PairReader(sentences, "text", columns), links, options.gold_base)
+    return GoldPairs(links, pairs, gold)
 
 
-def write_pairs(path: Path, pairs: Pairs) -> None:
+def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPairs]:
+    """The rows of gold to train on, and an even tenth of all that is held out. Raises ValueError for too few."""
+    pairs = [pair for table in tables for pair in table.linked]
+    links = [of for table in tables for of in table.links.values()]
+    usable = [number for number, pair in enumerate(pairs) if all(pair) and links[number].possible]
+    if len(usable) < LEAST_GOLD:
+        found = f"--gold has {count_of(len(usable), 'sentence')} with links"
+        raise ValueError(f"{found}. An encoder learns from {LEAST_GOLD} or more, better hundreds.")
+    held_out = usable[:: step_of(len(usable), LEAST_HELD_OUT_GOLD)]
+    rows = []
+    for number in sorted(set(usable) - set(held_out)):
+        of = links[number]
+        written = " ".join(f"{i}{'-' if (i, j) in of.sure else 'p'}{j}" for i, j in sorted(of.possible))
+        rows.append(as_row(*pairs[number]) | {"links": written})
+    return rows, GoldPairs("held-out gold", pairs, {number: links[number] for number in held_out})
+
+
+def step_of(count: int, least: int) -> int:
+    """Of `count` pairs, one in so many is held out: a tenth of them, but no fewer than `least`, no more than 200."""
+    return count // min(MOST_HELD_OUT, max(least, count // 10))
+
+
+def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
+    """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
+    aligner, _ = load_aligner(options, screen, layer=layer)
+    confidence = Confidence(is_calibrated=True)
+    score_links(aligner, gold.pairs, gold.links, screen, confidence)
+    return confidence.calibration()
+
+
+def as_row(source: Side, target: Side) -> dict[str, str]:
+    """A pair as pre-training reads it."""
+    source, target = (side if isinstance(side, str) else " ".join(side) for side in (source, target))
+    return {"source": source, "target": target}
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     """Writes them as JSONL. A file that holds them stays as it is: a run that is resumed looks whether it does."""
-    texts = ((side if isinstance(side, str) else " ".join(side) for side in pair) for pair in pairs)
-    rows = (json.dumps({"source": source, "target": target}, ensure_ascii=False) for source, target in texts)
-    text = "".join(f"{row}\n" for row in rows)
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     if (path.parent / "run" / "model").exists():
@@ -180,8 +271,9 @@ def write_pairs(path: Path, pairs: Pairs) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def train(options: ModelOptions, work: Path, layer: int, length: int, screen: Any) -> None:
-    """Runs pre-training to its end, with labels from `layer` and pairs of at most `length` positions.
+def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: list[str], screen: Any) -> None:
+    """Runs pre-training to its end, on `kinds` of corpora, by the states of `layer` and with pairs of at most `length`
+    positions.
 
     Ctrl-C lets it save its state first, and ends this program with 130.
 
@@ -190,14 +282,24 @@ def train(options: ModelOptions, work: Path, layer: int, length: int, screen: An
     from finetuning.checkpoints import find_model
 
     run, log = work / "run", work / "log.txt"
-    bitext = {"source_language": "source", "target_language": "target", "table": {"path": str(work / "pairs.jsonl")}}
+    corpus = {"source_language": "source", "target_language": "target"}
+    columns = {"source_column": "source", "target_column": "target"}
+    corpora = {
+        "bitext": corpus | columns | {"table": {"path": str(work / PAIRS)}},
+        "gold": corpus | {"path": str(work / GOLD), "name": "gold"},
+    }
+    objectives = {
+        name: of | ({"max_length": min(length, LONGEST)} if of else {})
+        for name, of in read_yaml(RECIPE)["phases"][0]["objectives"].items()
+        if READS[name] in kinds
+    }
     settings = {
         "output_dir": run,
         "model.start_from": find_model(options.model),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
-        "phases.0.objectives.tlm.max_length": min(length, LONGEST),
-        "bitext": json.dumps([bitext | {"source_column": "source", "target_column": "target"}]),
+        **{kind: json.dumps([of] if kind in kinds else []) for kind, of in corpora.items()},
+        "phases.0.objectives": json.dumps(objectives),
     }
     if options.tokenizer:
         settings["tokenizer"] = options.tokenizer

@@ -98,6 +98,31 @@ class Confidence:
             for _, of in sorted(filled.items())
         ]
 
+    def calibration(self) -> list[float]:
+        """Slope and offset of the logits by which the probabilities fit the candidates best: [1, 0] if they do.
+
+        Platt (1999): logistic regression of whether a candidate is right on its logit. It begins with, and of few
+        candidates stays near, slope 1 and offset 0.
+        """
+        import torch
+
+        start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        logits_N = torch.tensor([probability for probability, *_ in self.candidates], dtype=torch.float64).logit(1e-6)
+        right_N = torch.tensor([is_right for *_, is_right in self.candidates], dtype=torch.float64)
+        found_2 = start_2.clone().requires_grad_()
+        optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            scores_N = found_2[0] * logits_N + found_2[1]
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(scores_N, right_N, reduction="sum")
+            total = losses + (found_2 - start_2).square().sum()
+            total.backward()
+            return total
+
+        optimizer.step(loss)
+        return found_2.tolist()
+
     def error(self, lowest: float = 0.0) -> float:
         """Expected calibration error: how far mean probability and share of right links of a bin lie apart, on
         average over the candidates."""

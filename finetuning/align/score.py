@@ -46,7 +46,9 @@ def read_options(arguments: list[str]) -> ScoreOptions:
     """The command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE, ScoreOptions)
     group = parser.add_argument_group("scores")
-    add_gold(group, is_required=True)
+    text = "`sentence i j S|P`, or `i-j ipj` alone or in the last column of a table"
+    group.add_argument("--gold", metavar="LINKS", required=True, help=text)
+    add_gold_base(group)
     group.add_argument("--sweep-layers", action="store_true", help="scores of every layer")
     group.add_argument(
         "--plot",
@@ -57,10 +59,8 @@ def read_options(arguments: list[str]) -> ScoreOptions:
     return parser.parse_args(arguments, ScoreOptions())
 
 
-def add_gold(group: Any, is_required: bool) -> None:
-    """Adds the links made by hand."""
-    text = "`sentence i j S|P`, or `i-j ipj` alone or in the last column of a table"
-    group.add_argument("--gold", metavar="LINKS", required=is_required, help=text)
+def add_gold_base(group: Any) -> None:
+    """Adds what links made by hand count from."""
     group.add_argument(
         "--gold-base",
         type=int,

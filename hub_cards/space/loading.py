@@ -17,7 +17,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, pipeline
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, split_revision
 from modeling.fresh_weights import POOLER, fresh_weights
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
-from modeling.word_alignment import two_thirds
+from modeling.word_alignment import default_alignment_layer
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
@@ -57,8 +57,8 @@ class Model:
 
     @property
     def default_layer(self) -> int:
-        """Two thirds of the way up, where the retrieval task and the aligner read states."""
-        return two_thirds(self.layers)
+        """The aligner's."""
+        return default_alignment_layer(self.layers)
 
     @property
     def reads_pairs(self) -> bool:

@@ -11,6 +11,8 @@ from drawing import TABS, alignment, classified, filled, hint, marked, message, 
 from loading import Model, Models
 from samples import LANGUAGE_OF, pool, samples
 
+from modeling.word_alignment import default_alignment_layer
+
 TITLE = "Try a cross-lingual encoder"
 ABOUT = "Which words are translations of each other, what stands behind a mask, which sentences mean the same."
 TRUST = (
@@ -39,7 +41,7 @@ class Page:
             gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_classes="zoo-title")
             self.add_choice()
             # what a newly chosen model changes in the tabs
-            layers, layer = (start.layers, start.default_layer) if start else (12, 8)
+            layers, layer = (start.layers, start.default_layer) if start else (12, default_alignment_layer(12))
             options = {"value": layer, "step": 1, "label": "Layer (0: the embeddings)", "render": False}
             self.sliders = [gr.Slider(0, layers, elem_id=f"{tab}-layer", **options) for tab in ("align", "nearest")]
             self.samples: dict[str, gr.Dataset] = {}

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +11,12 @@ from safetensors.torch import load_file
 
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
+from finetuning.align.loading import load_aligner
+from finetuning.align.options import ModelOptions
+from finetuning.align.screen import make_screen
 from zoo_core.run_folders import run_lock
+
+TAB = "\t"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,8 @@ def pairs(sample_corpus_dir, tmp_path_factory):
 def short(pytestconfig, tmp_path_factory):
     """The recipe that the command runs, for four steps."""
     path = tmp_path_factory.mktemp("recipe") / "short.yaml"
-    phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2, "objectives": {"tlm": {"batch_size": 8}}}
+    objectives = {"tlm": {"batch_size": 8}, "gold": {"batch_size": 8}}
+    phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2, "objectives": objectives}
     recipe = {"extends": str(pytestconfig.rootpath / adaptation.RECIPE), "phases": {0: phase}}
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -42,10 +49,19 @@ def short(pytestconfig, tmp_path_factory):
 def adapted(short, pairs, tiny_model, sample_corpus_dir, tmp_path_factory):
     """Folder of the adapted model."""
     folder = tmp_path_factory.mktemp("adapted") / "model"
-    gold = sample_corpus_dir / "alignments" / "en-de"
-    test = ["--test", f"{gold}.txt", f"--gold={gold}.gold"]
-    main(["adapt", str(pairs), f"--model={tiny_model}", f"--output={folder}/", *test])
+    main(["adapt", str(pairs), f"--model={tiny_model}", f"--output={folder}/"])
     return folder
+
+
+@pytest.fixture(scope="module")
+def gold(sample_corpus_dir, tmp_path_factory):
+    """Table of sentences and links of the sample corpus: English, German, links."""
+    stem = sample_corpus_dir / "alignments" / "en-de"
+    pairs, links = (Path(f"{stem}.{end}").read_text(encoding="utf-8").splitlines() for end in ("txt", "gold"))
+    path = tmp_path_factory.mktemp("gold") / "en-de.tsv"
+    rows = [f"{pair.replace(' ||| ', TAB)}{TAB}{of}" for pair, of in zip(pairs, links, strict=True)]
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def refused(capsys, *arguments):
@@ -82,10 +98,10 @@ def test_what_is_trained_on_and_what_is_held_out(adapted):
     assert recipe["phases"][0]["objectives"]["tlm"]["max_length"] == 64  # the model's positions
 
 
-def test_scores_before_and_after(short, pairs, tiny_model, sample_corpus_dir, tmp_path, monkeypatch, capsys):
+def test_scores_before_and_after(short, pairs, gold, tiny_model, tmp_path, monkeypatch, capsys):
     """Training is left out: the model stays as it is, and so do both figures."""
 
-    def nothing(flags, work, layer, length, screen):
+    def nothing(options, work, layer, length, kinds, screen):
         from modeling.modeling_xlm_align import XlmAlignForPreTraining
 
         (work / "run" / "checkpoints").mkdir(parents=True)
@@ -94,15 +110,52 @@ def test_scores_before_and_after(short, pairs, tiny_model, sample_corpus_dir, tm
             (work / "run" / "model" / name).write_bytes((tiny_model / name).read_bytes())
 
     monkeypatch.setattr(adaptation, "train", nothing)
-    gold = sample_corpus_dir / "alignments" / "en-de"
     given = [str(pairs), f"--model={tiny_model}", f"--output={tmp_path / 'a'}"]
-    main(["adapt", *given, "--test", f"{gold}.txt", f"--gold={gold}.gold"])
-    held_out, scores, _ = capsys.readouterr().out.splitlines()
-    words = held_out.split()
-    assert words[0] == "24" and words[words.index("before") - 1] == words[words.index("after") - 1]
-    words = scores.replace(",", "").split()
-    before, after = (float(words[words.index(name) - 1]) for name in ("before", "after"))
-    assert before == after and 0 < before <= 100
+    main(["adapt", *given, "--test", str(gold)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("24 ") and len(lines) == 3
+    for line in lines[:2]:
+        words = line.split()
+        before, after = (float(words[words.index(name) - 1]) for name in ("before", "after"))
+        assert before == after and 0 < before <= 100
+
+
+def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gold, tiny_model, tmp_path, capsys):
+    main(["adapt", "--gold", str(gold), f"--model={tiny_model}", f"--output={tmp_path / 'model'}"])
+    rows = (tmp_path / "model.training" / "gold.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 15  # of 20, 5 are held out
+    # line 2 of the table: the first is held out
+    of_line = gold.read_text(encoding="utf-8").splitlines()[1].split(TAB)
+    assert list(json.loads(rows[0]).values())[:2] == of_line[:2]
+    assert set(json.loads(rows[0])["links"].split()) == set(of_line[2].split())
+    recipe = yaml.safe_load((tmp_path / "model.training" / "run" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert list(recipe["phases"][0]["objectives"]) == ["gold"] and not recipe["bitext"]
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, tmp_path / "model"))
+    config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
+    assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
+    assert len(config["word_alignment_calibration"]) == 2
+    aligner, _ = load_aligner(ModelOptions(model=str(tmp_path / "model")), make_screen(quiet=True))
+    assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
+
+
+def test_gold_in_three_files_is_gold_in_a_table(short, gold, tiny_model, tmp_path):
+    columns = zip(*(line.split(TAB) for line in gold.read_text(encoding="utf-8").splitlines()), strict=True)
+    files = []
+    for name, column in zip(("en", "de", "links"), columns, strict=True):
+        files.append(tmp_path / name)
+        files[-1].write_text("\n".join(column) + "\n", encoding="utf-8")
+    tables = [
+        adaptation.read_gold_pairs(list(map(str, given)), adaptation.AdaptOptions()) for given in ([gold], files)
+    ]
+    assert tables[0].pairs == tables[1].pairs and tables[0].links == tables[1].links
+
+
+def test_too_few_gold_links(gold, tiny_model, tmp_path, capsys):
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]), encoding="utf-8")
+    said = refused(capsys, "--gold", few, f"--model={tiny_model}", f"--output={tmp_path / 'a'}")
+    assert "--gold" in said and "10 sentences" in said
 
 
 @pytest.mark.slow
@@ -170,7 +223,7 @@ def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, m
     assert "none.yaml" in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize("given", [["--html=page.html"], ["--layer=1"], ["--gold=g"], ["--test", "x.txt"]])
+@pytest.mark.parametrize("given", [["--html=page.html"], ["--layer=1"], ["--test", "a", "b"]])
 def test_options_that_it_does_not_have_or_that_need_another(given, tiny_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert given[0].partition("=")[0] in refused(capsys, "pairs.txt", f"--model={tiny_model}", "--output=a", *given)

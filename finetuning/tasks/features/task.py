@@ -21,7 +21,11 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
-from modeling.word_alignment import two_thirds
+
+
+def two_thirds(num_layers: int) -> int:
+    """The layer two thirds of the way up, whose vectors are reported by default: 8 of 12 (XLM-Align, Table 2)."""
+    return round(2 * num_layers / 3)
 
 
 class FeatureProtocol(Protocol):
