@@ -79,14 +79,18 @@ class GoldCollator(Collator):
     def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> tuple[Texts, list[tuple[str, ...]]]:
         self._check(examples)
         columns = [[example[key] for example in examples] for key in self.keys]
+        kind = type(self).__name__
+        for key, column in zip(self.keys, columns, strict=True):
+            for number, value in enumerate(column):
+                if not isinstance(value, str):
+                    raise ValueError(f"{kind}: {key!r} of example {number} is a {type(value).__name__}. Give a text.")
         try:
             links = links_of(columns[2])
         except ValueError as error:
-            raise ValueError(f"{type(self).__name__}: {error}") from None
+            raise ValueError(f"{kind}: {error}") from None
         read = [of(column, self.tokenizer) for of in (tokens_of_words, words_of_tokens) for column in columns[:2]]
         for key, side in zip(self.keys, read[:2], strict=False):
             if empty := [number for number, tokens in enumerate(side) if not tokens]:
-                kind = type(self).__name__
                 raise ValueError(f"{kind}: {key!r} of example {empty[0]} has no token. Leave such examples out.")
         room = self.max_length - SPECIALS_OF_TEXT
         sides = [[np.array(ids[:room], dtype=np.int64) for ids in column] for column in read]

@@ -145,9 +145,7 @@ def test_gold_in_three_files_is_gold_in_a_table(short, gold, tiny_model, tmp_pat
     for name, column in zip(("en", "de", "links"), columns, strict=True):
         files.append(tmp_path / name)
         files[-1].write_text("\n".join(column) + "\n", encoding="utf-8")
-    tables = [
-        adaptation.read_gold_pairs(list(map(str, given)), adaptation.AdaptOptions()) for given in ([gold], files)
-    ]
+    tables = [adaptation.read_gold_pairs(list(map(str, given)), adaptation.AdaptOptions()) for given in ([gold], files)]
     assert tables[0].pairs == tables[1].pairs and tables[0].links == tables[1].links
 
 

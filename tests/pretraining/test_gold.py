@@ -1,0 +1,136 @@
+"""The objective `gold`: rows of words and links, and a loss on the aligner's own probabilities."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch.nn.functional import binary_cross_entropy
+
+from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.modeling_xlm_align import XlmAlignForPreTraining
+from modeling.word_alignment import WordAligner
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
+from pretraining.held_out import Evaluator
+from pretraining.objectives import GoldCollator
+from pretraining.objectives.gold import Gold
+
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
+
+
+@pytest.fixture(scope="module")
+def examples(sample_corpus_dir):
+    """Sentences with links made by hand, English and German."""
+    stem = sample_corpus_dir / "alignments" / "en-de"
+    columns = (Path(f"{stem}.{end}").read_text(encoding="utf-8").splitlines() for end in ("txt", "gold"))
+    lines = zip(*columns, strict=True)
+    sides = ((*pair.split(" ||| "), links) for pair, links in lines)
+    return [dict(zip(("source", "target", "links"), example, strict=True)) for example in sides]
+
+
+@pytest.fixture(scope="module")
+def model(sample_tokenizer):
+    torch.manual_seed(0)
+    config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES)
+    return XlmAlignForPreTraining(config).eval()
+
+
+def links_of(example, kind):
+    """{(source word, target word)} of an example's links with the sign `-` or `p`."""
+    return {tuple(map(int, link.split(kind))) for link in example["links"].split() if kind in link}
+
+
+def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_tokenizer):
+    """Of every word pair but possible links, summed up; whatever stands beside it in the batch."""
+    output = model(**GoldCollator(sample_tokenizer)(examples))
+    aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
+    pairs = [(example["source"].split(), example["target"].split()) for example in examples]
+    expected, words = [], []
+    for example, (source, target), found in zip(examples, pairs, aligner.align(pairs, probabilities=True), strict=True):
+        probabilities = dict(zip(found.links, found.probabilities, strict=True))
+        cells = set(itertools.product(range(len(source)), range(len(target)))) - links_of(example, "p")
+        assert cells <= probabilities.keys()
+        order = sorted(cells)
+        right = torch.tensor([float(cell in links_of(example, "-")) for cell in order])
+        found = torch.tensor([probabilities[cell] for cell in order])
+        expected.append(float(binary_cross_entropy(found, right, reduction="sum")))
+        words.append(len(source))
+    assert output.loss_sum.item() == pytest.approx(sum(expected), rel=1e-4)
+    losses_N, rows_N = output.token_losses["gold"], output.batch_rows["gold"]
+    assert rows_N.bincount().tolist() == words  # a prediction for each word of the source
+    by_row = torch.zeros(len(examples)).index_add(0, rows_N, losses_N)
+    torch.testing.assert_close(by_row, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    assert output.loss.item() == pytest.approx(sum(expected) / sum(words), rel=1e-4)
+    output.loss.backward()
+    layers = model.roberta.encoder.layer
+    assert layers[0].output.dense.weight.grad.any() and layers[1].output.dense.weight.grad is None
+
+
+def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
+    """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
+    example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
+    batch = GoldCollator(sample_tokenizer, max_length=8)([example, examples[0]])["gold"]
+    for side in ("x", "y"):
+        fields = batch[side]
+        is_token = ~fields["special_tokens_mask"].bool() & fields["attention_mask"].bool()
+        assert torch.equal(fields["words"] >= 0, is_token)
+        assert fields["input_ids"].shape[1] <= 8
+        for words in fields["words"]:
+            numbers = words[words >= 0].tolist()
+            assert numbers == sorted(numbers) and set(numbers) == set(range(max(numbers) + 1))
+    source, target = (batch[side]["words"].amax(1).tolist() for side in ("x", "y"))
+    assert (batch["links"][:, 1] <= torch.tensor(source)[batch["links"][:, 0]]).all()
+    assert (batch["links"][:, 2] <= torch.tensor(target)[batch["links"][:, 0]]).all()
+    assert [0, 0, 0, 1] in batch["links"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"links": "0-0 1:1"}, "1:1"), ({"source": " "}, "source"), ({"links": None}, "links"), ({"target": 3}, "target")],
+)
+def test_examples_that_cannot_be_read(examples, sample_tokenizer, change, named):
+    with pytest.raises(ValueError, match=named):
+        GoldCollator(sample_tokenizer)([examples[0], {**examples[1], **change}])
+
+
+def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, recipe_of, sample_tokenizer):
+    table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
+    recipe = recipe_of({"gold": {"batch_size": 20, "max_length": 128}}, gold=[table])
+    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    assert corpus.name == "en-de" and len(corpus.lengths) == 20
+    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["gold"]
+    order = batch["examples"].tolist()
+    assert sorted(order) == list(range(20))
+    expected = GoldCollator(sample_tokenizer)([examples[number] for number in order])["gold"]
+    assert torch.equal(batch["links"], expected["links"])
+    for side in ("x", "y"):
+        assert all(torch.equal(batch[side][field], values) for field, values in expected[side].items())
+
+
+def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of, model, sample_tokenizer):
+    table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
+    evaluation = {"held_out_fraction": 0.5}
+    recipe = recipe_of({"gold": {"batch_size": 4, "max_length": 128}}, gold=[table], evaluation=evaluation)
+    (corpus,) = load_corpora(recipe, sample_tokenizer)
+    held_out = [examples[example.example_id] for example in corpus.held_out]
+    assert 4 < len(held_out) < 16
+    objectives = list(recipe.phases[0].objectives.values())
+    evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3, objectives)
+    with torch.no_grad():
+        found = Gold.measure(evaluator, corpus)
+    pairs = [(example["source"].split(), example["target"].split()) for example in held_out]
+    links = [set(of.links) for of in WordAligner(model, sample_tokenizer, layer=1).align(pairs)]
+    sure = [links_of(example, "-") for example in held_out]
+    right = [of & (gold | links_of(example, "p")) for of, gold, example in zip(links, sure, held_out, strict=True)]
+    hits = sum(len(of) for of in right) + sum(len(of & gold) for of, gold in zip(links, sure, strict=True))
+    aer = 100 - 100 * hits / (sum(map(len, links)) + sum(map(len, sure)))
+    assert found == {"gold_aer/en-de": pytest.approx(aer)}
+
+
+def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sample_tokenizer):
+    rows = [*examples, {**examples[0], "links": "0-0 x"}]
+    table = {"path": files.jsonl("gold.jsonl", rows), "source_language": "en", "target_language": "de"}
+    with pytest.raises(ValueError, match="'x' is no link"):
+        load_corpora(recipe_of({"gold": {"batch_size": 4}}, gold=[table]), sample_tokenizer)
