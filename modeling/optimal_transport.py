@@ -23,7 +23,7 @@ from .symmetrization import Argmaxes, argmax_links, check_masks, computable, ins
 # XLM-Align's public code runs it, see `ot_itermax_links`.
 SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
 METHOD_OPTIONS = {
-    "ot_words": {"threshold": 0.5, "symmetrization": None, "slope": 1.0, "offset": 0.0},
+    "ot_words": {"threshold": 0.5, "symmetrization": None, "link_all": False, "slope": 1.0, "offset": 0.0},
     "ot": SINKHORN_OPTIONS | {"symmetrization": "intersection"},
     "ot_itermax": SINKHORN_OPTIONS | {"first": "columns", "filter_iterations": 2, "discount": 0.9, "rule": "released"},
     "itermax": {"filter_iterations": 2},
@@ -52,13 +52,22 @@ class Links(NamedTuple):
 
 @torch.no_grad()
 def align(
-    x_BSH, y_BTH, source_mask_BS, target_mask_BT, method="ot_itermax", probabilities=True, words=None, **options
+    x_BSH,
+    y_BTH,
+    source_mask_BS,
+    target_mask_BT,
+    method="ot_itermax",
+    probabilities=True,
+    words=None,
+    cells_BST=None,
+    **options,
 ) -> Links:
     """Links between the tokens of pairs, from the tokens' vectors.
 
     Methods, and what they are computed on:
     - `ot_words`: Sinkhorn on standardized cosines of tokens and of whole words, and links whose probability of being
-      right reaches a threshold, see `word_probabilities`; links are between the first tokens of words;
+      right reaches a threshold, see `word_probabilities`; links are between the first tokens of words. `link_all` adds
+      the likeliest link of each source word, the first of equals, also below the threshold;
     - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
     - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labeling);
     - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
@@ -72,6 +81,7 @@ def align(
             dot products, which are not calibrated. All are 0 outside the masks.
         words: numbers of the words that the tokens belong to, ((B, S), (B, T)), of `ot_words`; default: each token is a
             word. The others link tokens by themselves.
+        cells_BST: of `ot_words`, True where two tokens may be linked; default: everywhere inside the masks.
         options: those of the method, in `METHOD_OPTIONS`.
 
     Raises `ValueError` for an unknown method, an option that the method does not have or that is out of range, and
@@ -89,10 +99,14 @@ def align(
         if not 0 < options["threshold"] < 1:
             raise ValueError(f"threshold={options['threshold']} is not between 0 and 1.")
         probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, options["slope"], options["offset"])
-        links_BST = probability_BST >= options["threshold"]
+        is_word_BST = probability_BST > 0
+        may_link_BST = is_word_BST if cells_BST is None else is_word_BST & cells_BST
         if options["symmetrization"] is not None:
-            firsts = (probability_BST > 0).any(2), (probability_BST > 0).any(1)
-            links_BST &= argmax_links(probability_BST, *firsts, options["symmetrization"])
+            firsts = is_word_BST.any(2), is_word_BST.any(1)
+            may_link_BST &= argmax_links(probability_BST, *firsts, options["symmetrization"])
+        links_BST = may_link_BST & (probability_BST >= options["threshold"])
+        if options["link_all"]:
+            links_BST |= argmax_links(probability_BST.where(may_link_BST, -torch.inf), *masks, "forward")
         return Links(links_BST, probability_BST if probabilities else None)
     with torch.autocast(x_BSH.device.type, enabled=False):  # would round the products to 3 digits
         dots_BST = x_BSH @ y_BTH.transpose(1, 2)
@@ -465,7 +479,10 @@ def _options_of(method, options):
         has = f"its options are {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"option {unknown[0]!r} with method {method!r}: {has}.")
     for name, value in options.items():
-        if isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if isinstance(known[name], bool):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} must be True or False, got {value!r}.")
+        elif isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ValueError(f"{name}={value!r} is no number.")
     return known | options
 

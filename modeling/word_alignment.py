@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
-from .optimal_transport import Links, align, share_of_plan
+from .optimal_transport import METHOD_OPTIONS, Links, align, share_of_plan
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")
@@ -295,19 +295,24 @@ class WordAligner:
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
         grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
+        overlap, links_all = self.overlap / self.window, any(of.get("link_all") for of in methods.values())
         for numbers_B, vectors, masks in self.batches(tokens, rows_R5, layers):
             batch_B5 = rows_R5[numbers_B]
             words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
+            cells_BSN = decided_cells(numbers_B, masks, rows_R5, overlap) if links_all else None
             for layer, (x_BSH, y_BNH) in vectors.items():
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities, words, **options)
+                    links = align(x_BSH, y_BNH, *masks, method, probabilities or links_all, words, cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
             if progress is not None:
                 progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
-        overlap = self.overlap / self.window
         links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs), overlap) for key, parts in found.items()}
+        for (layer, method), of_pairs in links.items() if links_all else ():
+            options = METHOD_OPTIONS[method] | methods[method]
+            if options.get("link_all"):  # each window has linked all of its words
+                links[layer, method] = [likely_links(*of, options["threshold"], True) for of in of_pairs]
         windows = windows_P.tolist()
         for pair, words in enumerate(pairs):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
@@ -449,7 +454,7 @@ def join_words(
     places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
     row_L = places_L3[:, 0]
     tokens_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
-    decides_L = is_decided_here(row_L, tokens_L2, rows_R5, overlap)
+    decides_L = is_decided_here(row_L, *tokens_L2.unbind(1), rows_R5, overlap)
     words_L2 = words_F[tokens_L2[decides_L]]
     # one number for pair, source word and target word, in the order in which they are sorted
     base = int(words_F.max()) + 1
@@ -461,13 +466,33 @@ def join_words(
     return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def is_decided_here(
-    row_L: torch.Tensor, tokens_L2: torch.Tensor, rows_R5: torch.Tensor, overlap: float
-) -> torch.Tensor:
-    """(L,): whether a link counts that a window found: see the module.
+def likely_links(
+    links: list[tuple[int, int]], probabilities: list[float], threshold: float, link_all: bool
+) -> tuple[list[tuple[int, int]], list[float]]:
+    """The links with a probability of the threshold or more; with `link_all`, also the likeliest of each source word.
 
-    The windows of a pair follow one another, and a pair of tokens comes nearer to their middles, then goes away: it is
-    enough to look at the windows before and after.
+    Of equals the first is the likeliest.
+    """
+    ascending = sorted(reversed(range(len(links))), key=probabilities.__getitem__)
+    likeliest = {links[number][0]: number for number in ascending}.values() if link_all else ()
+    likely = [number for number, probability in enumerate(probabilities) if probability >= threshold]
+    kept = sorted({*likely, *likeliest})
+    return [links[number] for number in kept], [probabilities[number] for number in kept]
+
+
+def decided_cells(numbers_B: torch.Tensor, masks: list[torch.Tensor], rows_R5: torch.Tensor, overlap: float):
+    """(B, S, N): which pairs of tokens the windows of a batch decide."""
+    row_B11 = numbers_B[:, None, None]
+    source_BS1 = rows_R5[row_B11, 1] + torch.arange(masks[0].shape[1])[:, None]
+    target_B1N = rows_R5[row_B11, 3] + torch.arange(masks[1].shape[1])
+    return is_decided_here(row_B11, source_BS1, target_B1N, rows_R5, overlap).to(masks[0].device)
+
+
+def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: float) -> torch.Tensor:
+    """(L,): whether a link of two tokens counts that a window, a row, found: see the module.
+
+    Rows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of tokens
+    comes nearer to their middles, then goes away: it is enough to look at the windows before and after.
     """
     pair_R2 = rows_R5[:, :1].expand(-1, 2)
     starts_R2, ends_R2 = rows_R5[:, [1, 3]], rows_R5[:, [2, 4]]
@@ -477,23 +502,24 @@ def is_decided_here(
     )
     # a side that is shown whole does not say where a window is
     moves_R2 = first_P2.ne(last_P2)[rows_R5[:, 0]]
-    sizes_R2 = (ends_R2 - starts_R2).double()
-    middles_R2 = (starts_R2 + ends_R2 - 1) / 2
+    sizes_R2 = ends_R2 - starts_R2
+    middles_R2 = (starts_R2 + ends_R2 - 1).double() / 2
+    sides = tuple(enumerate((source_L, target_L)))
 
-    def from_middle(row_L):
-        return (tokens_L2 - middles_R2[row_L]) / sizes_R2[row_L] * moves_R2[row_L]
+    def from_middles(row_L):
+        return [(of_L - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of_L in sides]
 
-    here_L2 = from_middle(row_L)
-    is_apart_L = moves_R2[row_L].all(1) & (here_L2.diff(dim=1)[:, 0].abs() > max(overlap, 1 - overlap))
-    here_L, counts_L = here_L2.sum(1).abs(), ~is_apart_L
+    source_here_L, target_here_L = from_middles(row_L)
+    is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > max(overlap, 1 - overlap))
+    here_L, counts_L = (source_here_L + target_here_L).abs(), ~is_apart_L
     for step in (-1, 1):
         other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
         is_neighbor_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
-        shows_L = ((tokens_L2 >= starts_R2[other_L]) & (tokens_L2 < ends_R2[other_L])).all(1)
-        there_L = from_middle(other_L).sum(1).abs()
+        shows = [(of_L >= starts_R2[other_L, side]) & (of_L < ends_R2[other_L, side]) for side, of_L in sides]
+        there_L = sum(from_middles(other_L)).abs()
         # of equal ones the first
         is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
-        counts_L &= ~(is_neighbor_L & shows_L & is_nearer_L)
+        counts_L &= ~(is_neighbor_L & shows[0] & shows[1] & is_nearer_L)
     return counts_L
 
 

@@ -377,6 +377,11 @@ def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens():
         for threshold in (0.1, 0.5, 0.9):
             links = align(*inputs, "ot_words", words=numbers, threshold=threshold).links_BST
             assert torch.equal(links, found >= threshold)
+            all_links = align(*inputs, "ot_words", words=numbers, threshold=threshold, link_all=True).links_BST
+            for s, of_word in enumerate(found[0]):
+                likeliest = {int(of_word.argmax())} if of_word.any() else set()
+                linked_to = set(links[0, s].nonzero()[:, 0].tolist())
+                assert set(all_links[0, s].nonzero()[:, 0].tolist()) == (linked_to or likeliest)
         linked += int((found >= 0.5).sum())
     assert linked > 5
 
@@ -498,6 +503,8 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
         (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold'"),
         (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
+        (lambda: align(*VECTORS, method="ot_words", link_all=1), "link_all"),
+        (lambda: align(*VECTORS, method="ot_words", threshold=True), "threshold=True"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
         (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
@@ -532,6 +539,7 @@ def test_every_option_has_an_effect():
         "rule": "eq9_printed",
         "threshold": 0.3,
         "symmetrization": "forward",
+        "link_all": True,
     }
     for method, options in METHOD_OPTIONS.items():
         for name, default in options.items():

@@ -419,6 +419,37 @@ def test_windows_of_a_long_pair_show_what_the_whole_shows(tokenizer):
     assert seen.any() and torch.equal(torch.tensor(whole.similarity)[seen], torch.tensor(cut.similarity)[seen])
 
 
+@pytest.mark.parametrize("symmetrization", [None, "reverse"])
+@pytest.mark.parametrize("window", [512, 64])
+def test_all_source_words_are_linked(window, symmetrization, tokenizer):
+    """Every third word has no partner, and the first word no token."""
+
+    def found(**options):
+        options |= {"symmetrization": symmetrization, "overlap": window // 2 - 3, "batch_size": 2}
+        aligner = WordAligner(Knowing(window), tokenizer, layer=1, **options)
+        return list(aligner.align(pairs, probabilities=True))
+
+    numbers = [(number, number + 1) if number % 3 else number + 90 for number in range(90)]
+    pairs = [
+        (["", *words("s", *numbers)], words("t", *range(88, 8, -1), *range(90))),
+        (words("s", *numbers), words("t", *range(90))),
+        (words("s", 1, 2), [""]),
+        (words("s", 1, 2), words("t", 9)),
+    ]
+    for plain, every, linked in zip(found(), found(threshold=1e-9), found(link_all=True), strict=True):
+        expected = dict(zip(plain.links, plain.probabilities, strict=True))
+        probabilities = dict(zip(every.links, every.probabilities, strict=True))
+        for word in {i for i, _ in probabilities} - {i for i, _ in plain.links}:
+            likeliest = max((link for link in probabilities if link[0] == word), key=probabilities.get)
+            expected[likeliest] = probabilities[likeliest]
+            assert probabilities[likeliest] < 0.5
+        assert linked.links == sorted(expected)
+        assert linked.probabilities == pytest.approx([expected[link] for link in linked.links])
+        if symmetrization is None and linked.windows:
+            assert {i for i, _ in linked.links} == {i for i, word in enumerate(linked.source) if word}
+    assert max(one.windows for one in found()) == (1 if window == 512 else 5)
+
+
 def test_a_word_longer_than_the_positions(tokenizer):
     aligner = WordAligner(Knowing(64), tokenizer, "mutual", layer=1)
     pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)

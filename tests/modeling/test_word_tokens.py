@@ -99,10 +99,10 @@ def test_windows_cover_both_sides_and_decide_every_pair_of_tokens_once():
             row_L.append(torch.full((len(cells),), number))
             tokens_L2.append(cells)
         row_L, tokens_L2 = torch.cat(row_L), torch.cat(tokens_L2)
-        decided = is_decided_here(row_L, tokens_L2, rows_R5, overlap)
+        decided = is_decided_here(row_L, *tokens_L2.T, rows_R5, overlap)
         seen, linked = (list(map(tuple, cells.tolist())) for cells in (tokens_L2, tokens_L2[decided]))
         assert len(set(linked)) == len(linked)
-        swapped = is_decided_here(row_L, tokens_L2.flip(1), rows_R5[:, [0, 3, 4, 1, 2]], overlap)
+        swapped = is_decided_here(row_L, *tokens_L2.flip(1).T, rows_R5[:, [0, 3, 4, 1, 2]], overlap)
         assert torch.equal(decided, swapped)
         if fits or overlap == 0 or (rows_R5[0, [2, 4]] == rows_R5[-1, [2, 4]]).any():
             assert set(linked) == set(seen)
