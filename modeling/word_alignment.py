@@ -507,7 +507,9 @@ def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: f
     sides = tuple(enumerate((source_L, target_L)))
 
     def from_middles(row_L):
-        return [(of_L - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of_L in sides]
+        return [
+            (of_L - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of_L in sides
+        ]
 
     source_here_L, target_here_L = from_middles(row_L)
     is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > max(overlap, 1 - overlap))

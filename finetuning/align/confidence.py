@@ -18,12 +18,16 @@ def is_calibrated(method: str) -> bool:
     return method == "ot_words"
 
 
-def threshold_of(aligner: Any) -> float | None:
-    """The probability from which on the aligner links words; None where its method has none."""
+def options_of(aligner: Any) -> dict[str, Any]:
+    """All options of the aligner's method."""
     from modeling.optimal_transport import METHOD_OPTIONS
 
-    options = METHOD_OPTIONS[aligner.method] | aligner.matching
-    return options["threshold"] if is_calibrated(aligner.method) else None
+    return METHOD_OPTIONS[aligner.method] | aligner.matching
+
+
+def threshold_of(aligner: Any) -> float | None:
+    """The probability from which on the aligner links words; None where its method has none."""
+    return options_of(aligner)["threshold"] if is_calibrated(aligner.method) else None
 
 
 def with_threshold(aligner: Any, threshold: float) -> Any:
@@ -35,16 +39,15 @@ def with_threshold(aligner: Any, threshold: float) -> Any:
     return other
 
 
-def cut(alignment: Any, threshold: float | None) -> Any:
-    """The alignment with the links that reach the threshold; None: with all of them."""
-    if threshold is None or alignment.probabilities is None:
+def cut(alignment: Any, aligner: Any) -> Any:
+    """The links of the aligner, of those that it found `with_threshold`."""
+    from modeling.word_alignment import likely_links
+
+    if (threshold := threshold_of(aligner)) is None or alignment.probabilities is None:
         return alignment
-    kept = [
-        (link, probability)
-        for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
-        if probability >= threshold
-    ]
-    return replace(alignment, links=[link for link, _ in kept], probabilities=[of for _, of in kept])
+    found = alignment.links, alignment.probabilities
+    links, probabilities = likely_links(*found, threshold, options_of(aligner)["link_all"])
+    return replace(alignment, links=links, probabilities=probabilities)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, cut, is_calibrated, threshold_of, with_threshold
+from finetuning.align.confidence import LOWEST, cut, is_calibrated, options_of, threshold_of, with_threshold
 from finetuning.align.formats import FORMATS, Format
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
@@ -146,14 +146,14 @@ def run(options: LinksOptions) -> None:
         settings = settings_of(options, aligner, fingerprint, reader.splits_text)
         with screen.status("passing over the pairs that are aligned"):
             pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
-    threshold, tally = threshold_of(aligner), Tally()
+    tally = Tally()
     with closing(output, screen, has_page=page is not None), make_progress(screen, not options.output) as progress:
         advance = partial(progress.advance, progress.add_task("aligning", total=total, completed=output.lines))
         on_page = 0 if page is None else LINES_ON_PAGE
         for pair, candidates in alignments(aligner, iter(pairs), on_page, form.has_probabilities, advance):
             if page is not None and len(page.pairs) < LINES_ON_PAGE:
                 page.add(candidates)
-            alignment = cut(candidates, threshold)
+            alignment = cut(candidates, aligner)
             output.write(pair, alignment)
             tally.add(alignment)
     if not sentences:
@@ -167,7 +167,7 @@ def run(options: LinksOptions) -> None:
     if page is not None:
         facts = {"model": options.model, "method": aligner.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
         facts |= {"encoding": aligner.encoding, "precision": options.precision}
-        page.write(reader.title, facts, output.lines, threshold)
+        page.write(reader.title, facts, output.lines, threshold_of(aligner), options_of(aligner).get("link_all", False))
         opened = " (opened in the browser)" if options.open and open_page(page.path) else ""
         screen.print(f"page: {page.path}{opened}")
         if options.quiet and not opened and not options.html:  # nobody would find it

@@ -19,7 +19,7 @@ PUBLISHED_RULES = {DEFAULT_MODEL: ("ot", 8)}  # method and layer of models that 
 METHODS_HELP = """Methods (--method), but for ot_words with the papers' settings:
 
   ot_words     optimal transport of tokens and of whole words; links that are right with a probability of --threshold
-               (0.5) or more (--probabilities writes it)
+               (0.5) or more (--probabilities writes it); --link-all also links the source words that have none
   ot           optimal transport, then mutual argmax (XLM-Align's published aligner)
   ot_itermax   optimal transport, then repeated mutual argmax for words without a partner (XLM-Align's self-labeling):
                more links, fewer of them right
@@ -76,6 +76,7 @@ class AlignerOptions(ModelOptions):
     encoding: str = "separate"
     symmetrization: str | None = None
     threshold: float | None = None
+    link_all: bool = False
 
     def rule(self) -> dict[str, Any]:
         """The rule as arguments of `WordAligner`; the layer is None where the pairs choose it.
@@ -87,12 +88,13 @@ class AlignerOptions(ModelOptions):
 
         method, layer = PUBLISHED_RULES.get(self.model.partition("@")[0], (DEFAULT_METHOD, "auto"))
         method, layer = self.method or method, layer if self.layer is None else self.layer
-        given = {"symmetrization": self.symmetrization, "threshold": self.threshold}
+        given = {"symmetrization": self.symmetrization, "threshold": self.threshold, "link_all": self.link_all or None}
         given = {name: value for name, value in given.items() if value is not None}
         for name in given if method in METHOD_OPTIONS else ():
             if name not in METHOD_OPTIONS[method]:
                 methods = " or ".join(other for other, of in METHOD_OPTIONS.items() if name in of)
-                raise ValueError(f"--{name} is given, and {method} has none. Add --method {methods}.")
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is given, and {method} has no such option. Add --method {methods}.")
         check_method(method, given)
         return {"method": method, "layer": None if layer == "auto" else layer, "encoding": self.encoding} | given
 
@@ -176,6 +178,12 @@ def _add_rule(parser: CommandParser) -> None:
         type=float,
         metavar="T",
         help="of ot_words and softmax: how sure a link has to be (default: 0.5, and 0.001 of softmax)",
+    )
+    group.add_argument(
+        "--link-all",
+        action="store_true",
+        help="of ot_words: link each source word that has no link to its likeliest partner, with a probability below "
+        "the threshold",
     )
     group.add_argument(
         "--layer",

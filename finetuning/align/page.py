@@ -49,7 +49,7 @@ class Page:
                 "source": alignment.source,
                 "target": alignment.target,
                 "links": [
-                    [i, j, int(1000 * probability) / 1000]  # rounded up it could pass for one above the threshold
+                    [i, j, int(1e6 * probability) / 1e6]  # rounded up it could pass for one above the threshold
                     for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
                 ],
                 # whole hundredths are what a color can show, and half the bytes
@@ -60,11 +60,14 @@ class Page:
             }
         )
 
-    def write(self, title: str, facts: dict[str, str], total: int, threshold: float | None = None) -> None:
+    def write(
+        self, title: str, facts: dict[str, str], total: int, threshold: float | None = None, link_all: bool = False
+    ) -> None:
         """Writes the page. title: of the input; facts: how the links were made; total: pairs of the whole input.
 
         threshold: the links that are shown at first have at least this probability; the page has a slider for it. None
-        shows all of them: their numbers are no probabilities of being right.
+        shows all of them: their numbers are no probabilities of being right. link_all: whether the likeliest link of
+        each source word is always shown.
         """
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -76,6 +79,8 @@ class Page:
             lstrip_blocks=True,
         )
         page = environment.get_template(TEMPLATE).render(
-            title=title, facts=facts, data={"pairs": self.pairs, "total": total, "threshold": threshold}
+            title=title,
+            facts=facts,
+            data={"pairs": self.pairs, "total": total, "threshold": threshold, "link_all": link_all},
         )
         self.path.write_text(page, encoding="utf-8")

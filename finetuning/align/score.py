@@ -130,13 +130,13 @@ def score_links(
     """Scores in percent of the aligner's links; `confidence` takes the candidates, more than these."""
     from finetuning.tasks.word_alignment.layers import score
 
-    links, threshold = {}, threshold_of(aligner)
+    links = {}
     given, chosen = (pairs[number] for number in gold), with_threshold(aligner, LOWEST) if confidence else aligner
     with make_progress(screen, to_stdout=False) as progress, memory_errors():
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
         found = chosen.align(given, probabilities=confidence is not None, progress=advance)
         for (number, of_sentence), candidates in zip(gold.items(), found, strict=True):
-            links[number] = cut(candidates, threshold).links
+            links[number] = cut(candidates, aligner).links
             if confidence:
                 confidence.add(candidates, of_sentence)
     return score(links, gold)

@@ -116,7 +116,10 @@ def test_json_and_probabilities(run, pairs):
     assert [text[begin:end] for begin, end in split[0]["target_offsets"]] == split[0]["target"]
     for row, links in zip(full, with_probabilities, strict=True):
         assert len(row["probabilities"]) == len(row["links"]) == len(links)
-        assert [f"{i}-{j}:{p:.4f}" for (i, j), p in zip(row["links"], row["probabilities"], strict=True)] == links
+        written = [link.split(":") for link in links]
+        assert [f"{i}-{j}" for i, j in row["links"]] == [link for link, _ in written]
+        # JSON has six digits, and rounding twice may give another fourth one
+        assert row["probabilities"] == pytest.approx([float(probability) for _, probability in written], abs=1e-4)
 
 
 SPLIT = list("我们不相信。"), ["we", "don't", "believe", "it", "."]
@@ -212,6 +215,25 @@ def test_settings_reach_the_aligner(run, refused, pairs):
     out, err = run(pairs, "--batch-size", "1", "--precision", "bf16")
     assert out.count("\n") == 5 and re.search("precision bf16.* the other pairs", err)
     assert "layer is 9" in refused(pairs, "--layer", "9")
+
+
+def test_link_all_adds_one_link_to_each_source_word_without_a_link(run, many):
+    def links(*arguments):
+        out = run(many, "--layer", "1", "--output-format", "json", "--probabilities", *arguments).out
+        return [json.loads(line) for line in out.splitlines()]
+
+    rows = zip(links(), links("--link-all"), links("--threshold", "0.001"), strict=True)
+    added = 0
+    for plain, full, every in rows:
+        likeliest = {}
+        for (i, j), probability in zip(every["links"], every["probabilities"], strict=True):
+            if i not in {word for word, _ in plain["links"]} and probability > likeliest.get(i, ((), 0))[1]:
+                likeliest[i] = [i, j], probability
+        expected = [*zip(plain["links"], plain["probabilities"], strict=True), *likeliest.values()]
+        assert list(zip(full["links"], full["probabilities"], strict=True)) == sorted(expected)
+        assert {i for i, _ in full["links"]} == set(range(len(full["source"])))
+        added += len(likeliest)
+    assert added > 20
 
 
 def test_links_do_not_depend_on_the_other_pairs(run, many, tmp_path):
@@ -322,6 +344,7 @@ def test_resume_refuses_other_settings_other_model_and_other_input(run, refused,
     run(many, "--output", links)
     resumed = ("--output", links, "--resume")
     assert "method: ot_words -> mutual" in refused(many, *resumed, "--method", "mutual", "--output-format", "json")
+    assert "link_all" in refused(many, *resumed, "--link-all")
     assert "model: sha256:" in refused(many, *resumed, model=tiny_veco)
     lines, before = many.read_text().splitlines(keepends=True), links.read_bytes()
     for text, named in ((["x ||| y\n", *lines[1:], *lines], "first 200 lines"), (lines[:150], "only 150 lines")):
@@ -441,6 +464,7 @@ def test_bad_lines_of_files_are_found_before_anything_is_written(refused, pairs,
         ("--batch-size 0", "--batch-size: '0'"),
         ("--threshold 0.3 --method ot", "--threshold .* ot"),
         ("--threshold 3", "threshold=3"),
+        ("--link-all --method ot", "--link-all .* ot"),
         ("--method otter", "'otter'"),
         ("--symmetrization most", "'most'"),
         ("--gold x", "unrecognized arguments: --gold"),

@@ -1,5 +1,6 @@
 """`word-align score`: scores, precision and recall by threshold, calibration; looking at candidates changes no link."""
 
+import itertools
 import json
 import math
 
@@ -44,11 +45,11 @@ def test_candidates_cut_at_the_threshold_are_the_links(tiny_model):
 
     model, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
     pairs = [("zwei Hunde spielen im Schnee", "two dogs play in the snow")]
-    for threshold in (0.5, 0.005):
-        aligner = WordAligner(model, tokenizer, threshold=threshold)
+    for threshold, link_all in itertools.product((0.5, 0.005), (False, True)):
+        aligner = WordAligner(model, tokenizer, threshold=threshold, link_all=link_all)
         (expected,) = aligner.align(pairs, probabilities=True)
         (candidates,) = with_threshold(aligner, 0.01).align(pairs, probabilities=True)
-        assert cut(candidates, threshold) == expected
+        assert cut(candidates, aligner) == expected
         assert len(candidates.links) > len(expected.links) or threshold < 0.01
     mutual = WordAligner(model, tokenizer, "mutual")
     assert with_threshold(mutual, 0.01) is mutual

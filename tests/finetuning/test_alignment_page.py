@@ -32,19 +32,20 @@ def data_of(text):
 
 
 def test_the_page_holds_pairs_links_and_similarity(write):
-    alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.98765], [[-0.126], [0.5]], 2)
+    alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.9876549], [[-0.126], [0.5]], 2)
     assert data_of(write([alignment], total=7)) == {
         "pairs": [
             {
                 "source": ["a", "b"],
                 "target": ["x"],
-                "links": [[1, 0, 0.987]],
+                "links": [[1, 0, 0.987654]],
                 "similarity": [[-13], [50]],
                 "windows": 2,
             }
         ],
         "total": 7,
         "threshold": None,
+        "link_all": False,
     }
 
 
@@ -83,15 +84,21 @@ def test_only_such_a_page_is_written_over(write, tmp_path):
         Page(tmp_path / "none" / "page.html")
 
 
-def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("options", [(), ("--link-all",)])
+def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
     monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
-    main(["--model", str(tiny_model), str(pairs), "--html", str(page)])
+    main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
     out, err = capsys.readouterr()
     assert out.count("\n") == 4 and f"page: {page}" in err
     data = data_of(page.read_text(encoding="utf-8"))
     assert data["total"] == 4 and [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
-    links = [" ".join(f"{i}-{j}" for i, j, p in pair["links"] if p >= data["threshold"]) for pair in data["pairs"]]
-    assert links == out.splitlines()[:3] and links[0]
+    assert data["link_all"] == bool(options)
+    shown = []
+    for links in (pair["links"] for pair in data["pairs"]):
+        likeliest = [max((link for link in links if link[0] == i), key=lambda link: link[2]) for i, _, _ in links]
+        always = likeliest if data["link_all"] else []
+        shown.append(" ".join(f"{i}-{j}" for i, j, p in links if p >= data["threshold"] or [i, j, p] in always))
+    assert shown == out.splitlines()[:3] and shown[0]
     assert [len(row) for row in data["pairs"][0]["similarity"]] == [2, 2]

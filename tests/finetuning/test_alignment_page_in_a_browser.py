@@ -26,13 +26,13 @@ def opened():
 
 @pytest.fixture
 def show(opened, tmp_path):
-    """show(threshold) -> the page of one pair with three links, in the browser."""
+    """show(threshold, link_all) -> the page of one pair with three links, in the browser."""
 
-    def of_threshold(threshold):
+    def of_threshold(threshold, link_all=False):
         page = Page(tmp_path / f"{threshold}.html")
         links, probabilities = [(0, 0), (1, 1), (1, 0)], [0.95, 0.6, 0.2]
         page.add(WordAlignment(["the", "house"], ["das", "Haus"], links, probabilities, [[0.9, 0.1], [0.2, 0.8]]))
-        page.write("pairs.txt", {}, 1, threshold)
+        page.write("pairs.txt", {}, 1, threshold, link_all)
         opened.goto(page.path.as_uri())
         return opened
 
@@ -54,6 +54,13 @@ def test_the_slider_chooses_the_links(show):
     page.locator("#least").fill("0.9")
     assert strokes() == [None] and page.locator(".word.alone").all_inner_texts() == ["house", "Haus"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_likeliest_link_of_each_source_word_is_shown_where_all_are_linked(show):
+    page = show(0.97, link_all=True)
+    assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
+    page.locator("#least").fill("0.1")
+    assert page.locator("path").count() == 3
 
 
 def test_numbers_that_are_no_probabilities_have_no_slider(show):

@@ -1,5 +1,5 @@
 "use strict";
-const { pairs, total, threshold } = JSON.parse(document.getElementById("data").textContent);
+const { pairs, total, threshold, link_all: linksAll } = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const HINT =
   "Point at a word, tap it, or step through the words with the arrow keys to see its partners. Dotted words have none.";
@@ -92,10 +92,12 @@ function show(number) {
   updatePager();
 }
 
-/** The pair with the links that are probable enough. */
+/** The pair with the links that are probable enough, and the likeliest of each source word where all are linked. */
 function draw() {
   const pair = pairs[current];
-  const links = pair.links.filter(([, , probability]) => probability >= least);
+  const likeliest = new Map();
+  for (const link of pair.links) if (!(likeliest.get(link[0])?.[2] >= link[2])) likeliest.set(link[0], link);
+  const links = pair.links.filter((link) => link[2] >= least || (linksAll && likeliest.get(link[0]) === link));
   const partners = [pair.source.map(() => []), pair.target.map(() => [])];
   for (const [i, j, probability] of links) {
     partners[0][i].push([j, probability]);
