@@ -98,7 +98,7 @@ class Measured:
         found = {told: values[aligner.layer]}
         for gold in filter(None, (self.gold, self.test)):
             what = f"{gold.name}, AER of {count_of(len(gold.links), 'sentence')} (%)"
-            found[what] = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
+            found[what] = score_links(aligner, gold.pairs, gold.links, screen)[0]["aer"]
         return aligner.layer, found
 
 

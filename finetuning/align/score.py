@@ -29,7 +29,10 @@ LINKS has a line for each link, `sentence i j S|P`, or one for each sentence, `0
 link. It may name a part of the sentences; only they are scored. All pairs are held in memory.
 
 Links count the words of the pairs, which stand between spaces, tabs or line breaks in all formats; with --split they
-end at Unicode's word boundaries."""
+end at Unicode's word boundaries.
+
+The table has the recall of sure links: of those that are one to one (neither word has another sure link) and of the
+others, and by distance from the diagonal, |(i + 0.5) / n - (j + 0.5) / m| of word i of n and word j of m."""
 
 
 @dataclass
@@ -92,8 +95,9 @@ def run(options: ScoreOptions) -> None:
         sweep_layers(aligner, pairs, gold, options.gold, options.plot, screen)
         return
     confidence = Confidence(is_calibrated(aligner.method)) if options.plot else None
-    scores = score_links(aligner, pairs, gold, screen, confidence)
+    scores, recalls = score_links(aligner, pairs, gold, screen, confidence)
     print(f"{options.gold}: {describe_scores(scores)} (%, {count_of(len(gold), 'sentence')})")
+    print_recalls(recalls)
     if confidence:
         confidence.plot(options.plot, f"{reader.title}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
         print(f"written: {options.plot}")
@@ -126,20 +130,24 @@ def score_links(
     gold: dict[int, Gold],
     screen: Any,
     confidence: Confidence | None = None,
-) -> dict[str, float]:
-    """Scores in percent of the aligner's links; `confidence` takes the candidates, more than these."""
-    from finetuning.tasks.word_alignment.layers import score
+) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
+    """Scores in percent of the aligner's links, and `recall_by_kind`.
 
-    links = {}
+    `confidence` takes the candidates, more than these links.
+    """
+    from finetuning.tasks.word_alignment.layers import recall_by_kind, score
+
+    alignments = {}
     given, chosen = (pairs[number] for number in gold), with_threshold(aligner, LOWEST) if confidence else aligner
     with make_progress(screen, to_stdout=False) as progress, memory_errors():
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
         found = chosen.align(given, probabilities=confidence is not None, progress=advance)
         for (number, of_sentence), candidates in zip(gold.items(), found, strict=True):
-            links[number] = cut(candidates, aligner).links
+            alignments[number] = cut(candidates, aligner)
             if confidence:
                 confidence.add(candidates, of_sentence)
-    return score(links, gold)
+    links = {number: alignment.links for number, alignment in alignments.items()}
+    return score(links, gold), recall_by_kind(alignments, gold)
 
 
 def describe_scores(scores: dict[str, float]) -> str:
@@ -147,6 +155,15 @@ def describe_scores(scores: dict[str, float]) -> str:
     from finetuning.tasks.word_alignment.layers import METRICS
 
     return ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
+
+
+def print_recalls(recalls: dict[str, tuple[int, int]]) -> None:
+    """Prints a table of `recall_by_kind`; nothing where there are no sure links."""
+    from finetuning.results.files import print_table
+
+    rows = [[kind, f"{count:,}", f"{100 * hits / count:.1f}"] for kind, (hits, count) in recalls.items()]
+    if rows:
+        print_table("Recall of sure links, %", (["sure links", "number", "recall"], rows), [])
 
 
 def sweep_layers(

@@ -99,6 +99,14 @@ def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
     linked = sum(len(links[n]) for n in (0, 1, 4))
     hits = [sum(len(links[n] & of[n]) for n in (0, 1, 4)) for of in (sure, possible)]
     assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in out
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line[0] == "│"]
+    assert rows[0] == ["one to one", "5", f"{100 * hits[0] / 5:.1f}"]  # of this gold all sure links
+    assert sum(int(count) for _, count, _ in rows[1:]) == 5
+
+
+def test_gold_without_sure_links_has_no_recall_by_kind(score):
+    out, err = score("1 1 1 P\n1 2 2 P\n")
+    assert "AER" in out and len(out.splitlines()) == 1
 
 
 def test_gold_counts_the_words_between_blanks_or_those_that_text_is_split_into(score, refused, tmp_path):

@@ -1,5 +1,7 @@
 """Word alignment by layer: scores of every layer and method from one forward pass, as a table."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +11,9 @@ from finetuning.results.table import Results, rows_of_record
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BY_POSITION = "position"  # links that know nothing of the words
+# kinds of sure links: whether neither word has another one, and how far from the diagonal they are at most
+ONE_TO_ONE, OTHER = "one to one", "other"
+DISTANCES = {"up to 0.1 from the diagonal": 0.1, "0.1 to 0.25": 0.25, "above 0.25": math.inf}
 
 Pairs = Sequence[tuple[Side, Side]]
 Scores = dict[str, dict[int, dict[str, float]]]  # by method, layer and name of the score
@@ -57,6 +62,28 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
         predictions=[links[sentence] for sentence in gold],
         references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
     )
+
+
+def recall_by_kind(found: dict[int, Any], gold: dict[int, Gold]) -> dict[str, tuple[int, int]]:
+    """How many sure links of each kind were found, and how many there are; kinds without any are left out.
+
+    A link of word i of n to word j of m is |(i + 0.5) / n - (j + 0.5) / m| from the diagonal. `found` holds
+    `modeling.word_alignment.WordAlignment`s of the sentences of the gold.
+    """
+    counts, hits = Counter[str](), Counter[str]()
+    for sentence, of_sentence in gold.items():
+        alignment, sure = found[sentence], of_sentence.sure
+        linked, n, m = set(alignment.links), len(alignment.source), len(alignment.target)
+        by_source, by_target = Counter(i for i, _ in sure), Counter(j for _, j in sure)
+        for i, j in sure:
+            distance = abs((2 * i + 1) * m - (2 * j + 1) * n) / (2 * n * m)  # of whole numbers: rounds once
+            kinds = [
+                ONE_TO_ONE if by_source[i] == by_target[j] == 1 else OTHER,
+                next(kind for kind, most in DISTANCES.items() if distance <= most),
+            ]
+            counts.update(kinds)
+            hits.update(kinds if (i, j) in linked else ())
+    return {kind: (hits[kind], counts[kind]) for kind in (ONE_TO_ONE, OTHER, *DISTANCES) if counts[kind]}
 
 
 def position_links(source: int, target: int) -> list[tuple[int, int]]:
