@@ -67,7 +67,8 @@ def align(
     Methods, and what they are computed on:
     - `ot_words`: Sinkhorn on standardized cosines of tokens and of whole words, and links whose probability of being
       right reaches a threshold, see `word_probabilities`; links are between the first tokens of words. `link_all` adds
-      the likeliest link of each source word, the first of equals, also below the threshold;
+      the likeliest link of each source word, the first of equals, also below the threshold; with a symmetrization, the
+      likeliest of those that it allows;
     - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
     - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labeling);
     - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
