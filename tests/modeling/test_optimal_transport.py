@@ -540,6 +540,8 @@ def test_every_option_has_an_effect():
         "threshold": 0.3,
         "symmetrization": "forward",
         "link_all": True,
+        "slope": 0.5,
+        "offset": 1.0,
     }
     for method, options in METHOD_OPTIONS.items():
         for name, default in options.items():
