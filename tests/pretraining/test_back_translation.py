@@ -26,10 +26,10 @@ from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
 CORPORA = [
-    SimpleNamespace(name="en", languages=["en"], size=100),
-    SimpleNamespace(name="is", languages=["is"], size=100),
-    SimpleNamespace(name="en-de", languages=["en", "de"], size=900),
-    SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100),
+    SimpleNamespace(name="en", languages=["en"], size=100, kind="monolingual"),
+    SimpleNamespace(name="is", languages=["is"], size=100, kind="monolingual"),
+    SimpleNamespace(name="en-de", languages=["en", "de"], size=900, kind="bitext"),
+    SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100, kind="bitext"),
 ]
 LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de", "is"]), CORPORA, alpha=0.5)
 CAMLM, TLM = (objective(batch_size=8, mask_probability=0.3) for objective in (Camlm, Tlm))

@@ -9,7 +9,7 @@ from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora, unigram_entropy
 from pretraining.data.examples import Example, cut_pair, encode_texts
 from pretraining.data.sources import open_sources
-from pretraining.data.tokenized import tokenized_column, tokenizer_fingerprint
+from pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -89,9 +89,7 @@ def test_tokenized_text_is_kept_and_follows_tokenizer_and_text(files, recipe_of,
 
     first = tokenized(["Rain.", "Sun and rain."])
     calls = []
-    monkeypatch.setattr(
-        "pretraining.data.tokenized.encode_texts", lambda *given: calls.append(1) or encode_texts(*given)
-    )
+    monkeypatch.setitem(READINGS, "text", lambda *given: calls.append(1) or encode_texts(*given))
     again = tokenized(["Rain.", "Sun and rain."])
     assert not calls and again.ids(1).tolist() == first.ids(1).tolist()
     assert tokenized(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and calls
