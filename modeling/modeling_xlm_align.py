@@ -27,16 +27,10 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import (
-    WordLogits,
-    align,
-    ot_itermax_links,
-    settle_one_token_sides,
-    sinkhorn,
-    word_logits,
-)
+from .optimal_transport import align, ot_itermax_links, settle_one_token_sides, sinkhorn
 from .symmetrization import argmax_links
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
+from .word_probabilities import context_logits, word_shares
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
 UNMASKED_SHARE = 0.15  # of the unmasked positions that ask (Table 7)
@@ -143,8 +137,9 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             yield name, Predictions(outputs.last_hidden_state, batch["labels"])
         yield "dwa", self.pointer_losses(outputs.hidden_states[self.config.pointer_layer], labels, batch)
 
-    def word_logits(self, batch: dict) -> WordLogits:
-        """The logits of the links of a `gold` sub-batch, by the states of `config.labeling_layer`."""
+    def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a `gold` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words are
+        translations, and where there are words."""
         states, masks, words = [], [], []
         for side in ("x", "y"):
             fields = batch[side]
@@ -152,19 +147,20 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             states.append(outputs.last_hidden_state.float())
             masks.append(fields["words"] >= 0)
             words.append(fields["words"])
-        return word_logits(*states, *masks, words)
+        shares = word_shares(*states, *masks, words)
+        return context_logits(shares.shares_BST, shares.cells_BST), shares.cells_BST
 
     def link_losses(self, batch: dict) -> Losses:
         """Binary cross-entropies of all word pairs, summed up for each source word: is the target word its
         translation? Possible links are left out."""
-        logits = self.word_logits(batch)
+        logits_PST, cells_PST = self.word_logits(batch)
         row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
-        target_BST, is_asked_BST = torch.zeros_like(logits.logits_BST), logits.cells_BST.clone()
-        target_BST[row_K, source_K, target_K] = is_sure_K.to(target_BST.dtype)
-        is_asked_BST[row_K, source_K, target_K] = is_sure_K.bool()
-        losses_BST = nn.functional.binary_cross_entropy_with_logits(logits.logits_BST, target_BST, reduction="none")
-        losses_BS, is_word_BS = (losses_BST * is_asked_BST).sum(2), logits.cells_BST.any(2)
-        return Losses(losses_BS.sum(), losses_BS.detach()[is_word_BS], is_word_BS.nonzero()[:, 0])
+        right_PST, is_asked_PST = torch.zeros_like(logits_PST), cells_PST.clone()
+        right_PST[row_K, source_K, target_K] = is_sure_K.to(right_PST.dtype)
+        is_asked_PST[row_K, source_K, target_K] = is_sure_K.bool()
+        losses_PST = nn.functional.binary_cross_entropy_with_logits(logits_PST, right_PST, reduction="none")
+        losses_PS, is_word_PS = (losses_PST * is_asked_PST).sum(2), cells_PST.any(2)
+        return Losses(losses_PS.sum(), losses_PS.detach()[is_word_PS], is_word_PS.nonzero()[:, 0])
 
     @torch.no_grad()
     def self_label(self, batch: dict) -> AlignmentLabels:

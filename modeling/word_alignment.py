@@ -31,7 +31,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
-from .optimal_transport import METHOD_OPTIONS, Links, align, share_of_plan
+from .optimal_transport import METHOD_OPTIONS, Links, align
+from .word_probabilities import share_of_plan
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
 ENCODINGS = ("joint", "separate")

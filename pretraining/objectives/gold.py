@@ -1,4 +1,4 @@
-"""Word alignment from links made by hand: the aligner's own probabilities, `modeling/optimal_transport.py`, learn them.
+"""Word alignment from links made by hand, which the aligner's own probabilities learn (modeling/word_probabilities.py).
 
 The loss is that of `modeling/modeling_xlm_align.py`.
 """
@@ -126,8 +126,8 @@ class Gold(ExampleObjective):
             texts = Texts.of(corpus.held_out[start : start + evaluator.batch_size])
             batch = send_to_device(collator.sub_batch(texts, ("held out",)), evaluator.accelerator.device)
             with evaluator.accelerator.autocast():
-                logits = evaluator.model.word_logits(batch)
-            links_BST = (logits.logits_BST >= 0) & logits.cells_BST
+                logits_BST, cells_BST = evaluator.model.word_logits(batch)
+            links_BST = (logits_BST >= 0) & cells_BST
             row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
             hits_K = links_BST[row_K, source_K, target_K]
             right += int(hits_K.sum()) + int(hits_K[is_sure_K == SURE].sum())

@@ -17,10 +17,9 @@ from modeling.optimal_transport import (
     settle_one_token_sides,
     sinkhorn,
     softmax_links,
-    word_logits,
-    word_probabilities,
 )
 from modeling.symmetrization import argmax_links, grow_diag_final_and
+from modeling.word_probabilities import context_logits, word_probabilities, word_shares
 
 HIDDEN = 24
 SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
@@ -392,8 +391,8 @@ def test_logits_have_gradients_whatever_the_lengths():
     _, (x_BSH, y_BTH, *masks) = ragged(generator)
     x_BSH[:3] = 1.0
     x_BSH, y_BTH = (side.nan_to_num(0.0).requires_grad_() for side in (x_BSH, y_BTH))
-    found = word_logits(x_BSH, y_BTH, *masks)
-    found.logits_BST[found.cells_BST].sum().backward()
+    shares = word_shares(x_BSH, y_BTH, *masks)
+    context_logits(shares.shares_BST, shares.cells_BST)[shares.cells_BST].sum().backward()
     for side, mask in zip((x_BSH, y_BTH), masks, strict=True):
         assert side.grad.isfinite().all() and side.grad[mask].any() and not side.grad[~mask].any()
 
