@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
             batches = {name: list(batches_of(aligner, of)) for name, of in sets.items()}
         # out of inference mode, for the gradients of the weights
         batches = {name: [Batch(b.numbers, *(t.clone() for t in b[1:])) for b in of] for name, of in batches.items()}
-        fitted = {name: half(of, 0) if name in flags.half else of for name, of in batches.items()}
+        fitted = {name: half(of, 1) if name in flags.half else of for name, of in batches.items()}
         rows = []
         for name, of in sets.items():
             left = fit([of_set for key, of_set in fitted.items() if key != name])
@@ -140,7 +140,7 @@ def main(argv: list[str] | None = None) -> None:
                 print(rows[-1], file=sys.stderr)
         whole = fit(list(fitted.values())).tolist()
         for name in flags.half:
-            found = scores_of(half(batches[name], 1), sets[name].gold, CONTEXT_WEIGHTS)
+            found = scores_of(half(batches[name], 0), sets[name].gold, CONTEXT_WEIGHTS)
             rows.append({"gold": f"{name}, other half", **found})
         notes = [f"fitted to all sets: {', '.join(f'{weight:.2f}' for weight in whole)}"]
         show("Weights of word pairs, left-out gold sets", COLUMNS, rows, notes)

@@ -190,8 +190,8 @@ def _add_rule(parser: CommandParser) -> None:
         type=_layer,
         metavar="N",
         help="whose states to compare, 0: embeddings; auto, the default: the one that the model's configuration "
-        "recommends, or that best tells the first 200 pairs from sentences that do not belong together (of "
-        f"{DEFAULT_MODEL}: 8)",
+        "recommends, or else three fifths of the way up, 7 of 12, unless another one tells the first 200 pairs clearly "
+        f"better from sentences that do not belong together (of {DEFAULT_MODEL}: 8)",
     )
     group.add_argument(
         "--symmetrization",
