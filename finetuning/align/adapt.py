@@ -29,7 +29,7 @@ from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
 from zoo_core.vocabularies import longest_input
 
-RECIPE = "pretraining/recipes/xlm_align/aligner_gold.yaml"
+RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
 READS = {"tlm": "bitext", "dwa": "bitext", "gold": "gold"}  # its objectives, and the corpora that they read
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
 LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run sees one or two thousand
@@ -281,7 +281,7 @@ def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: lis
     """
     from finetuning.checkpoints import find_model
 
-    run, log = work / "run", work / "log.txt"
+    run, log, recipe = work / "run", work / "log.txt", RECIPES["gold" in kinds]
     corpus = {"source_language": "source", "target_language": "target"}
     columns = {"source_column": "source", "target_column": "target"}
     corpora = {
@@ -290,7 +290,7 @@ def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: lis
     }
     objectives = {
         name: of | ({"max_length": min(length, LONGEST)} if of else {})
-        for name, of in read_yaml(RECIPE)["phases"][0]["objectives"].items()
+        for name, of in read_yaml(recipe)["phases"][0]["objectives"].items()
         if READS[name] in kinds
     }
     settings = {
@@ -303,7 +303,7 @@ def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: lis
     }
     if options.tokenizer:
         settings["tokenizer"] = options.tokenizer
-    command = [sys.executable, "-m", "pretraining.run", "--config", RECIPE]
+    command = [sys.executable, "-m", "pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     command += ["--resume"] if (run / "recipe.yaml").exists() else []
     root = str(Path(__file__).resolve().parents[2])  # of pretraining, too

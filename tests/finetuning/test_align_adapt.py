@@ -34,15 +34,17 @@ def pairs(sample_corpus_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(pytestconfig, tmp_path_factory):
-    """The recipe that the command runs, for four steps."""
-    path = tmp_path_factory.mktemp("recipe") / "short.yaml"
-    objectives = {"tlm": {"batch_size": 8}, "gold": {"batch_size": 8}}
-    phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2, "objectives": objectives}
-    recipe = {"extends": str(pytestconfig.rootpath / adaptation.RECIPE), "phases": {0: phase}}
-    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    """The recipes that the command runs, for four steps."""
+    folder, paths = tmp_path_factory.mktemp("recipe"), []
+    for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["tlm", "gold"]), strict=True):
+        phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
+        phase["objectives"] = {name: {"batch_size": 8} for name in objectives}
+        short = {"extends": str(pytestconfig.rootpath / recipe), "phases": {0: phase}}
+        paths.append(str(folder / Path(recipe).name))
+        Path(paths[-1]).write_text(yaml.safe_dump(short), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptation, "RECIPE", str(path))
-        yield path
+        patch.setattr(adaptation, "RECIPES", tuple(paths))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,7 @@ def test_an_encoder_of_another_shape(pairs, sample_tokenizer, tmp_path, capsys):
 
 
 def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(adaptation, "RECIPE", str(tmp_path / "none.yaml"))
+    monkeypatch.setattr(adaptation, "RECIPES", (str(tmp_path / "none.yaml"),) * 2)
     said = refused(capsys, f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'a'}")
     assert "none.yaml" in said and "Traceback" not in said
 
