@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 
 from finetuning.align.command import main
@@ -166,3 +167,14 @@ def test_what_is_refused(refused, tmp_path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("finetuning.align.score.load_aligner", None)  # all is found before the model is loaded
     assert named in refused(GOLD, *arguments.split())
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (2.0, -1.0), (0.5, 0.7)])
+def test_calibration_finds_slope_and_offset(slope, offset):
+    generator = np.random.default_rng(0)
+    logits = generator.uniform(-4, 4, 20_000)
+    is_right = generator.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + offset)))
+    probabilities = 1 / (1 + np.exp(-logits))
+    found = Confidence(is_calibrated=True)
+    found.candidates = [(p, right, right) for p, right in zip(probabilities.tolist(), is_right.tolist(), strict=True)]
+    assert found.calibration() == pytest.approx([slope, offset], abs=0.08)
