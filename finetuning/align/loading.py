@@ -131,8 +131,10 @@ def choose_layer(
     else:
         with screen.status("comparing layers"), memory_errors():
             values = aligner.compare_layers(usable)
-        aligner.layer = clear_layer(values, aligner.layer)
-        why = f"by {len(usable):,} pairs and sentences that do not belong together"
+        default, aligner.layer = aligner.layer, clear_layer(values, aligner.layer)
+        why = f"it tells {len(usable):,} pairs best from sentences that do not belong together"
+        if aligner.layer == default:
+            why = f"the default; no other layer is clearly better by {len(usable):,} pairs"
         screen.print(f"layer {aligner.layer} {of}: {why} (--layer auto)")
     return chain(first, pairs)
 
