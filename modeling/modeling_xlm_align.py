@@ -33,6 +33,7 @@ from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForToke
 from .word_probabilities import context_logits, word_shares
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
+SURE = 0.8  # probability of a link that the model takes for right, of `gold`
 UNMASKED_SHARE = 0.15  # of the unmasked positions that ask (Table 7)
 
 
@@ -151,13 +152,21 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         return context_logits(shares.shares_BST, shares.cells_BST), shares.cells_BST
 
     def link_losses(self, batch: dict) -> Losses:
-        """Binary cross-entropies of all word pairs, summed up for each source word: is the target word its
-        translation? Possible links are left out."""
+        """Binary cross-entropies of word pairs, summed up for each source word: is the target word its translation?
+
+        Possible links are left out. Rows without links are labeled by the model: a pair of words is one with a
+        probability of `SURE` or more, none below 1 - `SURE`, and left out in between.
+        """
         logits_PST, cells_PST = self.word_logits(batch)
         row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
         right_PST, is_asked_PST = torch.zeros_like(logits_PST), cells_PST.clone()
         right_PST[row_K, source_K, target_K] = is_sure_K.to(right_PST.dtype)
         is_asked_PST[row_K, source_K, target_K] = is_sure_K.bool()
+        has_links_P11 = torch.zeros_like(cells_PST[:, :1, :1])
+        has_links_P11[row_K] = True
+        own_PST = logits_PST.detach().sigmoid()
+        right_PST = torch.where(has_links_P11, right_PST, own_PST.ge(SURE).to(right_PST.dtype))
+        is_asked_PST &= has_links_P11 | own_PST.ge(SURE) | own_PST.lt(1 - SURE)
         losses_PST = nn.functional.binary_cross_entropy_with_logits(logits_PST, right_PST, reduction="none")
         losses_PS, is_word_PS = (losses_PST * is_asked_PST).sum(2), cells_PST.any(2)
         return Losses(losses_PS.sum(), losses_PS.detach()[is_word_PS], is_word_PS.nonzero()[:, 0])

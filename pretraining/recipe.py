@@ -111,7 +111,7 @@ class Bitext:
 
 @dataclass
 class GoldPairs(Table):
-    """Translation pairs whose words were linked by hand: a table with a column for each side and one for the links."""
+    """Translation pairs whose words are linked: a table with a column for each side and one for links made by hand."""
 
     kind: ClassVar[str] = "gold"
 
@@ -120,10 +120,11 @@ class GoldPairs(Table):
     name: str | None = option(None, "what follows the pair in the corpus' name; default: as of `bitext`")
     source_column: str = option("source", "column of the first side: words apart by spaces or tabs")
     target_column: str = option("target", "column of the second side")
-    links_column: str = option(
+    links_column: str | None = option(
         "links",
         "column of the links, `0-0 1-2 2p1`: word 0 of the source with word 0 of the target, and so on, from 0; `p` "
-        "marks a possible link, from which nothing is learned",
+        "marks a possible link, from which nothing is learned. null: there is none, and the model labels the pairs "
+        "itself, as it does rows without links",
     )
     size: int | None = option(None, "its part of N_i; default: its pairs", low=1, high=LARGEST_SIZE)
     size_source: str | None = option(None, "where `size` was taken from (paper, table)")
@@ -329,7 +330,7 @@ class Recipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
-    gold: list[GoldPairs] = option([], "translation pairs with links between their words, which `gold` learns from")
+    gold: list[GoldPairs] = option([], "translation pairs with links between their words, for the objective `gold`")
     prepared: str | None = option(
         None,
         "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "

@@ -30,7 +30,6 @@ from zoo_core.run_folders import STEP, remove_own, run_lock
 from zoo_core.vocabularies import longest_input
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
-READS = {"tlm": "bitext", "dwa": "bitext", "gold": "gold"}  # its objectives, and the corpora that they read
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
 LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run sees one or two thousand
 LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
@@ -163,8 +162,7 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     write_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
-        kinds = [kind for kind, given in (("bitext", pairs), ("gold", rows)) if given]
-        train(options, work, layer, length, kinds, screen)
+        train(options, work, layer, length, bool(pairs), bool(rows), screen)
     adapted = replace(options, model=str(model), tokenizer=None)
     new_layer, after = measured.scores(adapted, screen)
     config = read_json(model / "config.json") | {"word_alignment_layer": new_layer}
@@ -271,9 +269,10 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: list[str], screen: Any) -> None:
-    """Runs pre-training to its end, on `kinds` of corpora, by the states of `layer` and with pairs of at most `length`
-    positions.
+def train(
+    options: ModelOptions, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool, screen: Any
+) -> None:
+    """Runs pre-training to its end, by the states of `layer` and with pairs of at most `length` positions.
 
     Ctrl-C lets it save its state first, and ends this program with 130.
 
@@ -281,26 +280,24 @@ def train(options: ModelOptions, work: Path, layer: int, length: int, kinds: lis
     """
     from finetuning.checkpoints import find_model
 
-    run, log, recipe = work / "run", work / "log.txt", RECIPES["gold" in kinds]
-    corpus = {"source_language": "source", "target_language": "target"}
-    columns = {"source_column": "source", "target_column": "target"}
-    corpora = {
-        "bitext": corpus | columns | {"table": {"path": str(work / PAIRS)}},
-        "gold": corpus | {"path": str(work / GOLD), "name": "gold"},
-    }
-    objectives = {
-        name: of | ({"max_length": min(length, LONGEST)} if of else {})
-        for name, of in read_yaml(recipe)["phases"][0]["objectives"].items()
-        if READS[name] in kinds
-    }
+    run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
+    languages = {"source_language": "source", "target_language": "target"}
     settings = {
         "output_dir": run,
         "model.start_from": find_model(options.model),
         "trust_remote_code": options.trust_remote_code,
         "model.config.alignment_layer": layer,
-        **{kind: json.dumps([of] if kind in kinds else []) for kind, of in corpora.items()},
-        "phases.0.objectives": json.dumps(objectives),
     }
+    if has_gold:
+        tables = [{"name": "gold", "path": str(work / GOLD), "size": 1}]
+        if has_pairs:
+            tables.append({"name": "pairs", "path": str(work / PAIRS), "size": 1, "links_column": None})
+        settings["gold"] = json.dumps([languages | table for table in tables])
+        settings["phases.0.objectives.gold.max_length"] = min(length, LONGEST)
+    else:
+        columns = {"source_column": "source", "target_column": "target"}
+        settings["bitext"] = json.dumps([languages | columns | {"table": {"path": str(work / PAIRS)}}])
+        settings["phases.0.objectives.tlm.max_length"] = min(length, LONGEST)
     if options.tokenizer:
         settings["tokenizer"] = options.tokenizer
     command = [sys.executable, "-m", "pretraining.run", "--config", recipe]

@@ -45,6 +45,11 @@ def links_of(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase | None
     return found
 
 
+def no_links(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase | None" = None) -> list[list[int]]:
+    """The links of texts that have none."""
+    return [[] for _ in texts]
+
+
 def _cut(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> "Tokens":
     from modeling.word_tokens import cut_into_tokens
 

@@ -136,7 +136,7 @@ def training_texts(sources: list[Source], held_out_fraction: float, max_texts: i
         for side in source.sides:
             # bitext is mostly made of the monolingual tables: their text is not given twice
             key = (getattr(side.rows, "_fingerprint", None) or id(side.rows), side.column)
-            if key in seen or side.reading == "links":
+            if key in seen or "links" in side.reading:
                 continue
             seen.add(key)
             given = 0
@@ -215,7 +215,7 @@ def _open_gold(corpus: GoldPairs, name: str, joins: list[str], hub_root: str | N
             (corpus.target_column, "words"),
             (corpus.source_column, "word numbers"),
             (corpus.target_column, "word numbers"),
-            (corpus.links_column, "links"),
+            (corpus.links_column or corpus.source_column, "links" if corpus.links_column else "no links"),
         )
     ]
     table, size = Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)}), corpus.size

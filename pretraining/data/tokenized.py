@@ -15,12 +15,18 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import encode_texts
-from pretraining.data.gold import links_of, tokens_of_words, words_of_tokens
+from pretraining.data.gold import links_of, no_links, tokens_of_words, words_of_tokens
 from pretraining.data.sources import TextColumn, row_key
 from zoo_core.tables import get_column, intact_copies
 
 # what becomes of the values of a column: lists of integers
-READINGS = {"text": encode_texts, "words": tokens_of_words, "word numbers": words_of_tokens, "links": links_of}
+READINGS = {
+    "text": encode_texts,
+    "words": tokens_of_words,
+    "word numbers": words_of_tokens,
+    "links": links_of,
+    "no links": no_links,
+}
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,4 +1,5 @@
-"""Word alignment from links made by hand, which the aligner's own probabilities learn (modeling/word_probabilities.py).
+"""Word alignment from links made by hand, and from the model's own: the aligner's probabilities learn them
+(modeling/word_probabilities.py).
 
 The loss is that of `modeling/modeling_xlm_align.py`.
 """
@@ -32,7 +33,8 @@ class GoldCollator(Collator):
         a     x x x
 
     Examples: `{"source": "The house is small .", "target": "Das Haus ist klein .", "links": "0-0 1-1 2-2 3-3 4-4"}`:
-    words apart by spaces, and links between them from 0; `0p0` is a possible link, from which nothing is learned.
+    words apart by spaces, and links between them from 0; `0p0` is a possible link, from which nothing is learned. The
+    model labels a row without links itself.
 
     The sub-batch holds `x` and `y`, each with `words` (B, T): the number of a token's word among those of its row that
     have tokens, -1 elsewhere; and `links` (K, 4): row, source word, target word, and whether the link is sure. Sides
@@ -101,7 +103,7 @@ class GoldCollator(Collator):
 
 @dataclass
 class Gold(ExampleObjective):
-    """Links between words that were made by hand, of the recipe's `gold`; of XLM-Align."""
+    """Links between words, made by hand or the model's own, of the recipe's `gold`; of XLM-Align."""
 
     name = GoldCollator.name
     text = "gold"
@@ -132,4 +134,4 @@ class Gold(ExampleObjective):
             hits_K = links_BST[row_K, source_K, target_K]
             right += int(hits_K.sum()) + int(hits_K[is_sure_K == SURE].sum())
             sure, found = sure + int((is_sure_K == SURE).sum()), found + int(links_BST.sum())
-        return {f"gold_aer/{corpus.name}": 100 - 100 * right / max(1, sure + found)}
+        return {f"gold_aer/{corpus.name}": 100 - 100 * right / (sure + found)} if sure else {}

@@ -68,6 +68,25 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
     assert layers[0].output.dense.weight.grad.any() and layers[1].output.dense.weight.grad is None
 
 
+def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tokenizer):
+    """What it is sure of are the labels, and the rest teaches nothing. Other rows keep their losses."""
+    given = [{**example, "links": "" if number % 2 else example["links"]} for number, example in enumerate(examples)]
+    output = model(**GoldCollator(sample_tokenizer)(given))
+    with_links = model(**GoldCollator(sample_tokenizer)(examples))
+    aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
+    pairs = [(example["source"].split(), example["target"].split()) for example in examples]
+    confident = 0
+    for row, found in enumerate(aligner.align(pairs, probabilities=True)):
+        loss = output.token_losses["gold"][output.batch_rows["gold"] == row].sum().item()
+        expected = with_links.token_losses["gold"][with_links.batch_rows["gold"] == row].sum().item()
+        if row % 2:
+            probabilities = torch.tensor(found.probabilities)
+            sure = torch.cat([probabilities[probabilities >= 0.8], 1 - probabilities[probabilities < 0.2]])
+            expected, confident = -sure.log().sum().item(), confident + int((probabilities >= 0.8).sum())
+        assert loss == pytest.approx(expected, rel=1e-3)
+    assert confident
+
+
 def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
     """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
@@ -127,6 +146,19 @@ def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of
     hits = sum(len(of) for of in right) + sum(len(of & gold) for of, gold in zip(links, sure, strict=True))
     aer = 100 - 100 * hits / (sum(map(len, links)) + sum(map(len, sure)))
     assert found == {"gold_aer/en-de": pytest.approx(aer)}
+
+
+def test_a_table_without_links_has_none(examples, files, recipe_of, sample_tokenizer):
+    languages = {"source_language": "en", "target_language": "de", "size": 1}
+    path = files.jsonl("gold.jsonl", examples)
+    tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
+    recipe = recipe_of({"gold": {"batch_size": 64, "max_length": 128}}, gold=tables)
+    corpora = load_corpora(recipe, sample_tokenizer)
+    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["gold"]
+    has_links = torch.zeros(64, dtype=torch.bool)
+    has_links[batch["links"][:, 0]] = True
+    assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]
+    assert 16 < has_links.sum() < 48  # half of the rows, as the sizes are equal
 
 
 def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sample_tokenizer):
