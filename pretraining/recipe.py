@@ -110,10 +110,10 @@ class Bitext:
 
 
 @dataclass
-class GoldPairs(Table):
+class LinkedPairs(Table):
     """Translation pairs whose words are linked: a table with a column for each side and one for links made by hand."""
 
-    kind: ClassVar[str] = "gold"
+    kind: ClassVar[str] = "links"
 
     source_language: str = option(MISSING, "language code of the first side")
     target_language: str = option(MISSING, "language code of the second side")
@@ -330,7 +330,7 @@ class Recipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
-    gold: list[GoldPairs] = option([], "translation pairs with links between their words, for the objective `gold`")
+    links: list[LinkedPairs] = option([], "translation pairs with links between their words, for the objective `links`")
     prepared: str | None = option(
         None,
         "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "
@@ -370,9 +370,9 @@ class Recipe:
         return list(dict.fromkeys(code for corpus in self.corpora for code in languages_of(corpus)))
 
     @property
-    def corpora(self) -> "list[Monolingual | Bitext | GoldPairs]":
+    def corpora(self) -> "list[Monolingual | Bitext | LinkedPairs]":
         """All corpora, monolingual ones first."""
-        return self.monolingual + self.bitext + self.gold
+        return self.monolingual + self.bitext + self.links
 
     def named_corpora(self) -> "Corpora":
         """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.
@@ -398,7 +398,7 @@ class Recipe:
         return named
 
 
-Corpora = dict[str, Monolingual | Bitext | GoldPairs]  # the corpora of a recipe, by name
+Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
 
 
 def _by_language(corpus: Monolingual) -> list[Monolingual]:
@@ -458,14 +458,14 @@ def _filled(item: Any, words: dict[str, str]) -> Any:
     return item
 
 
-def languages_of(corpus: Monolingual | Bitext | GoldPairs) -> tuple[str, ...]:
+def languages_of(corpus: Monolingual | Bitext | LinkedPairs) -> tuple[str, ...]:
     """The language of a monolingual corpus, the two of pairs in their order."""
     if isinstance(corpus, Monolingual):
         return (corpus.language,)
     return (corpus.source_language, corpus.target_language)
 
 
-def _source_name(corpus: Monolingual | Bitext | GoldPairs) -> str:
+def _source_name(corpus: Monolingual | Bitext | LinkedPairs) -> str:
     """`ntrex` of the dataset local/ntrex, `news` of the file data/news.tsv."""
     table = corpus.table or corpus.source if isinstance(corpus, Bitext) else corpus
     path = Path(table.path if table else "")

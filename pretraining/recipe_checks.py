@@ -8,7 +8,7 @@ from typing import Any
 from pretraining.objectives import OBJECTIVES, Objective
 from pretraining.recipe import (
     Bitext,
-    GoldPairs,
+    LinkedPairs,
     Monolingual,
     Phase,
     Recipe,
@@ -32,7 +32,7 @@ def check_recipe(recipe: Recipe) -> None:
     for index, phase in enumerate(recipe.phases):
         _require(names.count(phase.name) == 1, "phases.name", phase.name, "the logs tell phases apart by it")
         _check_phase(recipe, index, f"phases.{index}")
-    for kind in ("monolingual", "bitext", "gold"):
+    for kind in ("monolingual", "bitext", "links"):
         for index, corpus in enumerate(getattr(recipe, kind)):
             _check_corpus(corpus, f"{kind}.{index}")
     check_meta_pretrained(recipe)
@@ -90,11 +90,11 @@ def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str
         _require(not streamed, place, True, f"{corpus_name} is streamed; set streaming to false, or prepare it")
 
 
-def _check_corpus(corpus: Monolingual | Bitext | GoldPairs, place: str) -> None:
+def _check_corpus(corpus: Monolingual | Bitext | LinkedPairs, place: str) -> None:
     for name in ("language", "source_language", "target_language", "name"):
         _require(getattr(corpus, name, None) != "", f"{place}.{name}", "", "a corpus is told by it from others")
-    if isinstance(corpus, GoldPairs):
-        _require(not corpus.streaming, f"{place}.streaming", True, "gold links are few, and read from a table")
+    if isinstance(corpus, LinkedPairs):
+        _require(not corpus.streaming, f"{place}.streaming", True, "links are read from a table")
     if not isinstance(corpus, Monolingual):
         return
     document, pattern = corpus.document_column, corpus.document_pattern

@@ -115,7 +115,7 @@ class CorpusReader:
         counts: dict[str, np.ndarray] = {}
         seen = set()  # pairs are mostly made of the monolingual tables
         for source, columns in replace(self, corpora=stored)._opened(tokenizer):
-            for language, column in zip(source.languages, columns, strict=False):  # gold has more
+            for language, column in zip(source.languages, columns, strict=False):  # links have more
                 if column.fingerprint not in seen:
                     seen.add(column.fingerprint)
                     of_language = counts.setdefault(language, np.zeros(len(tokenizer), dtype=np.int64))

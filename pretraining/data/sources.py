@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 
-from pretraining.recipe import Bitext, Corpora, GoldPairs, Monolingual, is_selected, languages_of
+from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, is_selected, languages_of
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,
@@ -51,8 +51,8 @@ class TextColumn:
 
 @dataclass
 class Source:
-    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation; of gold
-    links behind them the word that each token belongs to, of either side, and the links.
+    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation. Of
+    linked pairs, the word of each token of either side follows, and the links.
 
     `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
     `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
@@ -68,12 +68,12 @@ class Source:
     hub_root: str | None
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    corpus: Monolingual | Bitext | GoldPairs | None = None
+    corpus: Monolingual | Bitext | LinkedPairs | None = None
     prepared: list[dict[str, Any]] | None = None
 
     @property
     def kind(self) -> str:
-        """`monolingual`, `bitext` or `gold`."""
+        """`monolingual`, `bitext` or `links`."""
         return self.corpus.kind
 
     @property
@@ -206,7 +206,7 @@ def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root
     return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
 
 
-def _open_gold(corpus: GoldPairs, name: str, joins: list[str], hub_root: str | None) -> Source:
+def _open_links(corpus: LinkedPairs, name: str, joins: list[str], hub_root: str | None) -> Source:
     rows = _load(corpus, name, corpus.size, hub_root)
     columns = [
         replace(_text_column(rows, column, name, joins), reading=reading)
@@ -351,7 +351,7 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
         number += 1
 
 
-OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "gold": _open_gold}
+OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "links": _open_links}
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:

@@ -38,7 +38,7 @@ class Corpus:
         max_held_out: int,
     ):
         self.source, self.max_length, self.apart = source, max_length, apart
-        # of the text, and what is known of it: of gold links the words of the tokens, and the links
+        # of the text, and what is known of it: of linked pairs the words of the tokens, and the links
         self.columns, self.about = columns[:2], columns[2:]
         self.name, self.languages, self.kind = source.name, source.languages, source.kind
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out

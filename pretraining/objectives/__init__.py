@@ -7,8 +7,8 @@ from pretraining.objectives.btmlm import Btmlm, BtmlmCollator
 from pretraining.objectives.ca_mlm import CaMlmPairs, CaMlmPairsCollator, CaMlmSegments, CaMlmSegmentsCollator
 from pretraining.objectives.camlm import Camlm, CamlmCollator
 from pretraining.objectives.dwa import Dwa
-from pretraining.objectives.gold import Gold, GoldCollator
 from pretraining.objectives.kd import Kd
+from pretraining.objectives.links import Links, LinksCollator
 from pretraining.objectives.mlm import Mlm, MlmCollator
 from pretraining.objectives.picture import picture
 from pretraining.objectives.tlm import Tlm, TlmCollator
@@ -21,7 +21,7 @@ __all__ = [
     "CamlmCollator",
     "Collator",
     "ExampleObjective",
-    "GoldCollator",
+    "LinksCollator",
     "MaskedObjective",
     "MlmCollator",
     "Objective",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Gold, Kd)
+    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Links, Kd)
 }
 # what a recipe's `objectives` may hold: each key is read by its class
 Objectives = TypedDict("Objectives", OBJECTIVES, total=False)

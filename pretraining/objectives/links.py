@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
-from pretraining.data.gold import SURE, links_of, tokens_of_words, words_of_tokens
 from pretraining.data.languages import Languages
+from pretraining.data.links import SURE, links_of, tokens_of_words, words_of_tokens
 from pretraining.objectives.base import SHORTEST, Collator, ExampleObjective, Sides
 from pretraining.rows import SIDES, as_tensors, lay_out
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 NO_WORD = -1
 
 
-class GoldCollator(Collator):
-    """Pairs with gold links: each side is an input of its own, as the aligner reads it, and nothing is masked.
+class LinksCollator(Collator):
+    """Linked pairs: each side is an input of its own, as the aligner reads it, and nothing is masked.
 
               a a a             b b
         a     x x x         b   x x
@@ -44,7 +44,7 @@ class GoldCollator(Collator):
     cannot be read.
     """
 
-    name = "gold"
+    name = "links"
     keys = ("source", "target", "links")
     apart = True
 
@@ -102,14 +102,14 @@ class GoldCollator(Collator):
 
 
 @dataclass
-class Gold(ExampleObjective):
-    """Links between words, made by hand or the model's own, of the recipe's `gold`; of XLM-Align."""
+class Links(ExampleObjective):
+    """Links between words, made by hand or the model's own, of the recipe's `links`; of XLM-Align."""
 
-    name = GoldCollator.name
-    text = "gold"
-    collator_class = GoldCollator
+    name = LinksCollator.name
+    text = "links"
+    collator_class = LinksCollator
     predicts_tokens = False
-    panels: ClassVar[dict[str, str]] = {"gold_aer/": "AER of held-out pairs with gold links (%), lower is better"}
+    panels: ClassVar[dict[str, str]] = {"link_aer/": "AER of held-out pairs with gold links (%), lower is better"}
 
     def predictions(self, fields: Mapping[str, Any]) -> int:
         """The words of the source: each is asked for its links."""
@@ -118,11 +118,11 @@ class Gold(ExampleObjective):
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
         """AER of the links that the model finds in held-out pairs, in percent (Och and Ney 2003)."""
-        if corpus.kind != Gold.text or not any(isinstance(found, Gold) for found in evaluator.objectives):
+        if corpus.kind != Links.text or not any(isinstance(found, Links) for found in evaluator.objectives):
             return {}
         from accelerate.utils import send_to_device
 
-        collator = GoldCollator(evaluator.tokenizer, corpus.max_length)
+        collator = LinksCollator(evaluator.tokenizer, corpus.max_length)
         right, sure, found = 0, 0, 0
         for start in range(0, len(corpus.held_out), evaluator.batch_size):
             texts = Texts.of(corpus.held_out[start : start + evaluator.batch_size])
@@ -134,4 +134,4 @@ class Gold(ExampleObjective):
             hits_K = links_BST[row_K, source_K, target_K]
             right += int(hits_K.sum()) + int(hits_K[is_sure_K == SURE].sum())
             sure, found = sure + int((is_sure_K == SURE).sum()), found + int(links_BST.sum())
-        return {f"gold_aer/{corpus.name}": 100 - 100 * right / (sure + found)} if sure else {}
+        return {f"link_aer/{corpus.name}": 100 - 100 * right / (sure + found)} if sure else {}

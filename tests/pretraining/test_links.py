@@ -1,4 +1,4 @@
-"""The objective `gold`: rows of words and links, and a loss on the aligner's own probabilities."""
+"""The objective `links`: rows of words and links, and a loss on the aligner's own probabilities."""
 
 import itertools
 from pathlib import Path
@@ -14,8 +14,8 @@ from modeling.word_alignment import WordAligner
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.held_out import Evaluator
-from pretraining.objectives import GoldCollator
-from pretraining.objectives.gold import Gold
+from pretraining.objectives import LinksCollator
+from pretraining.objectives.links import Links
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
 
@@ -44,7 +44,7 @@ def links_of(example, kind):
 
 def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_tokenizer):
     """Of every word pair but possible links, summed up; whatever stands beside it in the batch."""
-    output = model(**GoldCollator(sample_tokenizer)(examples))
+    output = model(**LinksCollator(sample_tokenizer)(examples))
     aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
     pairs = [(example["source"].split(), example["target"].split()) for example in examples]
     expected, words = [], []
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
         expected.append(float(binary_cross_entropy(found, right, reduction="sum")))
         words.append(len(source))
     assert output.loss_sum.item() == pytest.approx(sum(expected), rel=1e-4)
-    losses_N, rows_N = output.token_losses["gold"], output.batch_rows["gold"]
+    losses_N, rows_N = output.token_losses["links"], output.batch_rows["links"]
     assert rows_N.bincount().tolist() == words  # a prediction for each word of the source
     by_row = torch.zeros(len(examples)).index_add(0, rows_N, losses_N)
     torch.testing.assert_close(by_row, torch.tensor(expected), rtol=1e-4, atol=1e-4)
@@ -71,14 +71,14 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
 def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tokenizer):
     """What it is sure of are the labels, and the rest teaches nothing. Other rows keep their losses."""
     given = [{**example, "links": "" if number % 2 else example["links"]} for number, example in enumerate(examples)]
-    output = model(**GoldCollator(sample_tokenizer)(given))
-    with_links = model(**GoldCollator(sample_tokenizer)(examples))
+    output = model(**LinksCollator(sample_tokenizer)(given))
+    with_links = model(**LinksCollator(sample_tokenizer)(examples))
     aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
     pairs = [(example["source"].split(), example["target"].split()) for example in examples]
     confident = 0
     for row, found in enumerate(aligner.align(pairs, probabilities=True)):
-        loss = output.token_losses["gold"][output.batch_rows["gold"] == row].sum().item()
-        expected = with_links.token_losses["gold"][with_links.batch_rows["gold"] == row].sum().item()
+        loss = output.token_losses["links"][output.batch_rows["links"] == row].sum().item()
+        expected = with_links.token_losses["links"][with_links.batch_rows["links"] == row].sum().item()
         if row % 2:
             probabilities = torch.tensor(found.probabilities)
             sure = torch.cat([probabilities[probabilities >= 0.8], 1 - probabilities[probabilities < 0.2]])
@@ -90,7 +90,7 @@ def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tok
 def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
     """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
-    batch = GoldCollator(sample_tokenizer, max_length=8)([example, examples[0]])["gold"]
+    batch = LinksCollator(sample_tokenizer, max_length=8)([example, examples[0]])["links"]
     for side in ("x", "y"):
         fields = batch[side]
         is_token = ~fields["special_tokens_mask"].bool() & fields["attention_mask"].bool()
@@ -111,18 +111,18 @@ def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
 )
 def test_examples_that_cannot_be_read(examples, sample_tokenizer, change, named):
     with pytest.raises(ValueError, match=named):
-        GoldCollator(sample_tokenizer)([examples[0], {**examples[1], **change}])
+        LinksCollator(sample_tokenizer)([examples[0], {**examples[1], **change}])
 
 
 def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, recipe_of, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
-    recipe = recipe_of({"gold": {"batch_size": 20, "max_length": 128}}, gold=[table])
+    recipe = recipe_of({"links": {"batch_size": 20, "max_length": 128}}, links=[table])
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert corpus.name == "en-de" and len(corpus.lengths) == 20
-    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["gold"]
+    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["links"]
     order = batch["examples"].tolist()
     assert sorted(order) == list(range(20))
-    expected = GoldCollator(sample_tokenizer)([examples[number] for number in order])["gold"]
+    expected = LinksCollator(sample_tokenizer)([examples[number] for number in order])["links"]
     assert torch.equal(batch["links"], expected["links"])
     for side in ("x", "y"):
         assert all(torch.equal(batch[side][field], values) for field, values in expected[side].items())
@@ -131,30 +131,30 @@ def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, reci
 def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of, model, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
     evaluation = {"held_out_fraction": 0.5}
-    recipe = recipe_of({"gold": {"batch_size": 4, "max_length": 128}}, gold=[table], evaluation=evaluation)
+    recipe = recipe_of({"links": {"batch_size": 4, "max_length": 128}}, links=[table], evaluation=evaluation)
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     held_out = [examples[example.example_id] for example in corpus.held_out]
     assert 4 < len(held_out) < 16
     objectives = list(recipe.phases[0].objectives.values())
     evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3, objectives)
     with torch.no_grad():
-        found = Gold.measure(evaluator, corpus)
+        found = Links.measure(evaluator, corpus)
     pairs = [(example["source"].split(), example["target"].split()) for example in held_out]
     links = [set(of.links) for of in WordAligner(model, sample_tokenizer, layer=1).align(pairs)]
     sure = [links_of(example, "-") for example in held_out]
     right = [of & (gold | links_of(example, "p")) for of, gold, example in zip(links, sure, held_out, strict=True)]
     hits = sum(len(of) for of in right) + sum(len(of & gold) for of, gold in zip(links, sure, strict=True))
     aer = 100 - 100 * hits / (sum(map(len, links)) + sum(map(len, sure)))
-    assert found == {"gold_aer/en-de": pytest.approx(aer)}
+    assert found == {"link_aer/en-de": pytest.approx(aer)}
 
 
 def test_a_table_without_links_has_none(examples, files, recipe_of, sample_tokenizer):
     languages = {"source_language": "en", "target_language": "de", "size": 1}
     path = files.jsonl("gold.jsonl", examples)
     tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
-    recipe = recipe_of({"gold": {"batch_size": 64, "max_length": 128}}, gold=tables)
+    recipe = recipe_of({"links": {"batch_size": 64, "max_length": 128}}, links=tables)
     corpora = load_corpora(recipe, sample_tokenizer)
-    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["gold"]
+    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["links"]
     has_links = torch.zeros(64, dtype=torch.bool)
     has_links[batch["links"][:, 0]] = True
     assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]
@@ -165,4 +165,4 @@ def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sam
     rows = [*examples, {**examples[0], "links": "0-0 x"}]
     table = {"path": files.jsonl("gold.jsonl", rows), "source_language": "en", "target_language": "de"}
     with pytest.raises(ValueError, match="'x' is no link"):
-        load_corpora(recipe_of({"gold": {"batch_size": 4}}, gold=[table]), sample_tokenizer)
+        load_corpora(recipe_of({"links": {"batch_size": 4}}, links=[table]), sample_tokenizer)

@@ -1,4 +1,4 @@
-"""Pairs with gold links as integers: the tokens of their words, the word of each token, and the links.
+"""Pairs with links as integers: the tokens of their words, the word of each token, and the links.
 
 Words stand between spaces and tabs, as in the files of word aligners. They are cut into tokens one by one, as the
 aligner cuts them.
