@@ -158,7 +158,7 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     report_precision(options.precision, screen)
     length = check_encoder(options.model, options.tokenizer, options.trust_remote_code)
     layer, before = measured.scores(options, screen)
-    write_rows(work / PAIRS, [as_row(*pair) for pair in pairs])
+    write_rows(work / PAIRS, [as_row(*pair) for pair in (with_words(pairs) if rows else pairs)])
     write_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
@@ -251,6 +251,14 @@ def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: 
     confidence = Confidence(is_calibrated=True)
     score_links(aligner, gold.pairs, gold.links, screen, confidence)
     return confidence.calibration()
+
+
+def with_words(pairs: Pairs) -> Pairs:
+    """The pairs with texts split into words, as the aligner splits them."""
+    from modeling.word_tokens import split_words
+
+    words, _ = split_words([side for pair in pairs for side in pair])
+    return list(zip(words[::2], words[1::2], strict=True))
 
 
 def as_row(source: Side, target: Side) -> dict[str, str]:
