@@ -118,7 +118,7 @@ def read_options(arguments: list[str]) -> AdaptOptions:
         metavar=("SOURCE", "TARGET", "LINKS"),
         help="learn from two files of sentences and their links, `sentence i j S|P` or `i-j ipj`; may be repeated",
     )
-    text = "score these before and after: a table as of --gold, or two files of sentences and their links"
+    text = "score these before and after: a table as of --gold, or one or two files of sentences and their links"
     group.add_argument("--test", nargs="+", metavar="FILE", help=text)
     add_gold_base(group)
     return parser.parse_args(arguments, AdaptOptions())
@@ -130,8 +130,8 @@ def run(options: AdaptOptions) -> None:
     Raises ValueError for too few pairs, an encoder of another shape, a folder that is there or that another command
     works in, and what pre-training refuses.
     """
-    if len(options.test) not in (0, 1, 3):
-        raise ValueError(f"--test has {len(options.test)} files. Give a table, or SOURCE TARGET LINKS.")
+    if len(options.test) > 3:
+        raise ValueError(f"--test has {len(options.test)} files. Give a table, PAIRS LINKS or SOURCE TARGET LINKS.")
     output = Path(options.output)
     work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
     gold = [*options.gold, *(path for files in options.gold_links for path in files)]
@@ -216,7 +216,7 @@ def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) ->
 
 
 def read_gold_pairs(files: list[str], options: AdaptOptions) -> GoldPairs:
-    """The pairs and links of a table with three columns, or of two files of sentences and their links."""
+    """The pairs and links of a table with three columns, or of one or two files of sentences and their links."""
     *sentences, links = files if len(files) > 1 else [files[0], files[0]]
     columns = ["1", "2"] if len(files) == 1 else None
     pairs, gold = read_with_gold(PairReader(sentences, "text", columns), links, options.gold_base)

@@ -223,7 +223,7 @@ def test_what_pre_training_refuses_is_said(short, pairs, tiny_model, tmp_path, m
     assert "none.yaml" in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize("given", [["--html=page.html"], ["--layer=1"], ["--test", "a", "b"]])
+@pytest.mark.parametrize("given", [["--html=page.html"], ["--layer=1"], ["--test", "a", "b", "c", "d"]])
 def test_options_that_it_does_not_have_or_that_need_another(given, tiny_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert given[0].partition("=")[0] in refused(capsys, "pairs.txt", f"--model={tiny_model}", "--output=a", *given)
