@@ -218,8 +218,8 @@ def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) ->
 def read_gold_pairs(files: list[str], options: AdaptOptions) -> GoldPairs:
     """The pairs and links of a table with three columns, or of one or two files of sentences and their links."""
     *sentences, links = files if len(files) > 1 else [files[0], files[0]]
-    columns = ["1", "2"] if len(files) == 1 else None
-    pairs, gold = read_with_gold(PairReader(sentences, "text", columns), links, options.gold_base)
+    columns, base = (["1", "2"], 0) if len(files) == 1 else (None, options.gold_base)
+    pairs, gold = read_with_gold(PairReader(sentences, "text", columns), links, base)
     return GoldPairs(links, pairs, gold)
 
 
