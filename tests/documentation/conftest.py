@@ -252,8 +252,13 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
     for side, language in {"corpus.de": "de", "corpus.en": "en", "test.de": "de", "test.en": "en"}.items():
         (place / side).write_text("\n".join(sample[language][:4]) + "\n", encoding="utf-8")
     (place / "alignment.txt").write_text("0-0\n" * 4, encoding="utf-8")
-    pairs = zip(sample["en"], sample["de"], strict=True)
+    pairs = list(zip(sample["en"], sample["de"], strict=True))
     (place / "pairs.txt").write_text("".join(f"{en} ||| {de}\n" for en, de in pairs), encoding="utf-8")
+    for table in ("en-bg.tsv", "en-ru.tsv"):
+        (place / table).write_text("".join(f"{en}\t{de}\t0-0\n" for en, de in pairs), encoding="utf-8")
+    rows = [json.dumps({"source": en, "target": de, "links": "0-0"}) for en, de in pairs]
+    for table in ("gold.jsonl", "pairs.jsonl"):
+        (place / table).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     (place / "labels.conll").write_text("Anna B-PER\nlives O\n\n" * 4, encoding="utf-8")
     spans = {"source": "Anna lives.", "target": "Anna wohnt.", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
     (place / "spans.jsonl").write_text(json.dumps(spans) + "\n", encoding="utf-8")

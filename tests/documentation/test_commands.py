@@ -58,7 +58,7 @@ def pre_train(words: list[str]) -> None:
         small = [f"phases.{n}.objectives.{name}.batch_size=8" for n, phase in phases
                  for name in phase.objectives if name in TINY_BATCHES]  # fmt: skip
         arguments += [*TWO_CORPORA, *small, "hub_root=../shared/hub", "num_workers=0", "gradient_accumulation_steps=1"]
-    elif recipe.endswith("aligner.yaml"):
+    elif "/aligner" in recipe:
         arguments.append("hub_root=../shared/hub")
     for shards in (word.removeprefix("prepared=") for word in arguments if word.startswith("prepared=")):
         if not Path(shards).exists():  # what an earlier command of the page writes
