@@ -9,6 +9,7 @@ the weights fitted to all sets. Of sets that `--half` names, the fits see every 
 measured too. Writes bench/results/word_logits.json.
 """
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -114,14 +115,19 @@ def half(batches: list[Batch], part: int) -> list[Batch]:
     return found
 
 
+def read_flags(argv: list[str] | None) -> argparse.Namespace:
+    """The encoder, the gold sets, and of which of them half is fitted to."""
+    parser = make_parser(__doc__, NAME, {})
+    parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
+    parser.add_argument("--half", nargs="+", default=[], metavar="NAME", help="sets of which a half is fitted to")
+    add_gold_sets(parser)
+    return parser.parse_args(argv)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     with user_errors():
-        parser = make_parser(__doc__, NAME, {})
-        parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
-        parser.add_argument("--half", nargs="+", default=[], metavar="NAME", help="sets of which a half is fitted to")
-        add_gold_sets(parser)
-        flags = parser.parse_args(argv)
+        flags = read_flags(argv)
         path, _, tokenizer, _ = describe_model(flags.model, None)
         aligner = WordAligner(load_pretrained(AutoModel, path, flags.model, False), tokenizer)
         sets = {of.name: of for of in read_gold_sets(flags.gold_set)}
