@@ -7,6 +7,7 @@ import pytest
 
 from bench.data import PARTS
 from bench.word_alignment import save_encoder
+from modeling.word_probabilities import CONTEXT_WEIGHTS
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +77,17 @@ def test_alignment_quality(figures, tmp_path):
     assert [(row["gold"], row["way"]) for row in rows] == [(gold, way) for gold in ("tiny", "mean") for way in ways]
     assert [row["aer"] for row in rows[:2]] == [row["aer"] for row in rows[2:]]  # of one gold set, the mean is its own
     assert all(0 <= row["aer"] <= 100 and row["seconds"] > 0 and row["memory"] > 0 for row in rows)
+
+
+def test_word_logits(figures, sample_corpus_dir, tmp_path):
+    model = str(tmp_path / "model")
+    save_encoder(model, SimpleNamespace(layers=2, hidden=64))
+    sets = []
+    for name in ("en-de", "zh-en"):
+        stem = sample_corpus_dir / "alignments" / name
+        sets += ["--gold_set", name, f"{stem}.txt", f"{stem}.gold"]
+    found = figures("word_logits", "--model", model, *sets, "--half", "en-de")
+    kinds = [f"{name}, {kind}" for name in ("en-de", "zh-en") for kind in ("left out", "as they are")]
+    assert [row["gold"] for row in found["rows"]] == [*kinds, "en-de, other half"]
+    assert all(0 <= row["aer"] <= 100 and 0 <= row["calibration"] <= 1 for row in found["rows"])
+    assert len(found["weights"]) == 5 and found["weights"] != list(CONTEXT_WEIGHTS)
