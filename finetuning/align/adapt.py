@@ -165,10 +165,10 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
         train(options, work, layer, length, bool(pairs), bool(rows), screen)
     adapted = replace(options, model=str(model), tokenizer=None)
     new_layer, after = measured.scores(adapted, screen)
-    config = read_json(model / "config.json") | {"word_alignment_layer": new_layer}
-    if gold:
-        config["word_alignment_calibration"] = fit_calibration(adapted, new_layer, gold, screen)
-    write_json(model / "config.json", config)
+    # without gold, that of the model before no longer holds
+    calibration = fit_calibration(adapted, new_layer, gold, screen) if gold else None
+    facts = {"word_alignment_layer": new_layer, "word_alignment_calibration": calibration}
+    write_json(model / "config.json", read_json(model / "config.json") | facts)
     model.rename(output)
     remove_own(work / "run" / "checkpoints", rf"(damaged-)?{STEP}")
     for what, value in before.items():
@@ -247,7 +247,7 @@ def step_of(count: int, least: int) -> int:
 
 def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
-    aligner, _ = load_aligner(options, screen, layer=layer)
+    aligner, _ = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
     confidence = Confidence(is_calibrated=True)
     score_links(aligner, gold.pairs, gold.links, screen, confidence)
     return confidence.calibration()
