@@ -116,9 +116,9 @@ def learned_corpora(record: Record) -> list[dict[str, Any]]:
     phases = [(name, phase) for phase in record.recipe.get("phases", []) for name in phase["objectives"]]
 
     def is_read(corpus: dict[str, Any]) -> bool:
-        is_pair = len(corpus["languages"]) > 1
+        is_text = len(corpus["languages"]) == 1
         return any(
-            (OBJECTIVES[objective].text == "bitext") == is_pair
+            (OBJECTIVES[objective].text == "monolingual") == is_text
             and is_selected(corpus["name"], phase.get("corpora") or ["*"])
             for objective, phase in phases
         )
