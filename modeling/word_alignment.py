@@ -175,7 +175,8 @@ class WordAligner:
         batch_size: inputs to a forward pass.
         window: positions of an input, special tokens included; default: as many as the model has.
         overlap: positions of a window that its neighbor shows too, for longer sentences; default: half of it.
-        matching: options of the method, see `optimal_transport.METHOD_OPTIONS`.
+        matching: options of the method, see `optimal_transport.METHOD_OPTIONS`. Slope and offset of `ot_words` are by
+            default the model's own `config.word_alignment_calibration`, fitted to gold links.
 
     Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a tokenizer
     without a pair format, an overlap that leaves a window nothing of its own, and a batch size below 1.
