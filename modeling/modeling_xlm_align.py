@@ -33,7 +33,7 @@ from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForToke
 from .word_probabilities import context_logits, word_shares
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
-SURE = 0.8  # probability of a link that the model takes for right, of `links`
+SURE = 0.8  # probability of a link that the model takes for right, of `word_links`
 UNMASKED_SHARE = 0.15  # of the unmasked positions that ask (Table 7)
 
 
@@ -90,8 +90,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     makes a model read the other side too, but has words to write. The labels are only as good as the model: start from
     a pretrained one (section 6).
 
-    Beside the paper stands `links`: links made by hand, or the model's own, and the cross-entropy of the probabilities
-    by which the aligner links words (`word_probabilities.py`). It needs no pointer network.
+    Beside the paper stands `word_links`: links made by hand, or the model's own, and the cross-entropy of the
+    probabilities by which the aligner links words (`word_probabilities.py`). It needs no pointer network.
 
     Deviations from the paper: Sinkhorn's order and the filtering are those of the released code, not of Eqs. 6 and 9 as
     printed (`config.sinkhorn_first`, `config.filtering_rule`). Where the paper is silent: a query with several links is
@@ -100,8 +100,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); of packed
     rows `example_ids` (B, T), which number the pairs of each row from 0; with `config.query_positions` unmasked or
-    all_aligned `draws` (B, T), random integers from 0 to below `DRAWS`. Of weight 0, `dwa` is not computed. links: see
-    `LinksCollator` of `pretraining/objectives/links.py`.
+    all_aligned `draws` (B, T), random integers from 0 to below `DRAWS`. Of weight 0, `dwa` is not computed. Those of
+    word_links: see `LinksCollator` of `pretraining/objectives/links.py`.
 
     Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
 
@@ -109,7 +109,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     `mlm`, `tlm` and `dwa`.
     """
 
-    objectives = ForPreTraining.objectives | {"dwa": (), "links": ()}
+    objectives = ForPreTraining.objectives | {"dwa": (), "word_links": ()}
     reads = {"dwa": "tlm"}
 
     def __init__(self, config):
@@ -128,7 +128,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         self, name: str, batch: dict, weights: dict[str, float]
     ) -> Iterator[tuple[str, Predictions | Losses]]:
         """The losses of one sub-batch: `tlm` and `dwa` from one forward."""
-        if name == "links":
+        if name == "word_links":
             yield name, self.link_losses(batch)
             return
         if name != "tlm" or not weights.get("dwa", 1.0) or self.config.query_positions == "none":
@@ -143,8 +143,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
         yield "dwa", self.pointer_losses(outputs.hidden_states[self.config.pointer_layer], labels, batch)
 
     def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a `links` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words are
-        translations, and where there are words."""
+        """Of a `word_links` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words
+        are translations, and where there are words."""
         states, masks, words = [], [], []
         for side in ("x", "y"):
             fields = batch[side]

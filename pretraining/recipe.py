@@ -113,7 +113,7 @@ class Bitext:
 class LinkedPairs(Table):
     """Translation pairs whose words are linked: a table with a column for each side and one for links made by hand."""
 
-    kind: ClassVar[str] = "links"
+    kind: ClassVar[str] = "linked"
 
     source_language: str = option(MISSING, "language code of the first side")
     target_language: str = option(MISSING, "language code of the second side")
@@ -330,7 +330,7 @@ class Recipe:
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora, any number of a language")
     bitext: list[Bitext] = option([], "translation pairs, any number of corpora of a pair of languages")
-    links: list[LinkedPairs] = option([], "translation pairs with links between their words, for the objective `links`")
+    linked: list[LinkedPairs] = option([], "translation pairs with links between their words, for `word_links`")
     prepared: str | None = option(
         None,
         "folder that `python -m pretraining.tools.prepare` wrote for these corpora; ids come from its shards, and no "
@@ -372,7 +372,7 @@ class Recipe:
     @property
     def corpora(self) -> "list[Monolingual | Bitext | LinkedPairs]":
         """All corpora, monolingual ones first."""
-        return self.monolingual + self.bitext + self.links
+        return self.monolingual + self.bitext + self.linked
 
     def named_corpora(self) -> "Corpora":
         """All corpora, monolingual ones first, by the names that patterns, logs and curves know them by.

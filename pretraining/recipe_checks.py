@@ -32,7 +32,7 @@ def check_recipe(recipe: Recipe) -> None:
     for index, phase in enumerate(recipe.phases):
         _require(names.count(phase.name) == 1, "phases.name", phase.name, "the logs tell phases apart by it")
         _check_phase(recipe, index, f"phases.{index}")
-    for kind in ("monolingual", "bitext", "links"):
+    for kind in ("monolingual", "bitext", "linked"):
         for index, corpus in enumerate(getattr(recipe, kind)):
             _check_corpus(corpus, f"{kind}.{index}")
     check_meta_pretrained(recipe)

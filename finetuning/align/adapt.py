@@ -300,8 +300,8 @@ def train(
         tables = [{"name": "gold", "path": str(work / GOLD), "size": 1}]
         if has_pairs:
             tables.append({"name": "pairs", "path": str(work / PAIRS), "size": 1, "links_column": None})
-        settings["links"] = json.dumps([languages | table for table in tables])
-        settings["phases.0.objectives.links.max_length"] = min(length, LONGEST)
+        settings["linked"] = json.dumps([languages | table for table in tables])
+        settings["phases.0.objectives.word_links.max_length"] = min(length, LONGEST)
     else:
         columns = {"source_column": "source", "target_column": "target"}
         settings["bitext"] = json.dumps([languages | columns | {"table": {"path": str(work / PAIRS)}}])

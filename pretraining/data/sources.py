@@ -73,7 +73,7 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """`monolingual`, `bitext` or `links`."""
+        """`monolingual`, `bitext` or `linked`."""
         return self.corpus.kind
 
     @property
@@ -206,7 +206,7 @@ def _open_monolingual(corpus: Monolingual, name: str, joins: list[str], hub_root
     return Source(name, (corpus.language,), [side], [table], *size, hub_root, corpus=corpus)
 
 
-def _open_links(corpus: LinkedPairs, name: str, joins: list[str], hub_root: str | None) -> Source:
+def _open_linked(corpus: LinkedPairs, name: str, joins: list[str], hub_root: str | None) -> Source:
     rows = _load(corpus, name, corpus.size, hub_root)
     columns = [
         replace(_text_column(rows, column, name, joins), reading=reading)
@@ -351,7 +351,7 @@ def _zipped(name: str, sides: tuple[TextColumn, TextColumn]) -> Iterator[dict[st
         number += 1
 
 
-OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "links": _open_links}
+OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _open_linked}
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:

@@ -311,7 +311,7 @@ class Objective:
     weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
 
     name: ClassVar[str]
-    text: ClassVar[Literal["monolingual", "bitext", "links"]]
+    text: ClassVar[Literal["monolingual", "bitext", "linked"]]
     """The corpora that it reads."""
     loss_terms: ClassVar[tuple[str, ...]] = ()
     """The parts of its loss, each with a curve `<name>.<term>`; none: it is one loss."""

@@ -44,7 +44,7 @@ class LinksCollator(Collator):
     cannot be read.
     """
 
-    name = "links"
+    name = "word_links"
     keys = ("source", "target", "links")
     apart = True
 
@@ -103,10 +103,10 @@ class LinksCollator(Collator):
 
 @dataclass
 class Links(ExampleObjective):
-    """Links between words, made by hand or the model's own, of the recipe's `links`; of XLM-Align."""
+    """Links between words, made by hand or the model's own, of the recipe's `linked` pairs; of XLM-Align."""
 
     name = LinksCollator.name
-    text = "links"
+    text = "linked"
     collator_class = LinksCollator
     predicts_tokens = False
     panels: ClassVar[dict[str, str]] = {"link_aer/": "AER of held-out pairs with gold links (%), lower is better"}

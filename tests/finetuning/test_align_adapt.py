@@ -36,7 +36,7 @@ def pairs(sample_corpus_dir, tmp_path_factory):
 def short(pytestconfig, tmp_path_factory):
     """The recipes that the command runs, for four steps."""
     folder, paths = tmp_path_factory.mktemp("recipe"), []
-    for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["links"]), strict=True):
+    for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["word_links"]), strict=True):
         phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
         phase["objectives"] = {name: {"batch_size": 8} for name in objectives}
         short = {"extends": str(pytestconfig.rootpath / recipe), "phases": {0: phase}}
@@ -131,7 +131,7 @@ def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gol
     assert list(json.loads(rows[0]).values())[:2] == of_line[:2]
     assert set(json.loads(rows[0])["links"].split()) == set(of_line[2].split())
     recipe = yaml.safe_load((tmp_path / "model.training" / "run" / "recipe.yaml").read_text(encoding="utf-8"))
-    assert list(recipe["phases"][0]["objectives"]) == ["links"] and not recipe["bitext"]
+    assert list(recipe["phases"][0]["objectives"]) == ["word_links"] and not recipe["bitext"]
     before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, tmp_path / "model"))
     config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}

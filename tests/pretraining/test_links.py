@@ -1,4 +1,4 @@
-"""The objective `links`: rows of words and links, and a loss on the aligner's own probabilities."""
+"""The objective `word_links`: rows of words and links, and a loss on the aligner's own probabilities."""
 
 import itertools
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
         expected.append(float(binary_cross_entropy(found, right, reduction="sum")))
         words.append(len(source))
     assert output.loss_sum.item() == pytest.approx(sum(expected), rel=1e-4)
-    losses_N, rows_N = output.token_losses["links"], output.batch_rows["links"]
+    losses_N, rows_N = output.token_losses["word_links"], output.batch_rows["word_links"]
     assert rows_N.bincount().tolist() == words  # a prediction for each word of the source
     by_row = torch.zeros(len(examples)).index_add(0, rows_N, losses_N)
     torch.testing.assert_close(by_row, torch.tensor(expected), rtol=1e-4, atol=1e-4)
@@ -77,8 +77,8 @@ def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tok
     pairs = [(example["source"].split(), example["target"].split()) for example in examples]
     confident = 0
     for row, found in enumerate(aligner.align(pairs, probabilities=True)):
-        loss = output.token_losses["links"][output.batch_rows["links"] == row].sum().item()
-        expected = with_links.token_losses["links"][with_links.batch_rows["links"] == row].sum().item()
+        loss = output.token_losses["word_links"][output.batch_rows["word_links"] == row].sum().item()
+        expected = with_links.token_losses["word_links"][with_links.batch_rows["word_links"] == row].sum().item()
         if row % 2:
             probabilities = torch.tensor(found.probabilities)
             sure = torch.cat([probabilities[probabilities >= 0.8], 1 - probabilities[probabilities < 0.2]])
@@ -90,7 +90,7 @@ def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tok
 def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
     """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
-    batch = LinksCollator(sample_tokenizer, max_length=8)([example, examples[0]])["links"]
+    batch = LinksCollator(sample_tokenizer, max_length=8)([example, examples[0]])["word_links"]
     for side in ("x", "y"):
         fields = batch[side]
         is_token = ~fields["special_tokens_mask"].bool() & fields["attention_mask"].bool()
@@ -116,13 +116,13 @@ def test_examples_that_cannot_be_read(examples, sample_tokenizer, change, named)
 
 def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, recipe_of, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
-    recipe = recipe_of({"links": {"batch_size": 20, "max_length": 128}}, links=[table])
+    recipe = recipe_of({"word_links": {"batch_size": 20, "max_length": 128}}, linked=[table])
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert corpus.name == "en-de" and len(corpus.lengths) == 20
-    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["links"]
+    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
     order = batch["examples"].tolist()
     assert sorted(order) == list(range(20))
-    expected = LinksCollator(sample_tokenizer)([examples[number] for number in order])["links"]
+    expected = LinksCollator(sample_tokenizer)([examples[number] for number in order])["word_links"]
     assert torch.equal(batch["links"], expected["links"])
     for side in ("x", "y"):
         assert all(torch.equal(batch[side][field], values) for field, values in expected[side].items())
@@ -131,7 +131,7 @@ def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, reci
 def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of, model, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
     evaluation = {"held_out_fraction": 0.5}
-    recipe = recipe_of({"links": {"batch_size": 4, "max_length": 128}}, links=[table], evaluation=evaluation)
+    recipe = recipe_of({"word_links": {"batch_size": 4, "max_length": 128}}, linked=[table], evaluation=evaluation)
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     held_out = [examples[example.example_id] for example in corpus.held_out]
     assert 4 < len(held_out) < 16
@@ -152,9 +152,9 @@ def test_a_table_without_links_has_none(examples, files, recipe_of, sample_token
     languages = {"source_language": "en", "target_language": "de", "size": 1}
     path = files.jsonl("gold.jsonl", examples)
     tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
-    recipe = recipe_of({"links": {"batch_size": 64, "max_length": 128}}, links=tables)
+    recipe = recipe_of({"word_links": {"batch_size": 64, "max_length": 128}}, linked=tables)
     corpora = load_corpora(recipe, sample_tokenizer)
-    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["links"]
+    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
     has_links = torch.zeros(64, dtype=torch.bool)
     has_links[batch["links"][:, 0]] = True
     assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]
@@ -165,4 +165,4 @@ def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sam
     rows = [*examples, {**examples[0], "links": "0-0 x"}]
     table = {"path": files.jsonl("gold.jsonl", rows), "source_language": "en", "target_language": "de"}
     with pytest.raises(ValueError, match="'x' is no link"):
-        load_corpora(recipe_of({"links": {"batch_size": 4}}, links=[table]), sample_tokenizer)
+        load_corpora(recipe_of({"word_links": {"batch_size": 4}}, linked=[table]), sample_tokenizer)
