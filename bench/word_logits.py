@@ -5,8 +5,8 @@
 Fits `CONTEXT_WEIGHTS` of modeling/optimal_transport.py to all gold sets but one, by the cross-entropy of every word
 pair, and measures that one; each set in turn. A set counts as much as another one. Prints AER, precision, recall,
 expected calibration error of the links, and how many of those with a probability near 0.5, 0.7 and 0.9 are right; last,
-the weights fitted to all sets. Of sets that `--half` names, the fits see every other sentence, and the others are
-measured too. Writes bench/results/word_logits.json.
+the weights fitted to all sets. Of sets that `--half` names, the fits see every other sentence, and the weights fitted
+to all sets are measured on the others. Writes bench/results/word_logits.json.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> None:
                 print(rows[-1], file=sys.stderr)
         whole = fit(list(fitted.values())).tolist()
         for name in flags.half:
-            found = scores_of(half(batches[name], 0), sets[name].gold, CONTEXT_WEIGHTS)
+            found = scores_of(half(batches[name], 0), sets[name].gold, whole)
             rows.append({"gold": f"{name}, other half", **found})
         notes = [f"fitted to all sets: {', '.join(f'{weight:.2f}' for weight in whole)}"]
         show("Weights of word pairs, left-out gold sets", COLUMNS, rows, notes)
