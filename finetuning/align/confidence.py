@@ -40,7 +40,7 @@ def with_threshold(aligner: Any, threshold: float) -> Any:
 
 
 def cut(alignment: Any, aligner: Any) -> Any:
-    """The links of the aligner, of those that it found `with_threshold`."""
+    """Returns the alignment with the links that the aligner itself returns, of those found `with_threshold`."""
     from modeling.word_alignment import likely_links
 
     if (threshold := threshold_of(aligner)) is None or alignment.probabilities is None:

@@ -31,8 +31,8 @@ link. It may name a part of the sentences; only they are scored. All pairs are h
 Links count the words of the pairs, which stand between spaces, tabs or line breaks in all formats; with --split they
 end at Unicode's word boundaries.
 
-The table has the recall of sure links: of those that are one to one (neither word has another sure link) and of the
-others, and by distance from the diagonal, |(i + 0.5) / n - (j + 0.5) / m| of word i of n and word j of m."""
+A table shows the recall of sure links by kind. A link is one to one if neither word has another sure link. The distance
+from the diagonal is |(i + 0.5) / n - (j + 0.5) / m| for word i of n and word j of m."""
 
 
 @dataclass

@@ -415,7 +415,7 @@ class ExampleObjective(Objective):
         return self.collator_class(tokenizer, languages=languages, **options, **({"draws": True} if draws else {}))
 
     def predictions(self, fields: Mapping[str, Any]) -> int:
-        """How many predictions a set of inputs of its sub-batch asks for."""
+        """Returns the number of predictions in a set of inputs of its sub-batch."""
         return int(fields["labels"].ne(IGNORED).sum())
 
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:

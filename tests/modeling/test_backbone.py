@@ -23,6 +23,7 @@ from modeling.backbone import Architecture, honors_block_masks, one_mask
 from modeling.configuration_encoder import SHAPE as FIELDS_OF_SHAPE
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.layer_states import LayerStates
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from modeling.modeling_xlm_align import (
@@ -33,7 +34,6 @@ from modeling.modeling_xlm_align import (
     XlmAlignForTokenClassification,
     XlmAlignModel,
 )
-from modeling.word_alignment import LayerStates
 from tests.architectures import ARCHITECTURES
 from tests.modeling.tiny import gradients
 

@@ -68,6 +68,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
     assert {path.stem for path in (tmp_path / "saved").glob("*.py")} == {
         "pipeline_word_alignment",
         "word_alignment",
+        "layer_states",
         "word_probabilities",
         "word_tokens",
         "optimal_transport",

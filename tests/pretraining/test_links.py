@@ -43,7 +43,7 @@ def links_of(example, kind):
 
 
 def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_tokenizer):
-    """Of every word pair but possible links, summed up; whatever stands beside it in the batch."""
+    """The loss sums over all word pairs except possible links. Other rows of the batch do not change it."""
     output = model(**LinksCollator(sample_tokenizer)(examples))
     aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
     pairs = [(example["source"].split(), example["target"].split()) for example in examples]

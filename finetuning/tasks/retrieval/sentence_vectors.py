@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from modeling.word_alignment import NO_LIMIT, LayerStates
+from modeling.layer_states import LayerStates
+from modeling.word_alignment import NO_LIMIT
 from modeling.word_tokens import InputFormat
 
 BYTES_OF_VECTORS = 2 * 2**30  # that are held at once; of more, the layers are read in several passes

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of chosen layers of any encoder, from a forward pass that goes no further than it must.
+
+Legend: `B` rows, `T` positions, `H` hidden size.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+class LayerStates:
+    """The states of chosen layers of an encoder, from one forward pass that stops at the highest of them.
+
+    Models of this zoo are told how many layers to run. Of others, whose `encoder` is a list `layer` and nothing besides
+    (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
+    run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
+
+    Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no tokens,
+    and for a decoder, as far as its configuration or its attention (`is_causal`) says that it is one.
+    """
+
+    def __init__(self, model):
+        self.model = encoder_of(getattr(model, "base_model", model))
+        config = getattr(self.model, "config", None)
+        self.num_layers = getattr(config, "num_hidden_layers", None)
+        if self.num_layers is None:
+            raise ValueError(f"{type(model).__name__} has no config.num_hidden_layers: give an encoder, such as XLM-R.")
+        is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
+        if is_causal or getattr(config, "is_decoder", False):
+            raise ValueError(
+                f"{type(model).__name__} is a decoder, whose states do not know the words that follow: give an encoder."
+            )
+        self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
+        encoder = getattr(self.model, "encoder", None)
+        children = dict(encoder.named_children()) if isinstance(encoder, nn.Module) else {}
+        self.is_list = set(children) == {"layer"} and isinstance(children["layer"], nn.ModuleList)
+
+    @property
+    def positions(self) -> int | None:
+        """Longest input in pieces, special tokens included; None where the model sets no limit."""
+        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            # XLM-R's kind counts from behind the padding's row, BERT's from 0
+            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether it tells the first sentence of a pair from the second (BERT), or has one type for all (XLM-R)."""
+        embeddings = getattr(getattr(self.model, "backbone", self.model), "embeddings", None)
+        table = getattr(embeddings, "token_type_embeddings", None)
+        return isinstance(table, nn.Embedding) and table.num_embeddings > 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        return next(self.model.parameters()).device
+
+    def with_layers(self, count: int):
+        """The model, with its first `count` layers only."""
+        if self.stops_itself or not self.is_list or count == self.num_layers:
+            return self.model
+        short = copy.copy(self.model)
+        short._modules = dict(short._modules)
+        encoder = copy.copy(self.model.encoder)
+        encoder._modules = {"layer": nn.ModuleList(self.model.encoder.layer[:count])}
+        short.encoder = encoder
+        return short
+
+    def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
+        """States (B, T, H) of each of `layers`; 0 is the embeddings."""
+        highest = max(layers)
+        # the library hooks layers once a model, and would do so again for each copy: their states would come twice
+        model = self.with_layers(highest) if set(layers) == {highest} else self.model
+        stops = model is not self.model or self.stops_itself or highest == self.num_layers
+        wants_all = not stops or set(layers) != {highest}
+        options = {"num_layers": highest} if self.stops_itself else {}
+        outputs = model(**inputs, **options, output_hidden_states=wants_all, return_dict=True)
+        states = dict(enumerate(getattr(outputs, "hidden_states", None) or ()))
+        if stops:
+            states[highest] = getattr(outputs, "last_hidden_state", None)
+        if any(states.get(layer) is None for layer in layers):
+            raise ValueError(
+                f"{type(self.model).__name__} returned no hidden states of layers {sorted(layers)}: its forward must "
+                "take output_hidden_states=True."
+            )
+        return {layer: states[layer] for layer in layers}
+
+
+def encoder_of(model):
+    """The encoder of a model that has a decoder, too; any other model as it is. `ValueError` if it reads no tokens."""
+    if "decoder_input_ids" not in inspect.signature(model.forward).parameters:
+        return model
+    encoder = model.get_encoder()
+    if encoder is model or "input_ids" not in inspect.signature(encoder.forward).parameters:
+        raise ValueError(f"{type(model).__name__} is an encoder-decoder without an encoder of text.")
+    return encoder
