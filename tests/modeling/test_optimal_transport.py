@@ -411,7 +411,7 @@ def test_probabilities_are_those_of_vectors_that_have_much_in_common():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.03), (torch.float64, 1e-6)])
 def test_vectors_that_are_all_the_same_are_told_apart_by_no_rounding(dtype, tolerance):
-    """Then only places tell words apart, and these are symmetric. Rounding moves a float32 probability by up to 0.015."""
+    """Then only places count, and these are symmetric. Rounding moves a float32 probability by up to 0.015."""
     generator = torch.Generator().manual_seed(7)
     for _ in range(50):
         vectors = torch.rand(1, 1, HIDDEN, generator=generator, dtype=dtype).expand(1, 7, HIDDEN)
