@@ -245,7 +245,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, PoolerLinear):
-            drawn_HH = torch.randn(module.weight.shape, generator=torch.Generator().manual_seed(0))
+            drawn_HH = torch.randn(module.weight.shape, generator=torch.Generator().manual_seed(0), device="cpu")
             init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:

@@ -216,7 +216,7 @@ def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, f
         )
         translations = [frozenset(sides[target].tolist()) for sides in pairs]
         codes = [corpus.languages[side] for side in (source, target)]
-        rows_2 = torch.tensor([evaluator.languages.rows[code] for code in codes])
+        rows_2 = torch.tensor([evaluator.languages.rows[code] for code in codes], device="cpu")
         hits, count = np.zeros(2), 0
         for start in range(0, len(pairs), size):
             rows = []

@@ -1,0 +1,237 @@
+"""Every tensor that a model, the training loop or the aligner makes names its device.
+
+The tests have no GPU, which would need the names: they look at the calls that make tensors, see tests/devices.py.
+"""
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from modeling.optimal_transport import METHOD_OPTIONS, align
+from modeling.symmetrization import SYMMETRIZATIONS
+from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_probabilities import word_probabilities
+from modeling.word_tokens import InputFormat
+from pretraining import run, tracking
+from pretraining.objectives import OBJECTIVES
+from pretraining.training import Training
+from tests.architectures import ARCHITECTURES
+from tests.conftest import PREFIXES
+from tests.devices import WithoutDevice, devices_are_named
+from tests.modeling.tiny import MASK, batch_of, class_of, made, pair_row
+from tests.pretraining.conftest import Files, write_recipe
+
+
+class MakesInBackward(torch.autograd.Function):
+    """The identity."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + torch.zeros(1)
+
+
+@pytest.mark.parametrize(
+    "call, is_found",
+    [
+        (lambda x: torch.arange(3), True),
+        (lambda x: torch.arange(3, device="cpu"), False),
+        (lambda x: torch.tensor(0.5, device=None), True),
+        (lambda x: torch.as_tensor([1]), True),
+        (lambda x: torch.as_tensor(x), False),
+        (lambda x: torch.zeros_like(x) + x.new_ones(3), False),
+        (lambda x: torch.nn.Linear(3, 3)(x), False),  # a call of torch's own
+        (lambda x: [torch.eye(size) for size in (1, 2)], True),
+        (lambda x: MakesInBackward.apply(x).sum().backward(), True),
+        (lambda x: torch.autograd.backward(MakesInBackward.apply(x).sum()), True),
+    ],
+)
+def test_the_mode_finds_a_call_without_a_device(call, is_found):
+    with WithoutDevice((__file__,)) as mode:
+        call(torch.ones(3, device="cpu", requires_grad=True))
+    assert bool(mode.places) == is_found
+
+
+# models
+
+
+CODES = {"source_language": "en", "target_language": "de", "language": "en"}
+TEXTS = [("The house is small .", "Das Haus ist klein .", "0-0 1-1 2-2 3-3"), ("Yes we do", "Ja .", "0-0 1p1")]
+EXAMPLES = [CODES | dict(source=x, target=y, text=x, links=links) for x, y, links in TEXTS]  # of all collators
+
+
+def flash_stand_in(module, query, key, value, attention_mask, scaling, dropout, **kwargs):
+    """Stands in for flash attention, which needs a GPU: what comes before it is looked at here, not what it gives."""
+    return (query + 0 * (key.sum() + value.sum())).transpose(1, 2), None
+
+
+AttentionInterface.register("flash_stand_in", flash_stand_in)
+CONFIG = {"ernie_m": {"num_languages": 2, "mask_token_id": MASK}, "xlm_align": {"query_positions": "all_aligned"}}
+ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_stand_in")
+# the last two are told of sequences where padding is skipped
+CASES = [(name, attention, skip) for name in PREFIXES for attention in ATTENTIONS[:2] for skip in (False, True)]
+CASES += [(name, attention, True) for name in PREFIXES for attention in ATTENTIONS[2:]]
+CASES += [(f"xlm_align on {name}", "sdpa", name != "deberta-v2") for name in ARCHITECTURES]
+
+
+@pytest.mark.parametrize("name, attention, skip_padding", CASES)
+def test_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokenizer):
+    cls = class_of(name.split()[0])
+    model = cls.from_pretrained(zoo_model_dir(name, **CONFIG.get(name, {})))
+    model.config._attn_implementation = attention
+    model.set_skip_padding(skip_padding)
+    torch.manual_seed(0)
+    # kd, which needs a teacher, is in the loop below
+    collators = {key: getattr(OBJECTIVES[key], "collator_class", None) for key in cls.objectives}
+    options = {"tlm": {"draws": True}}  # for dwa
+    batches = {}
+    for key, collator in collators.items():
+        if collator:
+            batches |= collator(sample_tokenizer, languages=["de", "en"], **options.get(key, {}))(EXAMPLES)
+    if attention == "flash_stand_in":
+        batches = {key: batch for key, batch in batches.items() if not OBJECTIVES[key].own_mask}
+    learns = attention != "flex_attention"  # on a CPU
+    model.train(learns)
+    with torch.compiler.set_stance("force_eager"), torch.set_grad_enabled(learns), devices_are_named():
+        output = model(**batches)
+        if learns:
+            output.loss.backward()
+    assert set(output.token_losses) >= {"mlm", "tlm"}
+
+
+HEADS = {
+    "ForMaskedLM": lambda ids: {"labels": ids},
+    "ForSequenceClassification": lambda ids: {"labels": ids[:, 0] % 2},
+    "ForTokenClassification": lambda ids: {"labels": ids % 2},
+    "ForQuestionAnswering": lambda ids: {"start_positions": ids[:, 0] % 3, "end_positions": ids[:, 1] % 3},
+}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("model_type", [*PREFIXES, "veco plugged in"])
+def test_heads(model_type, head, attention):
+    plugged = {"plug_in": True} if "plugged" in model_type and head != "ForMaskedLM" else {}
+    model = made(model_type.split()[0], head, attention, **plugged).train()
+    batch = batch_of([pair_row(seed, (3 + seed, 4)) for seed in range(3)], "padded right")
+    x = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    labels = HEADS[head](x["input_ids"])
+    y = {f"translation_{name}": values for name, values in (x | labels).items()} if plugged else {}
+    for skip in (False, True):
+        model.set_skip_padding(skip)
+        with devices_are_named():
+            model(**x, **labels, **y).loss.backward()
+            embedded = {"inputs_embeds": model.get_input_embeddings()(x["input_ids"])}
+            model(**embedded, **labels, **{name: of for name, of in y.items() if "mask" not in name}).loss.backward()
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded left"])
+@pytest.mark.parametrize("model_type", PREFIXES)
+def test_packed_pairs_and_padding_on_the_left(model_type, layout):
+    model = made(model_type, **CONFIG.get(model_type, {}))
+    batch = batch_of([pair_row(seed, (5 + seed, 4), masked=(2, 3)) for seed in range(3)], layout)
+    for skip in (False, True):
+        model.set_skip_padding(skip)
+        with devices_are_named():
+            model(tlm=batch).loss.backward()
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_generation(num_beams, attention):
+    model = made("veco", "ForConditionalGeneration", attention, decoder_layers=2, decoder_layer_indices=[1, 2])
+    batch = batch_of([pair_row(seed, (3 + seed, 4)) for seed in range(3)], "padded right")
+    x = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with devices_are_named():
+        model(**x, labels=x["input_ids"]).loss.backward()
+        model.generate(**x, num_beams=num_beams)  # lengths by those of the sources
+        model.generate(x["input_ids"], num_beams=num_beams, max_new_tokens=3, use_cache=False)
+        states = model.roberta(**x)
+        model.generate(encoder_outputs=states, num_beams=num_beams)
+
+
+# the loop
+
+
+ROWS = "{batch_size: 4, max_length: 48}"
+PACKED = "{batch_size: 2, max_length: 128, packed: true}"
+RUNS = {  # objectives, settings
+    "veco": (
+        f"{{mlm: {PACKED}, ca_mlm_segments: {ROWS}, ca_mlm_pairs: {ROWS}}}",
+        ["model.predict_among=text", "model.config.cross_stream=causal", "model.skip_padding=true"],
+    ),
+    "ernie_m": (f"{{camlm: {PACKED}, btmlm: {ROWS}}}", ["evaluation.back_translation=0.2"]),
+    "xlm_align": (
+        f"{{mlm: {ROWS}, tlm: {PACKED}, dwa: {{}}, word_links: {ROWS}}}",
+        ["linked=[{source_language: en, target_language: de, path: LINKS}]", "model.skip_padding=true"],
+    ),
+    "metaxlm": (
+        f"{{mlm: {ROWS}, tlm: {ROWS}, kd: {{}}}}",
+        ["teacher={path: TEACHER, language: en}", "model.gradient_checkpointing=true"],
+    ),
+}
+
+
+@pytest.mark.parametrize("model_type", RUNS)
+def test_steps_and_measurements_of_pretraining(
+    model_type, sample_tokenizer_dir, sample_corpus_dir, zoo_model_dir, tmp_path, monkeypatch
+):
+    """From the first batch of a phase to its last checkpoint. What comes before is made on the CPU, and moved."""
+    monkeypatch.setattr(Training, "_run_phase", devices_are_named()(Training._run_phase))
+    monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
+    links = Files(tmp_path).jsonl("links.jsonl", EXAMPLES * 4)
+    teacher = zoo_model_dir("xlm_align", head="ForMaskedLM")
+    objectives, own = RUNS[model_type]
+    table = f"{{path: {sample_corpus_dir / 'en' / 'train.jsonl'}}}"
+    # a sentence and its copy have as many tokens: the measurement of alignment takes no others
+    pair = f"{{source_language: en, target_language: de, join_on: id, source: {table}, target: {table}}}"
+    settings = [f"model.type={model_type}", f"bitext=[{pair}]", f"phases.0.objectives={objectives}"]
+    settings += ["phases.0.steps=2", "gradient_accumulation_steps=2", "save_every_steps=1"]
+    settings += ["evaluation={held_out_fraction: 0.02, max_examples: 6, every_steps: 1, alignment: true}"]
+    settings += [setting.replace("LINKS", links).replace("TEACHER", str(teacher)) for setting in own]
+    run.main(["--config", str(write_recipe(tmp_path, sample_tokenizer_dir, sample_corpus_dir)), *settings])
+
+
+# the aligner
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("method", METHOD_OPTIONS)
+def test_matching(method, autocast):
+    generator = torch.Generator().manual_seed(0)
+    x_BSH, y_BTH = (torch.randn(3, size, 8, generator=generator) for size in (5, 6))
+    masks = [torch.arange(size) < torch.tensor([[size], [2], [1]]) for size in (5, 6)]
+    words = [torch.arange(size).expand(3, -1) // 2 for size in (5, 6)]
+    cells_BST = torch.ones(3, 5, 6, dtype=torch.bool)
+    known = METHOD_OPTIONS[method]
+    options = [{}, *({"symmetrization": name} for name in SYMMETRIZATIONS)]
+    options += [{"link_all": True, "symmetrization": "union"}, {"regularization": 0.05}, {"rule": "eq9_printed"}]
+    options = [chosen for chosen in options if chosen.keys() <= known.keys()]
+    of_words = {"words": words, "cells_BST": cells_BST} if method == "ot_words" else {}
+    with devices_are_named(), torch.autocast("cpu", enabled=autocast):
+        for chosen in options:
+            align(x_BSH, y_BTH, *masks, method, True, **of_words, **chosen)
+            align(x_BSH.bfloat16(), y_BTH.bfloat16(), *masks, method, False, **chosen)
+        word_probabilities(x_BSH, y_BTH, *masks, words)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("model_type", [*PREFIXES, "xlm_align on modernbert"])
+def test_vectors_of_the_aligner(model_type, encoding, zoo_model_dir, sample_tokenizer):
+    """`encode`: what comes before it is made on the CPU, by intent, as is what joins links to words after it."""
+    model = class_of(model_type.split()[0]).from_pretrained(zoo_model_dir(model_type))
+    aligner = WordAligner(model, sample_tokenizer, encoding=encoding)
+    aligner.encode = devices_are_named()(aligner.encode)
+    pairs = [("The house is small.", "Das Haus ist klein."), ("Yes", "Ja, das ist so.")]
+    for layers in ([0, 1], [2]):
+        assert len(list(aligner.align_layers(pairs, layers))) == 2
+
+
+def test_token_types_of_the_aligner():
+    special = InputFormat([[0], [2, 2], [2]], [[0], [0, 1], [1]], [0, 1])
+    table = special.table(torch.arange(4, 14), padding_id=1)
+    with devices_are_named():
+        special.inputs(table, torch.tensor([[0, 5], [3, 8]]), torch.tensor([[3, 3], [2, 1]]), 6, with_types=True)
