@@ -22,7 +22,7 @@ from bench._common import make_parser, show, write_results
 from bench.alignment_quality import GoldSet, add_gold_sets, read_gold_sets
 from finetuning.align.confidence import Confidence
 from finetuning.align.gold import Gold
-from finetuning.checkpoints import describe_model, load_pretrained
+from finetuning.models import describe_model, load_pretrained
 from finetuning.tasks.word_alignment.layers import score
 from modeling.evaluation_mode import without_dropout
 from modeling.word_alignment import WordAligner, WordAlignment, words_of_tokens

@@ -56,7 +56,7 @@ def write_modules(
     Raises ValueError, before anything is written, for what cannot be, and for files that are there already and say
     something else, without `overwrite`.
     """
-    from finetuning.checkpoints import describe_model
+    from finetuning.models import describe_model
 
     folder = Path(model_dir)
     is_chosen = layer is not None or pooling is not None

@@ -29,12 +29,16 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedCo
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
 
 from .configuration_encoder import CUSTOM_PIPELINES, check_numbers, full_auto_map
+from .fresh_weights import fresh_weights
 
 logger = logging.getLogger(__name__)
 
 MODEL_TYPES = ("ernie_m", "metaxlm", "veco", "xlm_align")
+# what a layer gives does not depend on those above it, and nothing follows the last one
+SHORTENED = (*MODEL_TYPES, "bert", "camembert", "roberta", "xlm-roberta")
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
 READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
@@ -238,6 +242,54 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     if not trust_remote_code:
         _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
     return loaded
+
+
+def load_whole(
+    auto_class: Any,
+    path: str,
+    name: str | None = None,
+    trust_remote_code: bool = False,
+    layers: int | None = None,
+    **options: Any,
+) -> Any:
+    """Loads a model to use as it is: in evaluation mode, every weight read from the checkpoint but a pooler's.
+
+    It computes nothing at padding where it can. `name` is what the user calls the checkpoint. Of a model of
+    `SHORTENED`, `layers` is how many to read; the weights of those above are not touched. Raises ValueError as
+    `load_auto_model` and `fresh_weights`.
+    """
+    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    options |= {} if layers is None else {"num_hidden_layers": layers}
+    with without_load_report():
+        model, info = load_auto_model(auto_class, path, trust_remote_code, **report, **options)
+    if layers is not None:
+        above = re.compile(r"layer\.(\d+)\.")
+        info["unexpected_keys"] = {
+            key for key in info["unexpected_keys"] if not ((found := above.search(key)) and int(found[1]) >= layers)
+        }
+    fresh_weights(model, info, name or path, is_whole=True)
+    return without_padding(model).eval()
+
+
+def without_padding(model: Any) -> Any:
+    """Returns the model, which from now on computes nothing at padding where its code knows how, as that of this zoo.
+
+    Its numbers are the same at every token of text. A folder's own code may be older, and other libraries' models pad.
+    """
+    if hasattr(model, "set_skip_padding"):
+        model.set_skip_padding(True)
+    return model
+
+
+@contextlib.contextmanager
+def without_load_report() -> Iterator[None]:
+    """Keeps transformers from listing what was read and what was not: who loads a model here says it in a line."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, 
 links, `K` windows of a pair.
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -36,7 +37,7 @@ from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, c
 ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
 # Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
-BATCHES_PER_CHUNK = 64
+BATCHES_PER_CHUNK = 32
 NO_LIMIT = 2**31
 
 
@@ -91,7 +92,7 @@ class WordAligner:
     without a pair format, an overlap that leaves a window nothing of its own, and a batch size below 1.
 
     Example:
-        >>> aligner = WordAligner(model, tokenizer)
+        >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")
         >>> next(aligner.align([("the house", "das Haus")])).links
         [(0, 0), (1, 1)]
     """
@@ -141,8 +142,54 @@ class WordAligner:
         if not 0 <= self.overlap < self.window:
             raise ValueError(f"overlap is {self.overlap}, not from 0 to {self.window - 1}.")
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        tokenizer: str | None = None,
+        layer: int | None = None,
+        all_layers: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        trust_remote_code: bool = False,
+        **options,
+    ) -> "WordAligner":
+        """Loads an encoder and its tokenizer, from a folder or the Hub.
+
+        Args:
+            model, tokenizer: folder, or id of the Hub, `owner/name` or `owner/name@revision`; default of the
+                tokenizer: the model's.
+            layer: see the class. Layers above it are not read, where the encoder is of a type that can do without.
+            all_layers: read them all the same, for `compare_layers` and `align_layers`.
+            device: default: a GPU if there is one.
+            dtype: of the weights; bfloat16 is faster on a GPU.
+            trust_remote_code: run the code that the checkpoint brings. Without it none runs.
+            options: the other arguments of the class.
+
+        Raises `ValueError` as the class, where code of the checkpoint would be needed, and for a checkpoint that is
+        damaged or lacks weights of the encoder; `OSError` for one that cannot be found.
+        """
+        from transformers import AutoModel
+
+        # named in a string: `save_pretrained` copies what is imported to the Hub, where the pipeline loads models
+        checkpoints = importlib.import_module(".checkpoints", __package__)
+        path = checkpoints.download_pinned(model)
+        checkpoints.check_weights(path)
+        config = checkpoints.load_config(path, trust_remote_code)
+        depth = getattr(config, "num_hidden_layers", None) or 0
+        wanted = (layer, getattr(config, "word_alignment_layer", None), default_alignment_layer(depth))
+        highest = next(one for one in wanted if one is not None)
+        can_be_short = config.model_type in checkpoints.SHORTENED and getattr(config, "backbone_config", None) is None
+        read = None
+        if can_be_short and not all_layers and highest in range(depth):
+            layer, read = highest, max(highest, 1)
+        encoder = checkpoints.load_whole(AutoModel, path, model, trust_remote_code, read, dtype=dtype)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        loaded = checkpoints.load_tokenizer(checkpoints.download_pinned(tokenizer or model), trust_remote_code)
+        return cls(encoder.to(device), loaded, layer=layer, **options)
+
     def check_layer(self, layer: int, name: str = "layer") -> None:
-        """Raises `ValueError` for a layer that the model does not have."""
+        """Raises `ValueError` for a layer that the model does not have, or that was not read."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.num_layers:
             raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
 
@@ -212,6 +259,11 @@ class WordAligner:
             words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
             cells_BSN = decided_cells(numbers_B, masks, rows_R5, overlap) if links_all else None
             for layer, (x_BSH, y_BNH) in vectors.items():
+                if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
+                    raise ValueError(
+                        f"The states of layer {layer} are not finite: weights of the model are damaged, or too large "
+                        "for its precision."
+                    )
                 for method, options in methods.items():
                     links = align(x_BSH, y_BNH, *masks, method, probabilities or links_all, words, cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))

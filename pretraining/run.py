@@ -3,7 +3,7 @@
 import os
 import sys
 
-from pretraining.interruption import stop_signals
+from zoo_core.interruption import stop_signals
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import RESUME, parse_command_line, user_errors

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from pretraining.interruption import Stopped, at_once, received
+from zoo_core.interruption import Stopped, at_once, received
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from zoo_core.provenance import write_json

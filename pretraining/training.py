@@ -27,7 +27,7 @@ from pretraining.checkpoints import (
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import CorpusReader, load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
-from pretraining.interruption import Stopped, at_once, hold_signals, stop_all
+from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, scheduled_together

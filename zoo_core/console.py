@@ -1,13 +1,10 @@
 """What a run shows while it works: a bar on a terminal, a line now and then in a file; and libraries that are quiet."""
 
-import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 
-import datasets
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -40,18 +37,9 @@ def quiet_libraries() -> None:
     if downloads_are_shown:
         enable_progress_bars()
     if not (is_first and CONSOLE.is_terminal):
+        import datasets  # takes a second
+
         datasets.disable_progress_bars()
-
-
-@contextlib.contextmanager
-def without_load_report() -> Iterator[None]:
-    """Keeps transformers from listing what was read and what was not: who loads a model here says it in a line."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
 
 
 class RunBar:

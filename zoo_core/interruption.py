@@ -62,7 +62,7 @@ def stop_signals() -> Iterator[None]:
         yield
     except Stopped as stop:
         if not stop.is_reported:
-            _print(f"{stop} before the first step: there is nothing to save")
+            _print(f"{stop} before there was anything to save")
         sys.exit(128 + stop.signal)
     except Exception as error:
         if _State.received is None:

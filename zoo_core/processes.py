@@ -2,10 +2,14 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
+
+T = TypeVar("T")
 
 SECONDS_TO_APPEAR = 60  # what one machine wrote, in the folder that another looks at: network storage takes its time
 
@@ -25,6 +29,30 @@ def start_processes() -> PartialState:
             "ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
         )
     return state
+
+
+def from_all(work: Callable[[], T]) -> list[T]:
+    """Runs `work` in every process, and returns in each of them what it returned in all, in their order.
+
+    Raises ValueError in all of them where it raised one, or an OSError, in any.
+    """
+    result = error = None
+    try:
+        result = work()
+    except (ValueError, OSError) as raised:
+        error = raised
+    if PartialState().num_processes == 1:
+        if error is not None:
+            raise error
+        return [result]
+    try:
+        found = gather_object([(result, error and str(error))])
+    except RuntimeError as raised:  # the launcher ends this one as well
+        raise ValueError("Another process of this run has ended.") from raised
+    for _, message in found:
+        if message is not None:
+            raise ValueError(message) from error
+    return [result for result, _ in found]
 
 
 def check_shared_folder(file: Path, field: str) -> None:

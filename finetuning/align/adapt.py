@@ -88,7 +88,7 @@ class Measured:
 
     def scores(self, options: ModelOptions, screen: Any) -> tuple[int, dict[str, float]]:
         """The layer to align by, and figures of its links by what they are."""
-        aligner, _ = load_aligner(options, screen)
+        aligner = load_aligner(options, screen)
         pairs = self.pairs + (self.gold.linked if self.gold else [])
         with screen.status("comparing layers"), memory_errors():
             values = aligner.compare_layers(pairs)
@@ -202,7 +202,7 @@ def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple
 
 def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) -> int:
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
-    from finetuning.checkpoints import describe_model
+    from finetuning.models import describe_model
     from modeling.backbone import ARCHITECTURES
     from modeling.configuration_encoder import LOADABLE
 
@@ -247,7 +247,7 @@ def step_of(count: int, least: int) -> int:
 
 def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
-    aligner, _ = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
+    aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
     confidence = Confidence(is_calibrated=True)
     score_links(aligner, gold.pairs, gold.links, screen, confidence)
     return confidence.calibration()
@@ -286,7 +286,7 @@ def train(
 
     Raises ValueError with what pre-training refuses.
     """
-    from finetuning.checkpoints import find_model
+    from finetuning.models import find_model
 
     run, log, recipe = work / "run", work / "log.txt", RECIPES[has_gold]
     languages = {"source_language": "source", "target_language": "target"}

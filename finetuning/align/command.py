@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from zoo_core.command_line import user_errors
+from zoo_core.command_line import fail, user_errors
 
 COMMANDS = ("adapt", "project", "score")  # each a module of this package; without one of them, links are written
 
@@ -15,6 +15,8 @@ def main(argv: list[str] | None = None) -> None:
     name, *arguments = ["links", *(sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in COMMANDS:
         name = arguments.pop(0)
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            fail(f"word-align {name} runs in one process. Start it without the launcher.")
     command = importlib.import_module(f"finetuning.align.{name}")
     options = command.read_options(arguments)
     with user_errors():

@@ -3,22 +3,29 @@
 import contextlib
 import os
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, cut, is_calibrated, options_of, threshold_of, with_threshold
+from finetuning.align.confidence import LOWEST, is_calibrated, options_of, threshold_of, with_threshold
 from finetuning.align.formats import FORMATS, Format
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
+from finetuning.align.loading import (
+    PAIRS_FOR_LAYER,
+    choose_layer,
+    load_aligner,
+    memory_errors,
+    report_precision,
+)
 from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
-from finetuning.align.output import STATE_ENDING, OutputFile, StandardOutput
+from finetuning.align.output import STATE_ENDING, NoOutput, OutputFile, StandardOutput
 from finetuning.align.page import Page, new_page, open_page
-from finetuning.align.pairs import STDIN, Side
+from finetuning.align.pairs import STDIN, PairReader, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
 from finetuning.align.terminal import Drawing
+from zoo_core.interruption import Stopped, hold_signals, stop_signals
 
 LINES_ON_PAGE = 100
 USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
@@ -43,7 +50,7 @@ Beside it are three commands, each with a --help of its own:
 
 Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
 so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
-64 batches are read, or the input has ended. With --output-format:
+32 batches are read, or the input has ended. With --output-format:
 
   pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
   json         an object a line: words, links, probabilities, and where in a text each word begins and ends
@@ -109,8 +116,6 @@ def check_options(options: LinksOptions) -> None:
     """Raises ValueError for files that are named twice, and for a run that cannot be resumed."""
     if options.resume and not options.output:
         raise ValueError("--resume continues a file. Add --output, or leave out --resume.")
-    if options.resume and (options.html or options.open):
-        raise ValueError("--resume is given, and the page shows the pairs of one run. Leave out --html and --open.")
     state = f"{options.output}{STATE_ENDING}" if options.output else None
     written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
     require_different_files(written, {"the input": options.files})
@@ -118,7 +123,14 @@ def check_options(options: LinksOptions) -> None:
 
 def run(options: LinksOptions) -> None:
     """Writes the links of every pair, and the page where it is asked for."""
-    screen = make_screen(options.quiet)
+    with stop_signals():
+        write_links(options)
+
+
+def write_links(options: LinksOptions) -> None:
+    """As `run`. Every process of a run reads the input; the first one writes."""
+    is_main = int(os.environ.get("RANK", 0)) == 0
+    screen = make_screen(options.quiet or not is_main)
     check_options(options)
     rule = options.rule()
     sentences = as_sentences(options.files)
@@ -128,36 +140,56 @@ def run(options: LinksOptions) -> None:
     else:
         chosen = FORMATS[options.output_format or "pharaoh"]
         form = chosen(options.probabilities, options.precision, lambda: reader.languages)
-    output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)
-    page = Page(options.html or new_page()) if options.html or options.open else None
+    output: OutputFile | StandardOutput | NoOutput = NoOutput()
+    if is_main:
+        output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)
+    page = Page(options.html or new_page()) if is_main and (options.html or options.open) else None
+
+    from finetuning.align.blocks import align_blocks, check_pairs  # torch takes seconds to import
+    from zoo_core.processes import from_all, start_processes
+
+    state = start_processes()
     with screen.status("reading the pairs"):
-        total = reader.check()
+        total = check_pairs(reader)
     if options.split is None:
         report_unspaced(reader.unspaced, total or 0, screen)
-    aligner, fingerprint = load_aligner(options, screen, **rule)
-    pairs: Iterable[tuple[Side, Side]] = reader
-    if not sentences:
-        report_precision(options.precision, screen)
-        if rule["layer"] is None:
-            pairs = choose_layer(aligner, reader, screen, output.layer)
-    if options.output:
-        from modeling.word_alignment import BATCHES_PER_CHUNK
+    aligner = load_aligner(options, screen, all_layers=False if sentences else None, **rule)
+    if state.num_processes > 1:
+        screen.print(f"{state.num_processes} processes")
+    rows = reader.rows()
+    first = list(islice(rows, PAIRS_FOR_LAYER))
+    rows, pairs = chain(first, rows), [reader.parse(row, number) for number, row in enumerate(first)]
+    reader.unspaced = 0  # of a pipe, all are counted from here
 
-        settings = settings_of(options, aligner, fingerprint, reader.splits_text)
-        with screen.status("passing over the pairs that are aligned"):
-            pairs = output.go_on(settings, pairs, BATCHES_PER_CHUNK * aligner.batch_size)
-    tally = Tally()
-    with closing(output, screen, has_page=page is not None), make_progress(screen, not options.output) as progress:
-        advance = partial(progress.advance, progress.add_task("aligning", total=total, completed=output.lines))
-        on_page = 0 if page is None else LINES_ON_PAGE
-        for pair, candidates in alignments(aligner, iter(pairs), on_page, form.has_probabilities, advance):
-            if page is not None and len(page.pairs) < LINES_ON_PAGE:
-                page.add(candidates)
-            alignment = cut(candidates, aligner)
-            output.write(pair, alignment)
-            tally.add(alignment)
+    def begin() -> tuple[int, int]:
+        """The layer, and how many pairs have their links in the output."""
+        if not sentences:
+            report_precision(options.precision, screen)
+            if rule["layer"] is None:
+                choose_layer(aligner, pairs, screen, getattr(output, "layer", None))
+        if options.output:
+            settings = settings_of(options, aligner, reader)
+            with screen.status("passing over the pairs that are aligned"):
+                output.pass_over(rows, settings)
+        return aligner.layer, output.lines
+
+    found = from_all(lambda: begin() if is_main else None)
+    if not is_main:
+        aligner.layer, output.lines = found[0]
+        deque(islice(rows, output.lines), maxlen=0)
+    if page is not None:
+        add_to_page(page, aligner, pairs[:LINES_ON_PAGE])
+    tally, started = Tally(), time.monotonic()
+    with closing(output, screen), make_progress(screen, not options.output) as progress:
+        bar = progress.add_task("aligning", total=total, completed=output.lines)
+        for block, text, of_block in align_blocks(
+            aligner, reader, rows, output.lines, form, lambda pairs: progress.advance(bar, pairs)
+        ):
+            output.write(block, text)
+            tally += of_block
+            progress.update(bar, completed=output.lines)
     if not sentences:
-        tally.report(screen, options.output, output.lines, aligner.window)
+        tally.report(screen, options.output, output.lines, aligner.window, time.monotonic() - started)
         if total is None and options.split is None:  # a pipe could not be read beforehand
             report_unspaced(reader.unspaced, output.lines, screen)
         if reader.format == "tmx" and not options.languages:
@@ -165,7 +197,7 @@ def run(options: LinksOptions) -> None:
     elif options.output:
         screen.print("two sentences: there are no files of these names")
     if page is not None:
-        facts = {"model": options.model, "method": aligner.method, "layer": f"{aligner.layer} of {aligner.num_layers}"}
+        facts = {"model": options.model, "method": aligner.method, "layer": str(aligner.layer)}
         facts |= {"encoding": aligner.encoding, "precision": options.precision}
         page.write(reader.title, facts, output.lines, threshold_of(aligner), options_of(aligner).get("link_all", False))
         opened = " (opened in the browser)" if options.open and open_page(page.path) else ""
@@ -174,56 +206,45 @@ def run(options: LinksOptions) -> None:
             print(f"page: {page.path}", file=sys.stderr)
 
 
+def add_to_page(page: Page, aligner: Any, pairs: list[tuple[Side, Side]]) -> None:
+    """Adds pairs with all their likely links, among which the page's threshold chooses."""
+    with memory_errors():
+        for found in with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True):
+            page.add(found)
+
+
 @contextlib.contextmanager
-def closing(output: OutputFile | StandardOutput, screen: Any, has_page: bool) -> Iterator[None]:
-    """Closes the output. A run that Ctrl-C or an error stops says how to go on; after Ctrl-C the exit code is 130."""
+def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iterator[None]:
+    """Closes the output. A signal is heeded between two batches. A run that stops says how to resume it."""
+    hold_signals()
     try:
         yield
         output.close(complete=True)
     except BaseException as error:
         with contextlib.suppress(OSError):
             output.close(complete=False)
-        how = f"the same command{' without the page' if has_page else ''} and --resume"
-        kept = f"{output.path} can be resumed: {how}." if output.path and output.lines else ""
-        if isinstance(error, KeyboardInterrupt):
+        kept = f"{output.path} can be resumed: the same command and --resume." if output.path and output.lines else ""
+        if isinstance(error, Stopped):
             screen.print(f"word-align: stopped after {count_of(output.lines, 'pair')}. {kept}".rstrip())
-            sys.exit(130)
+            raise Stopped(error.signal, is_reported=True) from None
         if kept and not isinstance(error, BrokenPipeError):
             screen.print(kept)
         raise
 
 
-def settings_of(options: LinksOptions, aligner: Any, fingerprint: str, splits_text: bool) -> dict[str, Any]:
+def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """What decides about the links and how they are written, for the file of state."""
+    from finetuning.models import find_model, model_fingerprint
+
     return {
-        "model": fingerprint,
+        "model": model_fingerprint(find_model(options.model), aligner.states.model.config),
         "tokenizer": options.tokenizer,
         **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap", "matching")},
         "precision": options.precision,
         "output_format": options.output_format or "pharaoh",
         "probabilities": options.probabilities,
+        "format": reader.format,
+        "columns": options.columns,
         "languages": options.languages,
-        "split": splits_text,
+        "split": reader.splits_text,
     }
-
-
-def alignments(
-    aligner: Any,
-    pairs: Iterator[tuple[Side, Side]],
-    on_page: int,
-    probabilities: bool,
-    advance: Callable[[float], None],
-) -> Iterator[tuple[tuple[Side, Side], Any]]:
-    """Each pair, as it was read, and the aligner's result; among those of the first `on_page` are unlikely links."""
-    waiting: deque[tuple[Side, Side]] = deque()  # pairs that the aligner has taken, and given no links for yet
-
-    def taken() -> Iterator[tuple[Side, Side]]:
-        for pair in pairs:
-            waiting.append(pair)
-            yield pair
-
-    given, candidates = taken(), with_threshold(aligner, LOWEST)
-    with memory_errors():
-        shown = candidates.align(islice(given, on_page), probabilities=True, similarity=True, progress=advance)
-        for found in chain(shown, aligner.align(given, probabilities=probabilities, progress=advance)):
-            yield waiting.popleft(), found

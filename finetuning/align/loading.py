@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,36 @@ CLEARLY = 1.1  # on 12 pairs of languages the highest value is within it, and it
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def load_aligner(options: ModelOptions, screen: Any, **rule: Any) -> tuple[Any, str]:
-    """The aligner, whose `rule` are arguments of `WordAligner`, and the fingerprint of the model."""
+def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = None, **rule: Any) -> Any:
+    """The aligner, whose `rule` are arguments of `WordAligner.from_pretrained`; all layers are read where none is named
+    or `all_layers` says so."""
     import torch
-    from transformers import AutoModel
+    from accelerate import PartialState
     from transformers.utils import logging
 
-    from finetuning.checkpoints import describe_model, load_pretrained
+    from finetuning.models import find_model, readable_errors
     from modeling.word_alignment import WordAligner
+    from zoo_core.vocabularies import check_vocabulary
 
     download(options.model, options.quiet)
-    with screen.status(f"loading {options.model}"):
+    with screen.status(f"loading {options.model}"), PartialState().main_process_first(), readable_errors(options.model):
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        device = _device(options.device)
-        trust, dtype = options.trust_remote_code, torch.bfloat16 if options.precision == "bf16" else torch.float32
-        path, _, tokenizer, identity = describe_model(options.model, options.tokenizer, trust_remote_code=trust)
-        model = load_pretrained(AutoModel, path, options.model, trust, dtype=dtype)
-        batch_size = options.batch_size or (256 if device.type == "cuda" else 64)
-        return WordAligner(model.to(device), tokenizer, batch_size=batch_size, **rule), identity["fingerprint"]
+        device, path = _device(options.device), find_model(options.model)
+        tokenizer = find_model(options.tokenizer, what="Tokenizer") if options.tokenizer else path
+        aligner = WordAligner.from_pretrained(
+            path,
+            tokenizer,
+            all_layers=rule.get("layer") is None if all_layers is None else all_layers,
+            device=device,
+            dtype=torch.bfloat16 if options.precision == "bf16" else torch.float32,
+            trust_remote_code=options.trust_remote_code,
+            batch_size=options.batch_size or (256 if device.type == "cuda" else 64),
+            **rule,
+        )
+        config = aligner.states.model.config
+        check_vocabulary(aligner.tokenizer, config, tokenizer, path, "Name the model's own tokenizer.")
+        return aligner
 
 
 def download(model: str, quiet: bool) -> None:
@@ -82,7 +93,16 @@ def download(model: str, quiet: bool) -> None:
 
 def _device(name: str | None) -> Any:
     import torch
+    from accelerate import PartialState
 
+    state = PartialState()
+    if state.num_processes > 1:
+        if name not in (None, state.device.type):
+            raise ValueError(
+                f"--device is {name}, and each of the {state.num_processes} processes takes a device of its own, of "
+                f"type {state.device.type}. Leave out --device."
+            )
+        return state.device
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -111,32 +131,28 @@ def memory_errors() -> Iterator[None]:
         raise ValueError(f"The device ran out of memory: {reason} Lower --batch-size.") from None
 
 
-def choose_layer(
-    aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, earlier: int | None = None
-) -> Iterator[tuple[Side, Side]]:
-    """Sets the aligner's layer by the first pairs, or to that of an earlier run, and says so. Returns all pairs."""
-    pairs = iter(pairs)
+def choose_layer(aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, earlier: int | None = None) -> None:
+    """Sets the aligner's layer by the first `PAIRS_FOR_LAYER` pairs, or to that of an earlier run, and prints why."""
     of = f"of {aligner.num_layers}"
     if aligner.recommended_layer is not None:
         screen.print(f"layer {aligner.layer} {of}: the model's configuration recommends it (--layer auto)")
-        return pairs
+        return
     if earlier is not None and earlier <= aligner.num_layers:
         aligner.layer = earlier
-        return pairs
-    first = list(islice(pairs, PAIRS_FOR_LAYER))
+        return
+    first = islice(pairs, PAIRS_FOR_LAYER)
     usable = [pair for pair in first if all("".join(side).strip() for side in pair)]
     if len(usable) < LEAST_PAIRS_FOR_LAYER:
         why = f"the default: {count_of(len(usable), 'pair')} cannot tell the best"
         screen.print(f"layer {aligner.layer} {of}, {why} (--layer auto)")
-    else:
-        with screen.status("comparing layers"), memory_errors():
-            values = aligner.compare_layers(usable)
-        default, aligner.layer = aligner.layer, clear_layer(values, aligner.layer)
-        why = f"it tells {len(usable):,} pairs best from sentences that do not belong together"
-        if aligner.layer == default:
-            why = f"the default; no other layer is clearly better by {len(usable):,} pairs"
-        screen.print(f"layer {aligner.layer} {of}: {why} (--layer auto)")
-    return chain(first, pairs)
+        return
+    with screen.status("comparing layers"), memory_errors():
+        values = aligner.compare_layers(usable)
+    default, aligner.layer = aligner.layer, clear_layer(values, aligner.layer)
+    why = f"it tells {len(usable):,} pairs best from sentences that do not belong together"
+    if aligner.layer == default:
+        why = f"the default; no other layer is clearly better by {len(usable):,} pairs"
+    screen.print(f"layer {aligner.layer} {of}: {why} (--layer auto)")
 
 
 def clear_layer(values: dict[int, float], default: int) -> int:

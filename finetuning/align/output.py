@@ -10,11 +10,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from finetuning.align.formats import Format
+from finetuning.align.pairs import Row
 from zoo_core.provenance import write_json
 from zoo_core.recipes import recipe_differences
 
@@ -36,15 +38,15 @@ def require_writable(path: str | Path, option: str) -> None:
 class StandardOutput:
     """Links in a format to standard output, handed on in blocks."""
 
-    path = layer = None  # nothing was written before
+    path = None
 
     def __init__(self, format: Format):
         self.format, self.lines = format, 0
 
-    def write(self, pair: Any, found: Any) -> None:
+    def write(self, rows: list[Row], text: str) -> None:
         header = "" if self.lines else self.format.header()
-        sys.stdout.buffer.write((header + self.format.record(self.lines, pair, found)).encode())
-        self.lines += 1
+        sys.stdout.buffer.write((header + text).encode())
+        self.lines += len(rows)
 
     def close(self, complete: bool) -> None:
         """Hands on what is left."""
@@ -53,12 +55,27 @@ class StandardOutput:
         sys.stdout.buffer.flush()
 
 
+class NoOutput:
+    """Of the other processes of a run: what the main process writes is only counted."""
+
+    path = None
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def write(self, rows: list[Row], text: str) -> None:
+        self.lines += len(rows)
+
+    def close(self, complete: bool) -> None:
+        """Does nothing."""
+
+
 class OutputFile:
-    """A format's text to a file, with its state beside it; `lines` counts the pairs that stand in it.
+    """A format's text to a file, with its state beside it; `lines` counts the pairs in it.
 
     output = OutputFile("links.txt", format, resume=True)
-    pairs = output.go_on(settings, pairs, batch)    # the pairs that are left
-    output.write(pair, alignment)                   # each of them
+    output.pass_over(rows, settings)    # takes the rows whose links are in the file
+    output.write(block, text)           # each block of the others
     """
 
     def __init__(self, path: str | Path, format: Format, resume: bool = False):
@@ -86,24 +103,21 @@ class OutputFile:
         """The layer that the links in the file were made by; None for a new file."""
         return self._state.get("settings", {}).get("layer")
 
-    def go_on(self, settings: dict[str, Any], pairs: Iterable[Any], batch: int) -> Iterator[Any]:
-        """The pairs whose links are not in the file, which the first of them cuts back to those that are kept.
+    def pass_over(self, rows: Iterator[Row], settings: dict[str, Any]) -> None:
+        """Takes the rows whose links are in the file, which the first block after them cuts back to those.
 
-        `batch`: so many pairs are encoded together. A stopped file is kept up to a multiple of it, so that they are so
-        again, and their links those of an uninterrupted run to the last bit. They are encoded with others where the
-        stopped run wrote a page, or was given a whole file that is longer now; then the last digits of probabilities
-        may differ. Raises ValueError for other settings, and where the pairs in the file are others.
+        Whole blocks are kept of a stopped file, so that the other pairs are encoded together as they would have been,
+        and their links are those of an uninterrupted run to the last bit. Where the stopped run was given a whole file
+        that is longer now, the last digits of probabilities may differ. Raises ValueError for other settings, and where
+        the rows of the file are others.
         """
-        self._settings, self._batch, self._digest = settings, batch, hashlib.sha256()
-        pairs = iter(pairs)
+        self._settings, self._digest = settings, hashlib.sha256()
         if differences := recipe_differences(self._state.get("settings", settings), settings):
             raise ValueError(f"{self.path} was made with other settings: {'; '.join(differences)}. Give the same.")
         wanted = self._state.get("lines", 0)
-        for pair in pairs if wanted else ():
-            self._digest.update(_as_bytes(pair))
+        for row in islice(rows, wanted):
+            self._digest.update(_as_bytes(row))
             self.lines += 1
-            if self.lines == wanted:
-                break
         if wanted and (self.lines < wanted or self._digest.hexdigest() != self._state["digest"]):
             differs = (
                 f"its first {wanted:,} lines differ" if self.lines == wanted else f"it has only {self.lines:,} lines"
@@ -113,7 +127,6 @@ class OutputFile:
         if wanted and self.path.stat().st_size < size:
             raise ValueError(f"{self.path} has lost lines: {size:,} bytes were written. Name another --output.")
         self._kept, self._saved_at = (self.lines, size, self._digest.hexdigest()), time.monotonic()
-        return pairs
 
     def _start(self) -> None:
         """Opens the file behind what is kept: a footer is written anew."""
@@ -124,17 +137,18 @@ class OutputFile:
             self._stream.write(self.format.header().encode())
         self._save(is_complete=False)
 
-    def write(self, pair: Any, found: Any) -> None:
+    def write(self, rows: list[Row], text: str) -> None:
+        """Adds a block: its rows, and the text of their links."""
         if self._stream is None:
             self._start()
-        self._stream.write(self.format.record(self.lines, pair, found).encode())
-        self._digest.update(_as_bytes(pair))
-        self.lines += 1
-        if self.lines % self._batch == 0:
-            self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
-            if time.monotonic() - self._saved_at >= SAVE_EVERY_SECONDS:
-                self._stream.flush()  # the state is not to be ahead of the file
-                self._save(is_complete=False)
+        self._stream.write(text.encode())
+        for row in rows:
+            self._digest.update(_as_bytes(row))
+        self.lines += len(rows)
+        self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
+        if time.monotonic() - self._saved_at >= SAVE_EVERY_SECONDS:
+            self._stream.flush()  # the state is not to be ahead of the file
+            self._save(is_complete=False)
 
     def close(self, complete: bool) -> None:
         """complete: the input has come to its end, and so has the file. Otherwise it is left to be resumed."""
@@ -143,7 +157,6 @@ class OutputFile:
         if self._stream is None:
             return
         if complete:
-            self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
             self._stream.write(self.format.footer().encode())
         self._stream.close()
         self._save(is_complete=complete)
@@ -155,5 +168,5 @@ class OutputFile:
         self._saved_at = time.monotonic()
 
 
-def _as_bytes(pair: Any) -> bytes:
-    return json.dumps(pair).encode() + b"\n"
+def _as_bytes(row: Row) -> bytes:
+    return json.dumps(row).encode() + b"\n"

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +26,7 @@ from zoo_core.recipes import nearest
 from zoo_core.tables import PAIR_SEPARATOR
 
 Side = str | list[str]
+Row = tuple[str, ...]  # what is read for a pair: its line of each file, or its two texts
 
 STDIN = "-"
 FORMATS = ("text", "jsonl", *ROOTS)
@@ -58,8 +59,8 @@ class PairReader:
     default: lines as words, all other text as strings. Lists of words stay as they are. sentences: a pair to give in
     place of files.
 
-    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
-    last pass that have a side in a script without blanks (`is_unspaced`).
+    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs parsed
+    since the last pass began that have a side in a script without blanks (`is_unspaced`).
     """
 
     def __init__(
@@ -104,34 +105,50 @@ class PairReader:
                 "JSONL, add --format jsonl."
             )
 
-    def check(self) -> int | None:
-        """Reads all files once and returns the number of pairs; None for a pipe, which can be read only once."""
+    def check(self, process: int = 0, processes: int = 1) -> int | None:
+        """Reads all files once and returns the number of pairs; None for a pipe, which can be read only once.
+
+        Of several processes, each checks only its share of the pairs.
+        """
         if self.sentences:
             return 1
         if not self.files or not all(Path(name).is_file() for name in self.files):
             return None
-        return sum(1 for _ in self)
+        self.unspaced = 0
+        for number, row in enumerate(self.rows()):
+            if number % processes == process:
+                self.parse(row, number)
+        return number + 1
 
     def __iter__(self) -> Iterator[tuple[Side, Side]]:
-        pair, self.unspaced = None, 0
+        self.unspaced = 0
+        return (self.parse(row, number) for number, row in enumerate(self.rows()))
+
+    def rows(self) -> Iterator[Row]:
+        """What is read for each pair. Raises ValueError where there is none."""
+        row = None
         with ExitStack() as stack:
             files = self.files or ([] if self.sentences else [sys.stdin.buffer])
             streams = [stack.enter_context(open_input(file)) for file in files]
             if self.sentences:
-                pairs: Iterable[tuple[Side, Side]] = [self.sentences]
+                rows: Iterable[Row] = [self.sentences]
             elif self.format in ROOTS:
-                pairs = self._parse_xml(streams[0])
+                rows = self._parse_xml(streams[0])
             else:
-                pairs = map(self._parse, self._lines(streams), count(1))
-            for pair in pairs:
-                if self.splits_text:
-                    yield pair
-                    continue
-                words = split_at_blanks(pair)
-                self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
-                yield words
-        if pair is None:
+                rows = self._lines(streams)
+            for row in rows:
+                yield row
+        if row is None:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
+
+    def parse(self, row: Row, number: int) -> tuple[Side, Side]:
+        """The pair of a row; `number` counts rows from 0. Raises ValueError for a line that holds none."""
+        is_pair = self.sentences or self.format in ROOTS
+        pair = (row[0], row[1]) if is_pair else self._parse(row, number + 1)
+        if self.splits_text:
+            return pair
+        self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
+        return split_at_blanks(pair)
 
     def _parse_xml(self, stream: BinaryIO) -> Iterator[tuple[str, str]]:
         found = XmlPairs(stream, self.name, self.format, self.given_languages)
@@ -139,7 +156,7 @@ class PairReader:
             self.languages = found.languages
             yield pair
 
-    def _lines(self, streams: list[BinaryIO]) -> Iterator[tuple[str, ...]]:
+    def _lines(self, streams: list[BinaryIO]) -> Iterator[Row]:
         sides = [lines_of(*side) for side in zip(streams, self.files or [self.name], strict=True)]
         if len(sides) == 1:
             yield from zip(*sides, strict=True)
@@ -155,7 +172,7 @@ class PairReader:
                 )
             yield lines
 
-    def _parse(self, lines: tuple[str, ...], number: int) -> tuple[Side, Side]:
+    def _parse(self, lines: Row, number: int) -> tuple[Side, Side]:
         if len(lines) == 2:
             return lines[0], lines[1]
         if not lines[0].strip():

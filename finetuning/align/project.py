@@ -76,11 +76,12 @@ def run(options: ProjectOptions) -> None:
     rule = options.rule()
     with screen.status("reading the labels"):
         given = read_labels(options.labels, options.translations, options.columns, options.pre_split)
-    aligner, _ = load_aligner(options, screen, **rule)
+    aligner = load_aligner(options, screen, **rule)
     report_precision(options.precision, screen)
     for line in given.notes:
         screen.print(line)
-    pairs = iter(given.pairs) if rule["layer"] is not None else choose_layer(aligner, given.pairs, screen)
+    if rule["layer"] is None:
+        choose_layer(aligner, given.pairs, screen)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
@@ -91,7 +92,7 @@ def run(options: ProjectOptions) -> None:
             listed.write("line\tlabel\tbegin\tend\ttext\n")
         bar = stack.enter_context(make_progress(screen, to_stdout=not options.output))
         stack.enter_context(memory_errors())
-        found = aligner.align(pairs, probabilities=True)
+        found = aligner.align(given.pairs, probabilities=True)
         for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
             text, spans, lost = given.project(number, alignment)
             (output or sys.stdout).write(text)

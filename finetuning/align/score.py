@@ -87,7 +87,7 @@ def run(options: ScoreOptions) -> None:
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     if options.split is None:
         report_unspaced(reader.unspaced, len(pairs), screen)
-    aligner, _ = load_aligner(options, screen, **rule)
+    aligner = load_aligner(options, screen, options.sweep_layers or None, **rule)
     report_precision(options.precision, screen)
     if rule["layer"] is None:
         choose_layer(aligner, pairs, screen)

@@ -1,7 +1,7 @@
 """What a person sees on stderr: the bar and the last words."""
 
 import sys
-import time
+from dataclasses import astuple, dataclass
 from typing import Any
 
 
@@ -40,13 +40,19 @@ def report_unspaced(unspaced: int, total: int, screen: Any) -> None:
         )
 
 
+@dataclass
 class Tally:
-    """What a run has done, for its last words on stderr."""
+    """Counts of what was aligned, for the last lines on stderr."""
 
-    def __init__(self) -> None:
-        self.pairs = self.links = self.without_words = self.split = self.windows = 0
-        self.has_text = False
-        self.started = time.monotonic()
+    pairs: int = 0
+    links: int = 0
+    without_words: int = 0
+    split: int = 0  # pairs
+    windows: int = 0  # of those
+    has_text: bool = False
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def add(self, alignment: Any) -> None:
         self.pairs += 1
@@ -57,12 +63,11 @@ class Tally:
             self.split += 1
             self.windows += alignment.windows
 
-    def report(self, screen: Any, path: str | None, lines: int, window: int) -> None:
-        """Prints the counts; `lines` of the output, of which this run may have made a part."""
+    def report(self, screen: Any, path: str | None, lines: int, window: int, seconds: float) -> None:
+        """Prints the counts; `lines` of the output, of which this run may have made a part, in `seconds`."""
         if not self.pairs:
             screen.print(f"{path} is complete: {count_of(lines, 'line')}. There was nothing left to do.")
             return
-        seconds = time.monotonic() - self.started
         before = f", after {lines - self.pairs:,} of earlier runs" if lines > self.pairs else ""
         rate = f"{self.pairs / max(seconds, 1e-9):,.0f} pairs/s"
         done = f"{count_of(self.pairs, 'pair')}, {count_of(self.links, 'link')}"

@@ -132,7 +132,8 @@ class RecipeJob(Job):
 
         Raises ValueError where the finished run is of another recipe, or its model has other weights now.
         """
-        from finetuning.checkpoints import best_seed, find_model
+        from finetuning.checkpoints import best_seed
+        from finetuning.models import find_model
         from finetuning.run_folder import HALF_WRITTEN, check_same_recipe, check_same_start, check_same_weights
 
         recipe, folder = self.recipe, self.folder

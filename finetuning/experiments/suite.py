@@ -218,7 +218,7 @@ def _names(suite: Suite) -> dict[str, Any]:
 
 def check_length(name: str, recipe: TaskRecipe) -> None:
     """Raises ValueError for a model that is not there, or has fewer positions than a task's inputs."""
-    from finetuning.checkpoints import read_config
+    from finetuning.models import read_config
     from zoo_core.vocabularies import longest_input
 
     for model in models_of(recipe):

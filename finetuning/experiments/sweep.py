@@ -171,7 +171,8 @@ def run(recipe: Recipe, resume: bool, command: list[str], execute: Callable[...,
 
 def check_points(points: list[Point], recipes: list[Recipe]) -> dict[str, Any]:
     """What run.json says of the model. Raises ValueError, before anything is run, for a point that cannot be."""
-    from finetuning.checkpoints import check_positions, describe_start
+    from finetuning.checkpoints import describe_start
+    from finetuning.models import check_positions
     from finetuning.seeds import check_hardware
 
     start = describe_start(recipes[0])

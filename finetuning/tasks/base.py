@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar
 
-from finetuning.checkpoints import Start
 from finetuning.data.task_tables import Data
+from finetuning.models import Start
 from finetuning.recipe import TaskRecipe
 from finetuning.results.protocol import Metric, Protocol
 from finetuning.results.report import Report

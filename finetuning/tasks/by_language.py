@@ -15,8 +15,9 @@ from datasets import Dataset
 from sklearn.metrics import precision_recall_fscore_support
 from transformers import TrainingArguments, set_seed
 
-from finetuning.checkpoints import Start, describe_start, fine_tuned_on, readable_errors, without_padding
+from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.task_tables import TaskData, each_part
+from finetuning.models import Start, readable_errors
 from finetuning.recipe import Recipe
 from finetuning.results.files import table_names
 from finetuning.results.protocol import LanguageProtocol
@@ -26,9 +27,8 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, train_or_resume, training_arguments
 from finetuning.tasks.base import Line, Record, Task, add_outcomes
 from finetuning.trainer import FineTuningTrainer, Outcome, TwoSidedCollator
-from modeling.checkpoints import load_auto_model, load_config
+from modeling.checkpoints import load_auto_model, load_config, without_load_report, without_padding
 from modeling.fresh_weights import fresh_weights
-from zoo_core.console import without_load_report
 from zoo_core.masking import IGNORED
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from finetuning.checkpoints import describe_model, load_pretrained
+from finetuning.models import describe_model, load_pretrained
 from finetuning.results.protocol import Metric
 from finetuning.tasks.word_alignment.layers import score
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe

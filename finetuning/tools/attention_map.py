@@ -63,7 +63,8 @@ def read_attention(
     import torch
     from transformers import AutoModel
 
-    from finetuning.checkpoints import describe_model, load_pretrained, longest_input
+    from finetuning.models import describe_model, load_pretrained
+    from zoo_core.vocabularies import longest_input
 
     path, config, tokenizer, _ = describe_model(model, tokenizer, hub_root, trust_remote_code=trust_remote_code)
     is_joint = kind == "joint"

@@ -119,8 +119,8 @@ def run(grid: Grid, options: argparse.Namespace, command: list[str]) -> None:
 
     from accelerate import PartialState
 
-    from finetuning.checkpoints import read_config
     from finetuning.experiments.table import write_grid
+    from finetuning.models import read_config
     from finetuning.seeds import check_hardware
     from zoo_core.console import quiet_libraries
     from zoo_core.processes import start_processes

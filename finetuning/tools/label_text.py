@@ -150,7 +150,7 @@ class Teacher:
         from accelerate import PartialState
         from transformers import AutoModelForTokenClassification
 
-        from finetuning.checkpoints import describe_model, load_pretrained
+        from finetuning.models import describe_model, load_pretrained
 
         if options.max_length < 8 or options.batch_size < 1:
             raise ValueError(

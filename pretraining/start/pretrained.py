@@ -8,9 +8,8 @@ from functools import cached_property
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
+from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, without_load_report
 from modeling.fresh_weights import fresh_weights
-from zoo_core.console import without_load_report
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 

@@ -4,7 +4,7 @@ import json
 
 from safetensors.torch import load_file
 
-from finetuning.checkpoints import Start
+from finetuning.models import Start
 from finetuning.tasks.registry import task_of
 
 

@@ -137,7 +137,7 @@ def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gol
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
     assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
     assert len(config["word_alignment_calibration"]) == 2
-    aligner, _ = load_aligner(ModelOptions(model=str(tmp_path / "model")), make_screen(quiet=True))
+    aligner = load_aligner(ModelOptions(model=str(tmp_path / "model")), make_screen(quiet=True))
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
 
 

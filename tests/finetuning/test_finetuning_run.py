@@ -22,7 +22,8 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from finetuning.checkpoints import last_complete_checkpoint, load_pretrained
+from finetuning.checkpoints import last_complete_checkpoint
+from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main

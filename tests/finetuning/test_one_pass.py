@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from finetuning.checkpoints import describe_model
+from finetuning.models import describe_model
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe

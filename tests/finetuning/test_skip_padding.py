@@ -8,13 +8,14 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from finetuning import checkpoints
 from finetuning.align import command as align
-from finetuning.checkpoints import load_pretrained, without_padding
+from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.tasks import by_language
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from modeling.checkpoints import without_padding
 from zoo_core.recipes import load_recipe
 
 TEXTS = ["A dog.", "The house on the hill is red, and the one beside it is white.", "I read.", "Two men ride to town."]

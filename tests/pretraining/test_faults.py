@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from pretraining.checkpoints import CHECKSUMS, _checksums, checkpoints_of, damage, newest_checkpoint
-from pretraining.interruption import stop_signals
+from zoo_core.interruption import stop_signals
 from pretraining.tracking import read_events
 from zoo_core.provenance import write_json
 
@@ -41,7 +41,8 @@ SETTINGS = (*WITHOUT_DROPOUT, "model.config.hidden_dropout_prob=0.1")
 # too, no signal comes too late.
 HOLD = f"""
 import os, time
-from pretraining import interruption, training
+from pretraining import training
+from zoo_core import interruption
 step = training.Training._step
 def held(self, predictions):
     while self.phase_step == {STEPS} - 2 and not interruption.received() and not os.path.exists({{gate!r}}):

@@ -10,8 +10,9 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import AutoModel
 
-from finetuning.checkpoints import Start, describe_start, load_pretrained
+from finetuning.checkpoints import describe_start
 from finetuning.data.task_tables import PairData
+from finetuning.models import Start, load_pretrained
 from finetuning.results.files import run_name
 from finetuning.results.plots import plot_lines
 from finetuning.results.protocol import Metric, Protocol, Selection

@@ -14,10 +14,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-from finetuning.checkpoints import Start
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
+from finetuning.models import Start
 from finetuning.results.protocol import LanguageProtocol
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, mean_of_sides

@@ -8,9 +8,9 @@ from accelerate import PartialState
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
-from finetuning.checkpoints import find_model, readable_errors, without_padding
+from finetuning.models import find_model, readable_errors
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from modeling.checkpoints import auto_model_class, load_auto_model
+from modeling.checkpoints import auto_model_class, load_auto_model, without_padding
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
 

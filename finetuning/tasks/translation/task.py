@@ -17,11 +17,12 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.checkpoints import Start, describe_start, fine_tuned_on
+from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
 from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import TaskData, sample
+from finetuning.models import Start
 from finetuning.results.protocol import Selection
 from finetuning.results.report import published_figures, published_notes
 from finetuning.run_folder import RunFolder

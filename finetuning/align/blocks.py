@@ -1,0 +1,75 @@
+"""Blocks of the input: pairs that are encoded together, each block by one process of the run."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from accelerate import PartialState
+
+from finetuning.align.formats import Format
+from finetuning.align.loading import memory_errors
+from finetuning.align.pairs import PairReader, Row
+from finetuning.align.screen import Tally
+from modeling.word_alignment import BATCHES_PER_CHUNK
+from zoo_core.interruption import stop_if_told
+from zoo_core.processes import from_all
+
+
+def check_pairs(reader: PairReader) -> int | None:
+    """The number of pairs, once all were read, by each process its share; None for a pipe.
+
+    Raises ValueError for a pipe and several processes.
+    """
+    state = PartialState()
+
+    def check() -> tuple[int | None, int]:
+        total = reader.check(state.process_index, state.num_processes)
+        if total is None and state.num_processes > 1:
+            raise ValueError(
+                f"{reader.name} can be read only once, and {state.num_processes} processes were launched. Name files."
+            )
+        return total, reader.unspaced
+
+    found = from_all(check)
+    reader.unspaced = sum(unspaced for _, unspaced in found)
+    return found[0][0]
+
+
+def align_blocks(
+    aligner: Any, reader: PairReader, rows: Iterator[Row], start: int, form: Format, advance: Callable[[float], None]
+) -> Iterator[tuple[list[Row], str, Tally]]:
+    """Each block of rows with the text of its links and its counts, in the order of the input, in every process.
+
+    Blocks do not depend on the number of processes, nor do their links: each is aligned by itself. `start` is the
+    number of the first row; `advance` is called with how many pairs all processes have done since, about. Memory holds
+    a block for each process. Raises `Stopped` after a signal, between two batches.
+    """
+    state, size = PartialState(), BATCHES_PER_CHUNK * aligner.batch_size
+    while given := list(islice(rows, state.num_processes * size)):
+        blocks = [given[begin : begin + size] for begin in range(0, len(given), size)]
+        own = blocks[state.process_index] if state.process_index < len(blocks) else []
+        first = start + state.process_index * size
+
+        def progress(pairs: float, others: int = len(blocks)) -> None:
+            advance(pairs * others)
+            stop_if_told()
+
+        found = from_all(lambda own=own, first=first: align_block(aligner, reader, own, first, form, progress))
+        stop_if_told()
+        for block, (text, tally) in zip(blocks, found, strict=False):  # there may be fewer blocks than processes
+            yield block, text, tally
+        start += len(given)
+
+
+def align_block(
+    aligner: Any, reader: PairReader, rows: list[Row], first: int, form: Format, progress: Callable[[float], None]
+) -> tuple[str, Tally]:
+    """The text of the links of some rows, and counts; `first` is the number of the first row."""
+    pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
+    texts, tally = [], Tally()
+    with memory_errors():
+        found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
+        for number, (pair, alignment) in enumerate(zip(pairs, found, strict=True), first):
+            texts.append(form.record(number, pair, alignment))
+            tally.add(alignment)
+    return "".join(texts), tally

@@ -1,0 +1,119 @@
+"""Models that a user names: found, described, and loaded."""
+
+import contextlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accelerate import PartialState
+
+from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
+from zoo_core.provenance import folder_fingerprint
+from zoo_core.recipes import nearest
+from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+from zoo_core.vocabularies import check_vocabulary, longest_input
+
+
+class Start(NamedTuple):
+    """A model to start from, before its weights are loaded."""
+
+    path: str
+    config: Any
+    tokenizer: Any
+    identity: dict[str, Any]  # folder, fingerprint and type, for results.json
+
+
+def describe_model(
+    model: str,
+    tokenizer: str | None = None,
+    hub_root: str | None = None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+) -> Start:
+    """The model to start from.
+
+    `model` is a folder or a Hub id (`owner/name@revision` pins it), `tokenizer` likewise (default: the model's),
+    `hub_root` a folder that mirrors the Hub. Code of theirs runs with `trust_remote_code` alone.
+
+    Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's, or
+    with fewer positions than `max_length`, and for code that would have to run.
+    """
+    path = find_model(model, hub_root)
+    tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
+    check_weights(path)
+    with PartialState().main_process_first(), readable_errors(model):
+        config = load_config(path, trust_remote_code)
+        loaded = load_tokenizer(tokenizer_path, trust_remote_code)
+
+    check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
+    if max_length is not None:
+        check_positions(max_length, config, path)
+    identity = {"folder": model, "fingerprint": model_fingerprint(path, config), "type": config.model_type}
+    return Start(path, config, loaded, identity)
+
+
+def model_fingerprint(path: str, config: Any) -> str:
+    """Returns what tells a model from others: a hash of a folder's weights, or the commit of the Hub."""
+    folder = Path(path)
+    return folder_fingerprint(folder) if folder.is_dir() else f"hub:{getattr(config, '_commit_hash', None)}"
+
+
+def check_positions(max_length: int, config: Any, path: str) -> None:
+    """Raises ValueError where the model of `path` has fewer positions than `max_length`."""
+    positions = longest_input(config)
+    if max_length > positions:
+        raise ValueError(
+            f"max_length is {max_length}, and the model of {path} has {positions} positions. Set max_length to "
+            f"{positions} or less."
+        )
+
+
+def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:
+    """Resolved path of a model, a folder that is there or an id of the Hub; `owner/name@revision` is downloaded.
+
+    Raises ValueError for a missing folder or revision.
+    """
+    path = download_pinned(resolve_hub_path(model, hub_root))
+    folder = Path(path)
+    if looks_like_missing_folder(path) or folder.is_file():
+        parent = folder.parent
+        names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
+        raise ValueError(
+            f"{what} folder not found: {model}. Name a folder that save_pretrained wrote, or an id of the Hub "
+            f"(owner/name). {nearest(folder.name, names)}"
+        )
+    return path
+
+
+def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool = False) -> Any:
+    """Returns the configuration of a model. Raises ValueError where it cannot be read."""
+    path = find_model(model, hub_root)
+    with PartialState().main_process_first(), readable_errors(model):
+        return load_config(path, trust_remote_code)
+
+
+def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
+    """As `load_whole`, of the model that a recipe or an option calls `name`.
+
+    Also raises ValueError for weights that are not finite.
+    """
+    with readable_errors(name):
+        model = load_whole(auto_class, path, name, trust_remote_code, **options)
+    for key, value in model.named_parameters():
+        if value.numel() and not all(bound.isfinite() for bound in value.aminmax()):  # NaN is both bounds
+            raise ValueError(f"The weights of {name} are not finite ({key}): nothing they compute means anything.")
+    return model
+
+
+@contextlib.contextmanager
+def readable_errors(name: str):
+    """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
+    try:
+        yield
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        is_there = Path(name).exists()
+        taken = "" if is_there else f" There is no folder {name} in {Path.cwd()}, so it was taken for an id of the Hub."
+        raise ValueError(
+            f"The model {name} cannot be loaded: {reason}{taken} Check the name, and for an id of the Hub the "
+            "connection."
+        ) from error
