@@ -3,10 +3,10 @@
 import os
 import sys
 
-from zoo_core.interruption import stop_signals
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
+from zoo_core.interruption import stop_signals
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 

@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from zoo_core.interruption import Stopped, at_once, received
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
+from zoo_core.interruption import Stopped, at_once, received
 from zoo_core.provenance import write_json
 
 SHOWN = 5  # examples in the message; the file has them all

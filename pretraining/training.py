@@ -27,7 +27,6 @@ from pretraining.checkpoints import (
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import CorpusReader, load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
-from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, scheduled_together
@@ -39,6 +38,7 @@ from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
+from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
 from zoo_core.processes import check_shared_folder
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording

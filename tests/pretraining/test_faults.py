@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from pretraining.checkpoints import CHECKSUMS, _checksums, checkpoints_of, damage, newest_checkpoint
-from zoo_core.interruption import stop_signals
 from pretraining.tracking import read_events
+from zoo_core.interruption import stop_signals
 from zoo_core.provenance import write_json
 
 pytestmark = pytest.mark.slow
