@@ -1,16 +1,13 @@
 """`word-align` in several processes writes what one process writes."""
 
 import json
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 
 import pytest
 
 from tests.finetuning.conftest import PAIRS
+from tests.finetuning.processes import run_in
 
 # argv: JSON of the arguments of one command after another, and of the row at which the process gets a signal, if any
 PROGRAM = """
@@ -32,29 +29,6 @@ for arguments, row, number in json.loads(sys.argv[1]):
 """
 
 
-def run(processes, commands, folder):
-    """(exit codes, what was printed) of a program that runs the commands, in so many processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    shared |= {"WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
-    with (folder / "printed").open("w+", encoding="utf-8") as printed:
-        started = [
-            subprocess.Popen(
-                command, env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank}, stdout=printed, stderr=printed
-            )
-            for rank in map(str, range(processes))
-        ]
-        try:
-            codes = [process.wait(timeout=600) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        printed.seek(0)
-        return codes, printed.read()
-
-
 @pytest.fixture
 def files(tmp_path):
     """Source and target sentences: seven blocks of 32 pairs, and some more."""
@@ -74,20 +48,20 @@ def test_two_and_three_processes_and_kills_leave_the_file_of_one(files, tiny_mod
         form = ["--output-format", "tsv", "--probabilities", "--batch-size", "1"]
         return [[*files, "--model", str(tiny_model), "--output", str(tmp_path / name), *form, *more], at, number]
 
-    codes, printed = run(1, [links("one")], tmp_path)
+    codes, printed = run_in(1, PROGRAM, [links("one")], tmp_path)
     assert codes == [0], printed
     expected = (tmp_path / "one").read_bytes()
     assert expected.count(b"\n") > 230
 
     page = ["--html", str(tmp_path / "page.html")]
     commands = [links("two", *page), links("stopped", at=70, number=signal.SIGINT)]
-    codes, printed = run(2, commands, tmp_path)
+    codes, printed = run_in(2, PROGRAM, commands, tmp_path)
     assert codes == [0, 0] and printed.count("2 processes") == 2, printed
     assert (tmp_path / "two").read_bytes() == expected and (tmp_path / "page.html").exists()
     assert printed.count("ended with 130") == 1 and "stopped after 64 pairs" in printed
 
     # both end: one is killed, and the other one waits for it
-    codes, printed = run(2, [links("killed", at=170, number=signal.SIGKILL)], tmp_path)
+    codes, printed = run_in(2, PROGRAM, [links("killed", at=170, number=signal.SIGKILL)], tmp_path)
     assert -signal.SIGKILL in codes, printed
     state = json.loads((tmp_path / "killed.word-align.json").read_text())
     assert state["lines"] == 128 and not state["is_complete"]
@@ -96,7 +70,7 @@ def test_two_and_three_processes_and_kills_leave_the_file_of_one(files, tiny_mod
         (tmp_path / f"{name} 3.word-align.json").write_bytes((tmp_path / f"{name}.word-align.json").read_bytes())
     for processes, ending in ((1, ""), (3, " 3")):
         commands = [links(f"{name}{ending}", "--resume") for name in ("killed", "stopped")]
-        codes, printed = run(processes, [*commands, links(f"new{ending}")], tmp_path)
+        codes, printed = run_in(processes, PROGRAM, [*commands, links(f"new{ending}")], tmp_path)
         assert codes == [0] * processes and printed.count(" of earlier runs") == 2, printed
         for name in ("killed", "stopped", "new"):
             assert (tmp_path / f"{name}{ending}").read_bytes() == expected, (name, processes)
@@ -111,7 +85,7 @@ def test_what_one_process_finds_ends_all_and_is_said_once(files, tiny_model, tmp
     model = ["--model", str(tiny_model)]
     # the second row is checked by the second process
     commands = [[*files, *model], [str(table), *model], [*model], ["score", *files, *model, "--gold", str(table)]]
-    codes, printed = run(2, [[command, None, 0] for command in commands], tmp_path)
+    codes, printed = run_in(2, PROGRAM, [[command, None, 0] for command in commands], tmp_path)
     assert codes == [0, 0] and printed.count("ended with 2") == 8, printed
     for found in ("the former is longer by 1", "table.txt, line 2", "standard input can be read only once"):
         assert len(re.findall(found, printed)) >= 1, printed

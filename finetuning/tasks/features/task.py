@@ -2,12 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from transformers import AutoModel
 
 from finetuning.checkpoints import describe_start
@@ -22,6 +22,15 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
+from zoo_core.processes import from_all
+
+
+def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
+    """The names that each process takes, so that the sums of their sizes are about equal: the largest first."""
+    shares: list[list[str]] = [[] for _ in range(processes)]
+    for name in sorted(sizes, key=sizes.get, reverse=True):
+        min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)
+    return shares
 
 
 def two_thirds(num_layers: int) -> int:
@@ -181,30 +190,36 @@ class FeatureTask(Task[R]):
 
     @abstractmethod
     def evaluate(self, seed: int, reader: Any, data: PairData) -> tuple[Record, Predictions]:
-        """`scores` by pair, method, layer and metric, further facts of the record, and predictions."""
+        """`scores` by pair, method, layer and metric, further facts of the record (dictionaries are by pair too), and
+        predictions."""
 
     def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
-        """The main process evaluates, others wait. Its ValueError is raised in all of them."""
+        """Each process evaluates its share of the pairs of languages; the main process writes what all found."""
         state = PartialState()
         load_metric(self.metric)  # here, where all processes are: they wait for each other when one is loaded
-        record: Record = {}
-        failure: list[str | None] = [None]
+        own = share(data.protocol.evaluated_rows, state.num_processes)[state.process_index]
+        pairs = {name: data.pairs[name] for name in own}
+
+        def work() -> tuple[Record, dict[str, list[dict[str, Any]]]]:
+            found, predictions = self.evaluate(seed, model, replace(data, pairs=pairs)) if pairs else ({}, {})
+            return found, {name: list(rows()) for name, rows in predictions.items()}
+
+        all_found = from_all(work)
+        record: Record = {
+            "seed": seed,
+            "model": self.models[seed].identity,
+            "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
+            "metric": metric_facts(self.recipe.main_score, self.metric),
+        }
+        for field, value in all_found[0][0].items():  # the first process has the largest pair
+            if isinstance(value, dict):
+                of_pairs = {name: of for found, _ in all_found for name, of in found.get(field, {}).items()}
+                value = {name: of_pairs[name] for name in data.pairs}
+            record[field] = value
         if state.is_main_process:
-            try:
-                found, predictions = self.evaluate(seed, model, data)
-                record = {
-                    "seed": seed,
-                    "model": self.models[seed].identity,
-                    "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
-                    "metric": metric_facts(self.recipe.main_score, self.metric),
-                    **found,
-                }
-                finish_seed(folder, record, predictions)
-            except ValueError as error:
-                failure = [str(error)]
-        broadcast_object_list(failure)
-        if failure[0] is not None:  # in every process, or the other processes would continue without scores
-            raise ValueError(failure[0])
+            rows = {name: rows for _, of_process in all_found for name, rows in of_process.items()}
+            finish_seed(folder, record, {name: partial(iter, rows[name]) for name in data.pairs if name in rows})
+        state.wait_for_everyone()
         return record
 
     def facts(self, protocol: FeatureProtocol, records: list[Record]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from rich.progress import track
 
 from modeling.layer_states import LayerStates
@@ -74,7 +75,8 @@ class SentenceEncoder:
         found: dict[int, torch.Tensor] = {}
         # the longest first: what does not fit into memory fails at once
         batches = lengths_N.argsort(descending=True, stable=True).split(self.batch_size)
-        for numbers_B in track(batches, description="Reading sentences", transient=True):
+        is_shown = PartialState().is_main_process
+        for numbers_B in track(batches, description="Reading sentences", transient=True, disable=not is_shown):
             lengths_B1, begins_B1 = (of_N[numbers_B, None].to(table.device) for of_N in (lengths_N, begins_N))
             longest = int(lengths_N[numbers_B].max())
             inputs = self.format.inputs(table, begins_B1, lengths_B1, longest, self.gives_types)

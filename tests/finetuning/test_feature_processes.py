@@ -1,0 +1,48 @@
+"""Retrieval, mining and word alignment in several processes find what one process finds."""
+
+import json
+
+import pytest
+
+from finetuning.run import main
+from finetuning.tasks.features.task import share
+from tests.finetuning.feature_recipes import FEATURE_RECIPES
+from tests.finetuning.processes import run_in
+
+PROGRAM = """
+import json, sys
+from finetuning.run import main
+for arguments in json.loads(sys.argv[1]):
+    main(arguments)
+"""
+
+
+def test_shares_are_about_equal():
+    sizes = {"a": 5, "b": 1, "c": 4, "d": 3}
+    assert share(sizes, 2) == [["a", "b"], ["c", "d"]]
+    assert share(sizes, 1) == [["a", "c", "d", "b"]]
+    assert share({"a": 5}, 3) == [["a"], [], []]
+
+
+@pytest.mark.slow
+def test_two_and_three_processes_find_what_one_finds(tiny_model, sample_corpus_dir, tmp_path):
+    def arguments(kind, processes):
+        folder = tmp_path / kind
+        folder.mkdir(exist_ok=True)
+        given = [f"kind={kind}", f"task={kind}", f"model={tiny_model}", f"output_dir={folder}/{processes}"]
+        return given + FEATURE_RECIPES[kind](sample_corpus_dir, folder)
+
+    for kind in FEATURE_RECIPES:
+        main(arguments(kind, 1))
+    for processes in (2, 3):
+        commands = [arguments(kind, processes) for kind in FEATURE_RECIPES]
+        codes, printed = run_in(processes, PROGRAM, commands, tmp_path)
+        assert codes == [0] * processes, printed
+        for kind in FEATURE_RECIPES:
+            one, several = (tmp_path / kind / str(number) for number in (1, processes))
+            names = ["seed-1/scores.json", "results.csv"]
+            names += [str(file.relative_to(one)) for file in (one / "seed-1" / "predictions").glob("*")]
+            for name in names:
+                assert (several / name).read_bytes() == (one / name).read_bytes(), (kind, processes, name)
+            scores = [json.loads((folder / "results.json").read_text())["scores"] for folder in (one, several)]
+            assert scores[0] and scores[0] == scores[1]
