@@ -71,7 +71,11 @@ Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; 
 A large file is aligned in constant memory. After a crash or Ctrl-C, the same command with --resume continues it:
 
   word-align corpus.de corpus.en --output links.txt --device cuda
-  word-align corpus.de corpus.en --output links.txt --device cuda --resume"""
+  word-align corpus.de corpus.en --output links.txt --device cuda --resume
+
+Several processes, one GPU each, write the same file; any number of them can resume it:
+
+  accelerate launch --num_processes 8 --module finetuning.align corpus.de corpus.en --output links.txt"""
 
 
 @dataclass

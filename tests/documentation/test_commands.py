@@ -91,6 +91,14 @@ def align(words: list[str]) -> None:
         call("finetuning.align.command", *words)
 
 
+def align_launched(words: list[str]) -> None:
+    """The aligner in one process."""
+    script, arguments = launched(words)
+    assert script == "finetuning.align"
+    remove(Path(arguments[arguments.index("--output") + 1]))
+    call("finetuning.align.command", *arguments)
+
+
 def module(words: list[str]) -> None:
     """`python -m ...` as it stands, but for what an earlier command of the page has made."""
     if "--output" in words:
@@ -184,6 +192,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,
+    r"accelerate launch .*--module finetuning\.align ": align_launched,
     r"word-align \w+$": has_help,
     r"word-align (?!\w+$)": align,
     r"python -m pretraining\.(tools\.\w+|supported) ": module,

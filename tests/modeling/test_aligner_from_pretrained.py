@@ -1,0 +1,76 @@
+"""`WordAligner.from_pretrained`: reads what it needs, and aligns as the whole model does."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from modeling.checkpoints import MODEL_TYPES, SHORTENED, load_whole
+from modeling.word_alignment import WordAligner
+
+PAIRS = [("the house is small", "das Haus ist klein"), (["a", "garden"], ["ein", "Garten"]), ("", "nichts")]
+TINY = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
+
+
+@pytest.fixture
+def encoder_dir(zoo_model_dir, sample_tokenizer, tmp_path):
+    """encoder_dir(type): folder of a tiny encoder of three layers with the sample tokenizer."""
+
+    def folder_of(model_type):
+        if model_type.partition(" ")[0] in MODEL_TYPES:
+            backbone = {"backbone": {"num_hidden_layers": 3}} if " on " in model_type else {"num_hidden_layers": 3}
+            return zoo_model_dir(model_type, **backbone)
+        torch.manual_seed(0)
+        ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        config = AutoConfig.for_model(model_type, vocab_size=len(sample_tokenizer), **ids, **TINY)
+        AutoModel.from_config(config).save_pretrained(tmp_path / model_type)
+        sample_tokenizer.save_pretrained(tmp_path / model_type)
+        return tmp_path / model_type
+
+    return folder_of
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("model_type", [*SHORTENED, "xlm_align on modernbert", "distilbert"])
+def test_layers_above_are_not_read_and_links_are_those_of_the_whole_model(encoder_dir, model_type, layer):
+    folder = str(encoder_dir(model_type))
+    aligner = WordAligner.from_pretrained(folder, layer=layer)
+    used = 2 if layer is None else layer  # three fifths of three
+    whole = WordAligner(load_whole(AutoModel, folder), aligner.tokenizer, layer=used)
+    assert aligner.layer == used and whole.num_layers == 3
+    assert aligner.num_layers == (max(used, 1) if model_type in SHORTENED else 3)
+    expected = list(whole.align(PAIRS, probabilities=True, similarity=True))
+    assert list(aligner.align(PAIRS, probabilities=True, similarity=True)) == expected
+    assert any(alignment.links for alignment in expected)
+
+
+def test_all_layers_can_be_compared(encoder_dir):
+    folder = str(encoder_dir("xlm-roberta"))
+    aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
+    assert set(aligner.compare_layers(PAIRS)) == {0, 1, 2, 3} and aligner.layer == 2
+    with pytest.raises(ValueError, match="layer is 4, not from 0 .* to 3"):
+        WordAligner.from_pretrained(folder, layer=4)
+    with pytest.raises(ValueError, match="method is 'no'"):
+        WordAligner.from_pretrained(folder, method="no")
+
+
+def test_states_that_are_not_finite_are_refused(encoder_dir):
+    aligner = WordAligner.from_pretrained(str(encoder_dir("bert")), layer=1)
+    with torch.no_grad():
+        aligner.states.model.encoder.layer[0].output.dense.bias[3] = float("nan")
+    with pytest.raises(ValueError, match="layer 1 are not finite"):
+        next(aligner.align(PAIRS))
+
+
+FRESH = """
+import json, sys
+from finetuning.align.command import main
+main(["--model", json.loads(sys.argv[2]), "the house", "das Haus"])
+import torch
+heavy = {"datasets", "pandas", "peft", "matplotlib", "evaluate"}
+torch.save(sorted(heavy.intersection(sys.modules)), sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_two_sentences_import_nothing_for_data_or_training(encoder_dir, fresh_process):
+    assert fresh_process(FRESH, str(encoder_dir("xlm-roberta"))) == []
