@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from accelerate import PartialState
 
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import folder_fingerprint, model_files
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
@@ -38,6 +38,8 @@ def describe_model(
     with fewer positions than `max_length`, and for code that would have to run.
     """
     path = find_model(model, hub_root)
+    if Path(path).is_dir():
+        model_files(Path(path))
     tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
     check_weights(path)
     with PartialState().main_process_first(), readable_errors(model):

@@ -110,12 +110,8 @@ def _hardware() -> dict[str, Any]:
     return {"cpu": cpu, "cores": cores, "memory_gib": memory, "gpus": gpus, "processes": processes}
 
 
-def folder_fingerprint(model_dir: str | os.PathLike) -> str:
-    """`sha256:...` over the weights and config.json of a model folder: names and bytes, so that a copy has the same.
-
-    Raises ValueError where the folder holds no model.
-    """
-    folder = Path(model_dir)
+def model_files(folder: Path) -> list[Path]:
+    """The weights and config.json of a model folder. Raises ValueError where it holds no model."""
     weights = {file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern) if file.name not in NOT_WEIGHTS}
     config = folder / "config.json"
     if not weights or not config.is_file():
@@ -123,8 +119,13 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
         raise ValueError(
             f"{folder} is not a model folder: it has no {lacking}. Give a folder that save_pretrained wrote."
         )
+    return sorted(weights | {config})
+
+
+def folder_fingerprint(model_dir: str | os.PathLike) -> str:
+    """`sha256:...` over names and bytes of a model folder's files, so that a copy has the same. Raises as `model_files`."""
     digest = hashlib.sha256()
-    for file in sorted(weights | {config}):
+    for file in model_files(Path(model_dir)):
         with file.open("rb") as stream:
             content = hashlib.file_digest(stream, "sha256").hexdigest()
         digest.update(f"{file.name} {content}\n".encode())

@@ -26,6 +26,7 @@ def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = N
 
     from finetuning.models import find_model, readable_errors
     from modeling.word_alignment import WordAligner
+    from zoo_core.provenance import model_files
     from zoo_core.vocabularies import check_vocabulary
 
     download(options.model, options.quiet)
@@ -33,6 +34,8 @@ def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = N
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         device, path = _device(options.device), find_model(options.model)
+        if Path(path).is_dir():
+            model_files(Path(path))
         tokenizer = find_model(options.tokenizer, what="Tokenizer") if options.tokenizer else path
         aligner = WordAligner.from_pretrained(
             path,

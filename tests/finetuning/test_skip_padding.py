@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from finetuning import checkpoints
 from finetuning.align import command as align
 from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
@@ -15,6 +14,7 @@ from finetuning.tasks.registry import task_of
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from modeling import checkpoints
 from modeling.checkpoints import without_padding
 from zoo_core.recipes import load_recipe
 
