@@ -8,14 +8,16 @@ import sys
 
 import pytest
 import torch
+from datasets import Dataset
 
 from finetuning.run import main
+from tests.finetuning.plug_in_kinds import KINDS
 from tests.finetuning.tasks import record_of, weights
 from zoo_core.run_folders import run_lock
 
-# all rows at once, so that one process and two see the same examples in a step
-TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=40", "training.batch_size=40", "training.max_steps=2"]
-TOPICS += ["training.weight_decay=0.1"]
+# three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
+RAGGED = ["training.batch_size=12", "training.epochs=3"]
+TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=37", "training.weight_decay=0.1", *RAGGED]
 CAPTIONS = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
 CAPTIONS += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
 CAPTIONS += ["dev_bleu_examples=4", "generation.max_tokens=60"]
@@ -44,25 +46,15 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-@pytest.fixture(scope="module")
-def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
-    """Folder of a run of each kind, in folders of their names, and what was said."""
-    folder = tmp_path_factory.mktemp("two")
-    (folder / "retrieval.yaml").write_text(RETRIEVAL.replace("CORPUS", str(sample_corpus_dir)), encoding="utf-8")
-    (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
-    arguments = [
-        [*topics_recipe(folder / "busy"), *TOPICS],
-        [*topics_recipe(folder / "topics"), *TOPICS],
-        [*captions_recipe(folder / "captions"), *CAPTIONS],
-        ["--suite", str(folder / "suite.yaml"), f"model={tiny_model}", f"output_dir={folder / 'suite'}"],
-    ]
+def run_in(processes, arguments, folder):
+    """Runs one after another in so many processes, and returns what was said."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        shared = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    with run_lock(folder / "busy"), (folder / "said").open("w+", encoding="utf-8") as said:
+    with (folder / "said").open("w+", encoding="utf-8") as said:
         started = []
-        for rank in ("0", "1"):
+        for rank in map(str, range(processes)):
             own = {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
             started.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=said, stderr=said))
         try:
@@ -72,8 +64,40 @@ def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path
                 process.kill()
         said.seek(0)
         text = said.read()
-    assert codes == [0, 0], text
-    return folder, text
+    assert codes == [0] * processes, text
+    return text
+
+
+@pytest.fixture(scope="module")
+def plug_in_recipe(plug_in_veco, tmp_path_factory):
+    """plug_in_recipe(kind, folder) -> overrides: texts beside their translations, the last step of fewer rows."""
+    tables = tmp_path_factory.mktemp("tables")
+
+    def recipe(kind, folder):
+        of, paths = KINDS[kind], [str(tables / f"{kind}.{part}.parquet") for part in ("train", "test")]
+        for path in paths:
+            Dataset.from_list(of.rows(9)).to_parquet(path)
+        own = [f"model={plug_in_veco}", f"output_dir={folder}", "seeds=[1]"]
+        return of.overrides(*paths, *own, "training.batch_size=4", "training.epochs=3")
+
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
+    """Folder of a run of each kind, in folders of their names, and what was said."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "retrieval.yaml").write_text(RETRIEVAL.replace("CORPUS", str(sample_corpus_dir)), encoding="utf-8")
+    (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
+    arguments = [
+        [*topics_recipe(folder / "busy"), *TOPICS],
+        [*topics_recipe(folder / "topics"), *TOPICS],
+        [*captions_recipe(folder / "captions"), *CAPTIONS],
+        *(plug_in_recipe(kind, folder / kind) for kind in KINDS),
+        ["--suite", str(folder / "suite.yaml"), f"model={tiny_model}", f"output_dir={folder / 'suite'}"],
+    ]
+    with run_lock(folder / "busy"):
+        return folder, run_in(2, arguments, folder)
 
 
 def predictions(folder):
@@ -90,13 +114,30 @@ def assert_same_update(one, two):
 
 
 @pytest.mark.slow
-def test_an_update_is_that_of_one_process_that_trains_all_rows_of_the_embeddings(runs, topics, tmp_path):
+def test_steps_are_those_of_one_process_that_trains_all_rows_of_the_embeddings(runs, topics, tmp_path):
     main([*topics, *TOPICS, "training.used_rows_only=false"])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
-    assert one["scores"] == two["scores"] and one["steps"] == two["steps"]
+    assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
     assert predictions(tmp_path / "out") == predictions(runs[0] / "topics")
     facts = json.loads((runs[0] / "topics" / "run.json").read_text(encoding="utf-8"))
     assert facts["sessions"][0]["hardware"]["processes"] == 2
+
+
+@pytest.mark.slow
+def test_steps_are_the_same_in_three_processes_and_accumulated(runs, topics_recipe, tmp_path):
+    accumulated = "training.gradient_accumulation_steps=2"
+    run_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
+    main([*topics_recipe(tmp_path / "two"), *TOPICS, accumulated])
+    for name in ("two", "three"):
+        assert_same_update(tmp_path / name, runs[0] / "topics")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_texts_beside_translations_are_those_of_one_process(kind, runs, plug_in_recipe, tmp_path):
+    main([*plug_in_recipe(kind, tmp_path / "one"), "training.gradient_accumulation_steps=2"])
+    one, two = assert_same_update(tmp_path / "one", runs[0] / kind)
+    assert one["scores"] == two["scores"]
 
 
 @pytest.mark.slow
