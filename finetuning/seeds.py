@@ -238,12 +238,16 @@ Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language o
 
 
 def finish_seed(folder: Path, record: dict[str, Any], predictions: Predictions) -> None:
-    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished."""
+    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished.
+
+    The record then has the number of processes as well.
+    """
     for language, records in predictions.items():
         # languages are what a table calls them: `pt/BR` is no folder
         name = re.sub(r'^\.|[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02X}", language)
         rows = ({"language": language, **row} for row in records())
         write_rows(folder / "predictions" / f"{name}.jsonl", rows)
+    record["processes"] = PartialState().num_processes
     write_json(folder / "scores.json", record)
 
 

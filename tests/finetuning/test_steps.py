@@ -36,7 +36,8 @@ def test_a_step_holds_the_same_rows_however_it_is_divided(accumulation, processe
     for epoch in (0, 1):
         whole = counted(steps_of(1, 1, epoch))
         assert counted(steps_of(accumulation, processes, epoch)) == whole
-        assert sorted(itertools.chain(*whole)) == list(range(ROWS)) and [len(rows) for rows in whole] == [SIZE] * 4 + [2]
+        assert sorted(itertools.chain(*whole)) == list(range(ROWS))
+        assert [len(rows) for rows in whole] == [SIZE] * 4 + [2]
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
