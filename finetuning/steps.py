@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from zoo_core.interruption import leave_signals_to_main
 from zoo_core.masking import short_seed
 
 Key = tuple[int, int, bool]  # row, epoch, whether its labels count
@@ -91,6 +92,7 @@ class TrainsByPlan:
             batch_sampler=batches,
             collate_fn=self.collate,
             num_workers=self.args.dataloader_num_workers,
+            worker_init_fn=leave_signals_to_main,
             pin_memory=self.args.dataloader_pin_memory,
         )
 
