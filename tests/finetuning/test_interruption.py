@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: the step is saved, and the resumed run ends as one that nobody stopped."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
+from tests.finetuning.processes import run_in
 from tests.finetuning.tasks import record_of, weights
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
@@ -36,6 +38,18 @@ def stop_twice(self, *arguments, **options):
 FineTuningTrainer.training_step = stop_twice
 main(sys.argv[1:])
 """
+ONE_SIGNAL = """
+import json, os, signal, sys
+from finetuning.trainer import FineTuningTrainer
+from finetuning.run import main
+train = FineTuningTrainer.training_step
+def signaled(self, *arguments, **options):
+    if self.state.global_step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return train(self, *arguments, **options)
+FineTuningTrainer.training_step = signaled
+main(json.loads(sys.argv[1]))
+"""
 
 
 @pytest.fixture
@@ -47,7 +61,8 @@ def stop_at(monkeypatch, capsys):
 
         def signaled(self, *given, **options):
             if self.state.global_step == step - 1:
-                os.kill(os.getpid(), number)
+                for process in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
+                    os.kill(process, number)
             return train(self, *given, **options)
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
@@ -75,11 +90,11 @@ def assert_same_seed(one, two):
     records = [record_of(folder / "seed-1") for folder in (one, two)]
     for name in ("scores", "selected_step", "selection_score", "steps"):
         assert records[0][name] == records[1][name], name
-    evaluated = [[entry for entry in record["history"] if "eval_loss" in entry] for record in records]
-    timed = "_runtime", "_per_second"
-    assert [[{k: v for k, v in e.items() if not k.endswith(timed)} for e in entries] for entries in evaluated][0] == [
-        {k: v for k, v in e.items() if not k.endswith(timed)} for e in evaluated[1]
+    evaluated = [
+        [(entry["step"], entry["eval_loss"], entry["eval_selection"]) for entry in history if "eval_loss" in entry]
+        for history in (record["history"] for record in records)
     ]
+    assert evaluated[0] == evaluated[1]
 
 
 @pytest.mark.slow
@@ -88,6 +103,7 @@ def assert_same_seed(one, two):
     [
         (BY_EPOCH, [3, 5, 6, 15]),  # within an epoch, at the end of one, in the next step, at the end of all
         (BY_STEPS, [2, 3, 5, 10]),  # with an evaluation and without one
+        ([*BY_STEPS, "num_workers=2"], [3]),
         ([*BY_EPOCH, "training.max_steps=8"], [7, 8]),  # the last step is within an epoch
         ([*BY_EPOCH, "training.max_steps=8", "selection=last"], [8]),
     ],
@@ -157,3 +173,13 @@ def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
     assert not (tmp_path / "suite" / "other").exists()
     main([*suite, "seeds=[1]"])
     assert all((tmp_path / "suite" / name / "results.json").exists() for name in ("one", "other"))
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_processes_stops_both(topics, topics_run, tmp_path):
+    codes, said = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
+    assert codes == [143, 143] and "Traceback" not in said, said
+    assert said.count("stopped by SIGTERM: seed 1 is saved at step 3") == 1
+    main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
+    whole, resumed = (weights(folder / "seed-1") for folder in (topics_run[0], tmp_path / "out"))
+    assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)

@@ -1,10 +1,6 @@
 """Runs in two processes, one after another, are those of one process."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +9,7 @@ from datasets import Dataset
 from finetuning.results.table import read_results
 from finetuning.run import main
 from tests.finetuning.plug_in_kinds import KINDS
+from tests.finetuning.processes import run_in
 from tests.finetuning.tasks import record_of, weights
 from zoo_core.run_folders import run_lock
 
@@ -47,26 +44,11 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def run_in(processes, arguments, folder):
-    """Runs one after another in so many processes, and returns what was said."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    with (folder / "said").open("w+", encoding="utf-8") as said:
-        started = []
-        for rank in map(str, range(processes)):
-            own = {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
-            started.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=said, stderr=said))
-        try:
-            codes = [process.wait(timeout=600) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        said.seek(0)
-        text = said.read()
-    assert codes == [0] * processes, text
-    return text
+def main_in(processes, arguments, folder):
+    """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
+    codes, said = run_in(processes, PROGRAM, arguments, folder)
+    assert codes == [0] * processes, said
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +81,7 @@ def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny
         ["--suite", str(folder / "suite.yaml"), f"model={tiny_model}", f"output_dir={folder / 'suite'}"],
     ]
     with run_lock(folder / "busy"):
-        return folder, run_in(2, arguments, folder)
+        return folder, main_in(2, arguments, folder)
 
 
 def predictions(folder):
@@ -129,7 +111,7 @@ def test_steps_are_those_of_one_process_that_trains_all_rows_of_the_embeddings(r
 @pytest.mark.slow
 def test_steps_are_the_same_in_three_processes_and_accumulated(runs, topics_recipe, tmp_path):
     accumulated = "training.gradient_accumulation_steps=2"
-    run_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
+    main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
     main([*topics_recipe(tmp_path / "two"), *TOPICS, accumulated])
     for name in ("two", "three"):
         assert_same_update(tmp_path / name, runs[0] / "topics")
