@@ -37,6 +37,7 @@ from transformers.utils import logging
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
 from bench._flops import Size
 from finetuning.data.task_tables import each_part
+from finetuning.steps import LengthGroups
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.used_rows import used_tokens
 from modeling.configuration_metaxlm import MetaXlmConfig
@@ -107,6 +108,20 @@ def padded(rows: Any, length: int, pad: int) -> Any:
     return rows.map(pad_row, desc=f"Padding to {length}")
 
 
+class InOrder:
+    """A plan of training: rows in their order."""
+
+    def __init__(self, rows: int, batch_size: int):
+        self.steps = np.split(np.arange(rows), range(batch_size, rows, batch_size))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def updates(self, epoch: int) -> list[np.ndarray]:
+        """Row numbers of each step."""
+        return self.steps
+
+
 class Contest:
     """The ways of training and evaluating on one data set, with two models of the same weights."""
 
@@ -132,25 +147,28 @@ class Contest:
         others = np.random.default_rng(0).permutation(np.flatnonzero(~self.used_V))
         self.used_V[others[: max(0, flags.used - self.used_V.sum())]] = True
 
-    def trainer(self, data: Any, name: str, order: str = "sequential") -> Any:
-        """The Trainer of a run on this data, which keeps and prints nothing."""
+    def trainer(self, data: Any, name: str) -> Any:
+        """The Trainer of a run on this data, in its order, which keeps and prints nothing."""
         arguments = self.task.arguments(1, self.folder)
         arguments.set_save(strategy="no").set_logging(strategy="no")
-        arguments.disable_tqdm, arguments.train_sampling_strategy = True, order
+        arguments.disable_tqdm = True
         model = self.ours if name.startswith(OURS) else self.theirs
         trainer = self.task.trainer(model, data, arguments)
+        trainer.batches.plan = InOrder(len(data.train), self.flags.batch)
         trainer.used_rows_only, trainer.used_tokens = name == OURS, lambda size: self.used_V
         trainer.remove_callback(PrinterCallback)
         return trainer
 
     def batches(self, name: str, number: int) -> list[list[int]]:
         """The rows of some batches of an epoch in this way, drawn for this round, and of one that goes before them."""
-        torch.manual_seed(number)
-        order = "random" if name in (LONGEST, WHOLE) else "group_by_length"
-        rows = list(self.trainer(self.data, name, order)._get_train_sampler())
-        size = self.flags.batch
-        whole = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
-        return random.Random(number).sample(whole, min(self.flags.updates + 1, len(whole)))
+        size, draw = self.flags.batch, random.Random(number)
+        if name in (LONGEST, WHOLE):
+            order = draw.sample(range(len(self.lengths)), len(self.lengths))
+            steps = [order[first : first + size] for first in range(0, len(order), size)]
+        else:
+            steps = [rows.tolist() for rows in LengthGroups(self.lengths, size, number).updates(0)]
+        whole = [rows for rows in steps if len(rows) == size]
+        return draw.sample(whole, min(self.flags.updates + 1, len(whole)))
 
     def train(self, name: str, number: int) -> dict[str, float]:
         """Seconds and positions of an example in this round's steps, and MiB of the optimizer's state."""

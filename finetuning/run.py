@@ -14,6 +14,7 @@ runs every task of a benchmark, each by its recipe, and makes one table of them:
 
 Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
 and run.json; seed-N/model and seed-N/predictions, a file a language.
+Ctrl-C or SIGTERM saves the step that is being trained; a second one stops at once.
 --resume continues an interrupted run: finished seeds are kept, and the current seed goes back to its last checkpoint.
 """
 
@@ -23,6 +24,7 @@ import sys
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
+from zoo_core.interruption import stop_signals
 
 FLAGS = {
     "--resume": dict(action="store_true", help="resume the run in output_dir; finished seeds are kept"),
@@ -53,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         kind = KINDS[kind_of(given)]
     recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
-    with user_errors(RESUME):
+    with stop_signals(RESUME, RESUME), user_errors(RESUME):
         complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries

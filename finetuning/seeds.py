@@ -4,23 +4,26 @@ import functools
 import json
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import evaluate
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.tracking import WandBTracker
-from accelerate.utils import release_memory
+from accelerate.utils import gather, release_memory
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer_checkpoints
 from finetuning.recipe import TrainedRecipe
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
+from zoo_core.interruption import Stopped, advice, held_signals, received
 from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
@@ -152,6 +155,7 @@ class KeepCheckpoints(TrainerCallback):
     """Removes the oldest checkpoints, but for `limit` of them, the present one and the best one.
 
     In place of the Trainer's `save_total_limit`, which takes `checkpoint-12.bak` for a checkpoint and removes it.
+    Checkpoints that a signal left between two steps of saving go first: no recipe averages them.
     """
 
     def __init__(self, limit: int):
@@ -162,20 +166,62 @@ class KeepCheckpoints(TrainerCallback):
             names = [f"{PREFIX_CHECKPOINT_DIR}-{step}" for step in (state.global_step, state.best_global_step)]
             found = trainer_checkpoints(Path(args.output_dir))
             others = [path for path in found if path.name not in names]
+            others.sort(key=lambda path: int(path.name.rpartition("-")[2]) % args.save_steps == 0)
             for path in others[: max(0, len(found) - self.limit)]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def train_or_resume(
-    trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str, steps: int | None = None, keep: int = 1
-) -> None:
+class StopAtStep(TrainerCallback):
+    """After a signal, saves the step that is being trained, and raises `Stopped` in all processes.
+
+    The last step of an epoch, or of the seed, may have an evaluation to come: it is made before the step is saved, as
+    the resumed run begins behind it.
+    """
+
+    def __init__(self, progress: SeedProgress):
+        self.progress = progress
+        self.signal: signal.Signals | None = None
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.signal = _signal_of_any()
+        is_end = state.epoch.is_integer() or control.should_training_stop
+        if self.signal and not (is_end and args.save_strategy == SaveStrategy.EPOCH):  # saved when the epoch ends
+            control.should_save = True
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.signal:
+            self._stop(f"saved at step {state.global_step} in {args.output_dir}")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.signal = _signal_of_any()
+        if self.signal:
+            self._stop(f"trained to its end, and saved in {args.output_dir}")
+
+    def _stop(self, where: str) -> NoReturn:
+        stop = Stopped(self.signal, is_reported=True)
+        self.progress.bar.say(f"{stop}: {self.progress.name} is {where}; {advice()}")
+        PartialState().wait_for_everyone()  # a launcher ends the others as soon as one is gone
+        raise stop
+
+
+def _signal_of_any() -> signal.Signals | None:
+    """The signal that asked any process to stop; all processes have to call this."""
+    number, state = received(), PartialState()
+    if state.num_processes > 1:
+        highest = int(gather(torch.tensor([number or 0], device=state.device)).max())
+        number = signal.Signals(highest) if highest else None
+    return number
+
+
+def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str, keep: int = 1) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
 
-    `size` says what is trained on, `steps` how many a seed has, where that is known, `keep` how many checkpoints stay
-    beside the best one.
+    `size` says what is trained on, `keep` how many checkpoints stay beside the best one. Raises `Stopped` after a
+    signal, when the step is saved.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(progress)
+    trainer.add_callback(StopAtStep(progress))  # before other checkpoints are removed for this one
     trainer.add_callback(KeepCheckpoints(keep))
     if recipe.training.gradient_checkpointing:
         recompute_activations(trainer.model)
@@ -186,12 +232,15 @@ def train_or_resume(
         heads = dict.fromkeys(name.removeprefix(prefix).partition(".")[0] for name in fresh["names"])
         said.append(f"fresh {', '.join(heads)} ({fresh['count']:,} parameters)" if heads else "nothing fresh")
     progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
-    step = int(resumed.rpartition("-")[2]) if resumed else 0
-    if steps and step >= steps:
-        trainer.state = TrainerState.load_from_json(str(Path(resumed) / "trainer_state.json"))
-    else:
-        if trainer.is_world_process_zero():
-            _start_tracker(trainer, recipe.tracker, step)
+    state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
+    if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
+        trainer.state = state
+        best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+        trainer._load_from_checkpoint(best or resumed)
+        return
+    if trainer.is_world_process_zero():
+        _start_tracker(trainer, recipe.tracker, state.global_step)
+    with held_signals():
         trainer.train(resume_from_checkpoint=resumed)
 
 
@@ -238,12 +287,16 @@ Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language o
 
 
 def finish_seed(folder: Path, record: dict[str, Any], predictions: Predictions) -> None:
-    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished."""
+    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished.
+
+    The record then has the number of processes as well.
+    """
     for language, records in predictions.items():
         # languages are what a table calls them: `pt/BR` is no folder
         name = re.sub(r'^\.|[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02X}", language)
         rows = ({"language": language, **row} for row in records())
         write_rows(folder / "predictions" / f"{name}.jsonl", rows)
+    record["processes"] = PartialState().num_processes
     write_json(folder / "scores.json", record)
 
 

@@ -14,6 +14,7 @@ from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Training
 from finetuning.results.table import LabelScores
+from finetuning.steps import Key, LengthGroups, TrainsByPlan
 from finetuning.used_rows import TrainsUsedRows
 from zoo_core.masking import IGNORED
 
@@ -34,7 +35,7 @@ class Outcome:
     or chunks. Called for evaluated rows alone."""
 
 
-class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
+class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
     """Trainer that predicts the rows of all languages in one pass and scores each language by itself.
 
     `eval_<language>_<score>` are the development scores, `eval_selection` the mean of those that are selected by.
@@ -47,7 +48,8 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         training: Training,
         score: Callable[[str, str, Any], Outcome],
         main_score: str,
-        loss: Callable[..., torch.Tensor] | None,
+        loss: Callable[..., torch.Tensor],
+        loss_reads_padding: bool,
         plug_in: bool,
         **kwargs: Any,
     ):
@@ -57,6 +59,7 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         """
         self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
         self.score, self.main_score, self.loss = score, main_score, loss
+        self.loss_reads_padding = loss_reads_padding
         super().__init__(
             *args,
             train_dataset=data.train,
@@ -69,17 +72,38 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
         self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = training.layerwise_decay
         self.used_rows_only = training.used_rows_only
+        rows = self._remove_unused_columns(data.train, description="training")
+        plan = LengthGroups(data.train["length"][:], training.batch_size, self.args.seed)
+        self.train_by(plan, CountedRows(rows), self.data_collator)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
         """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
         return SequentialSampler(eval_dataset)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The Trainer's, which counts the labels of a step; those of the translations are counted as well."""
+        """The Trainer's, which counts the labels of a step; those of the translations are counted as well, and
+        micro-batches are padded alike where the loss needs it."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.loss_reads_padding:
+            for side in ("", TRANSLATION):
+                self._pad_alike([batch for batch in batches if f"{side}input_ids" in batch], side)
         sides = [{"labels": labels} for batch in batches if (labels := translated_labels(batch)) is not None]
         self.translation_items = self._get_num_items_in_batch(sides, device)
         return batches, items
+
+    def _pad_alike(self, batches: list[dict[str, torch.Tensor]], side: str) -> None:
+        """Pads the micro-batches of a step, those of all processes, to the width of the widest one."""
+        if not batches:
+            return
+        widths = [batch[f"{side}input_ids"].shape[1] for batch in batches]
+        widest = int(self.accelerator.gather(torch.tensor(widths, device=self.accelerator.device)).max())
+        tokenizer = self.processing_class
+        filling = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        for batch, width in zip(batches, widths, strict=True):
+            for name in tokenizer.model_input_names:
+                if (field := side + name) in batch:
+                    padding = (0, widest - width)
+                    batch[field] = torch.nn.functional.pad(batch[field], padding, value=filling.get(name, 0))
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's, with what `_loss_of_sides` has to know of the inputs."""
@@ -110,6 +134,26 @@ class FineTuningTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
     def _outcomes(self, part: str, batches: list[Any]) -> dict[str, Outcome]:
         merged: MergedLanguages = getattr(self, part)
         return {language: self.score(part, language, predictions) for language, predictions in merged.split(batches)}
+
+
+class CountedRows(torch.utils.data.Dataset):
+    """Rows by `Key`; of one that does not count, all labels are -100."""
+
+    labels = ("labels", TRANSLATION + "labels", TRANSLATION + "start_positions", TRANSLATION + "end_positions")
+
+    def __init__(self, rows: Dataset):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, keys: list[Key]) -> list[dict[str, Any]]:
+        """A whole micro-batch: what torch's loader asks for."""
+        found = self.rows.__getitems__([row for row, _, _ in keys])
+        for row, (*_, counts) in zip(found, keys, strict=True):
+            if not counts:
+                row |= {name: np.full_like(row[name], IGNORED).tolist() for name in self.labels if name in row}
+        return found
 
 
 class MergedLanguages:

@@ -192,6 +192,7 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
 
 
 RESUME = "what was saved can be continued with --resume"
+SAME_COMMAND = "the same command continues"
 
 
 @contextlib.contextmanager

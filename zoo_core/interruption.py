@@ -1,9 +1,9 @@
 """SIGTERM and Ctrl-C: what is in hand is finished and saved first; a second signal stops at once.
 
-`stop_signals` surrounds the program. Until `hold_signals` is called there is nothing to lose, and the first signal ends
-the program where it stands. From then on a signal is only noted (`received`), for the training loop to find between two
-steps, and for what waits (`stop_if_told`); inside `at_once`, for what may take long and changes nothing, it raises
-`Stopped` there.
+`stop_signals` surrounds the program. A first signal ends the program where it is: outside of training there is nothing
+to lose. Training holds signals (`hold_signals`, or `held_signals` for a block). A signal is then only noted
+(`received`), for the training loop to find between two steps, and for what waits (`stop_if_told`); inside `at_once`,
+for what may take long and changes nothing, it raises `Stopped` there.
 """
 
 import contextlib
@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from zoo_core.command_line import RESUME
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A Ctrl-C reaches the launcher and its processes, and the launcher passes it on to them: one key, two signals.
@@ -31,9 +33,10 @@ class Stopped(BaseException):
 
 
 class _State:
-    """Of this process: the first signal that came, when, and whether it waits for the loop to look."""
+    """Of this process: the first signal that came, when, whether it waits for the loop to look, and how to continue."""
 
     received: signal.Signals | None = None
+    advice = RESUME
     at = 0.0
     is_held = False
 
@@ -43,9 +46,16 @@ def received() -> signal.Signals | None:
     return _State.received
 
 
+def advice() -> str:
+    """How what was saved is continued, for messages."""
+    return _State.advice
+
+
 @contextlib.contextmanager
-def stop_signals() -> Iterator[None]:
+def stop_signals(advice: str = RESUME, unsaved: str = "there was nothing to save") -> Iterator[None]:
     """Ends the program with 143 after SIGTERM, 130 after Ctrl-C, and one line on the error stream.
+
+    `advice` says how to continue; `unsaved` is said in its place where no message has said where the run is.
 
     Handlers belong to the main thread; in another one this does nothing. A signal that is ignored, as SIGINT is in a
     background job, stays ignored. The handlers that were there are restored.
@@ -53,7 +63,7 @@ def stop_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _State.received, _State.is_held = None, False
+    _State.received, _State.is_held, _State.advice = None, False, advice
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -62,13 +72,13 @@ def stop_signals() -> Iterator[None]:
         yield
     except Stopped as stop:
         if not stop.is_reported:
-            _print(f"{stop} before there was anything to save")
+            _print(f"{stop}; {unsaved}")
         sys.exit(128 + stop.signal)
     except Exception as error:
         if _State.received is None:
             raise
         # another process of the run was stopped as well and is gone: what waited for it fails, for no fault of its own
-        _print(f"stopped by {_State.received.name} ({type(error).__name__}); continue with --resume what was saved")
+        _print(f"stopped by {_State.received.name} ({type(error).__name__}); {advice}")
         sys.exit(128 + _State.received)
     finally:
         _State.received, _State.is_held = None, False
@@ -88,14 +98,21 @@ def hold_signals() -> None:
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """A signal, one that came before included, raises `Stopped` in here."""
-    was_held, _State.is_held = _State.is_held, False
+def held_signals(is_held: bool = True) -> Iterator[None]:
+    """In here a first signal is noted only."""
+    before, _State.is_held = _State.is_held, is_held
     try:
-        stop_if_told()
         yield
     finally:
-        _State.is_held = was_held
+        _State.is_held = before
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """A signal, one that came before included, raises `Stopped` in here."""
+    with held_signals(False):
+        stop_if_told()
+        yield
 
 
 def stop_all(error: Exception, is_main_process: bool) -> BaseException:

@@ -32,7 +32,8 @@ from finetuning.results.files import run_name
 from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
-from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
+from zoo_core.interruption import stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest
 from zoo_core.run_folders import not_own, run_lock
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> None:
         "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
     )
     options = parser.parse_intermixed_args(argv)
-    with user_errors("the same command continues"):
+    with stop_signals(SAME_COMMAND, SAME_COMMAND), user_errors(SAME_COMMAND):
         suite, path = load_suite(options.suite)
         chosen = choose_tasks(suite, options)
         recipes = read_recipes(suite, path, options.overrides, chosen)

@@ -37,7 +37,7 @@ MEASURED = tuple(
     )
 )
 # lists with an entry a seed
-BY_SEED = ("seeds", "updates", "selected_steps", "scores")
+BY_SEED = ("seeds", "processes", "updates", "selected_steps", "scores")
 
 
 def differences(runs: dict[str, Results]) -> list[str]:
@@ -52,8 +52,10 @@ def differences(runs: dict[str, Results]) -> list[str]:
 
 
 def _stamp(results: Results) -> dict[str, Any]:
-    """Protocol and hyperparameters as `protocol.selection.rule` and the like, without outcomes and seeds."""
+    """Protocol, hyperparameters and processes as `protocol.selection.rule` and the like, without outcomes and seeds."""
     flat: dict[str, Any] = {"setting": results["setting"], "model": results["model"]["folder"]}
+    if known := set(results.get("processes", [])) - {None}:
+        flat["processes"] = sorted(known)
 
     def flatten(prefix: str, value: Any) -> None:
         if prefix in LEFT_OUT:
@@ -102,7 +104,8 @@ def join_seeds(name: str, parts: list[Results]) -> Results:
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise ValueError(f"{name}: seed {twice[0]} is in more than one of its folders. Name each seed's folder once.")
     lines = differences({f"seed {results['seeds'][0]}": results for results in parts})
-    if lines := [line for line in lines if not line.startswith("model:")]:  # pre-trained with seeds of their own
+    # pre-trained with seeds of their own, and the steps are the same on any number of processes
+    if lines := [line for line in lines if not line.startswith(("model:", "processes:"))]:
         raise ValueError(f"{name}: its folders were not trained and measured in the same way: {'; '.join(lines)}.")
     shared = set.intersection(*(set(results.layers) for results in parts))
     rows = [row for results in parts for row in results["scores"] if row.get("layer") in shared]

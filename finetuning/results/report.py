@@ -152,6 +152,9 @@ class Report:
             f"fine-tuned before: {', '.join(self.protocol.fine_tuned_before) or 'on nothing'}",
             f"seeds: {', '.join(map(str, self.results['seeds']))}",
         ]
+        processes = self.results.get("processes", [])
+        if any(count not in (None, 1) for count in processes):
+            lines.append(f"processes: {', '.join(map(str, dict.fromkeys(processes)))}")
         if with_model:
             model = self.results["model"]
             prints = ", ".join(fingerprint[:19] for fingerprint in model["fingerprint"].split("+"))

@@ -29,6 +29,7 @@ class Record(TypedDict, total=False):
     parameters: Required[int]
     metric: Required[dict[str, str]]
     scores: Required[dict[str, Any]]  # by language or pair
+    processes: int  # that ran the seed, the last ones where it was resumed; older records have none
     steps: int  # this and the following where the model is trained
     selected_step: int
     selection_score: float | None
@@ -97,6 +98,7 @@ class Task(ABC, Generic[R]):
                 "task": self.recipe.task,
                 "kind": self.recipe.kind,
                 "seeds": [record["seed"] for record in records],
+                "processes": [record.get("processes") for record in records],
                 **facts,
                 # of several models, one a seed, `facts` have the fingerprints
                 "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),

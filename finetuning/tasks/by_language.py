@@ -123,9 +123,10 @@ class LanguageTask(Task[R]):
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """The outcome of a language of `dev` or `evaluation`; the predictions are in the order of its encoded rows."""
 
-    # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels). None: what
-    # the model returns, which is right where each row counts the same.
-    loss: ClassVar[Callable[..., torch.Tensor] | None] = None
+    # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
+    # labels other than -100, divided by the items.
+    loss: ClassVar[Callable[..., torch.Tensor]]
+    loss_reads_padding: ClassVar[bool] = False  # so that it depends on how wide a micro-batch is
     # What is kept of (logits, labels) of an evaluated batch. None: the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
 
@@ -217,7 +218,6 @@ class LanguageTask(Task[R]):
             per_device_eval_batch_size=recipe.evaluation_batch_size,
             num_train_epochs=recipe.training.epochs,
             max_steps=recipe.training.max_steps or -1,
-            train_sampling_strategy="group_by_length",
             eval_strategy="no" if is_last else strategy,
             save_strategy=strategy,
             eval_steps=recipe.evaluate_every_steps or None,
@@ -248,6 +248,7 @@ class LanguageTask(Task[R]):
             score=lambda part, language, predictions: self.score(data, part, language, predictions),
             main_score=recipe.main_score,
             loss=self.loss,
+            loss_reads_padding=self.loss_reads_padding,
             plug_in=recipe.plug_in,
         )
 
@@ -431,4 +432,8 @@ def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Ten
     x to itself, and the model sees y's alone); `translation_share` says which share of the step's these are.
     """
     translation_loss = outputs.get("loss")
-    return loss if translation_loss is None else (loss + translation_loss * translation_share) / 2
+    if translation_loss is None:
+        return loss
+    # the mean over no labels is NaN
+    has_none = torch.as_tensor(translation_share == 0, device=loss.device)
+    return (loss + translation_loss.masked_fill(has_none, 0.0) * translation_share) / 2

@@ -13,7 +13,7 @@ from zoo_core.provenance import write_json
 TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1"}
 
 
-def translation(folder, seeds, scores, curve, **hyperparameters):
+def translation(folder, seeds, scores, curve, processes=1, **hyperparameters):
     """The results.json of a translation run; `curve` of every seed is {step: BLEU}."""
     rows = [
         {"language": "en-de", "seed": seed, "split": "test", "metric": "sacrebleu", "value": score}
@@ -22,7 +22,7 @@ def translation(folder, seeds, scores, curve, **hyperparameters):
     points = [{"step": step, "bleu": bleu, "loss": 1.0} for step, bleu in curve.items()]
     record = {
         "format": 2, "model": {"folder": f"{folder.name}/model"}, "task": "captions", "kind": "translation",
-        "setting": "supervised", "seeds": seeds,
+        "setting": "supervised", "seeds": seeds, "processes": [processes] * len(seeds),
         "hyperparameters": {"learning_rate": 1e-3, "updates": [200] * len(seeds), **hyperparameters},
         "protocol": {
             "training_data": [TABLE], "evaluation_data": [TABLE], "evaluated_split": "test", "max_length": 64,
@@ -41,7 +41,7 @@ def translation(folder, seeds, scores, curve, **hyperparameters):
 def folders(tmp_path):
     return {
         "veco_1": translation(tmp_path / "veco_1", [1], [16.0], {100: 5.0, 200: 14.0}),
-        "veco_2": translation(tmp_path / "veco_2", [2], [18.0], {100: 7.0, 200: 16.0, 300: 17.0}),
+        "veco_2": translation(tmp_path / "veco_2", [2], [18.0], {100: 7.0, 200: 16.0, 300: 17.0}, processes=2),
         "xlm": translation(tmp_path / "xlm", [1, 2], [3.0, 5.0], {100: 1.0, 200: 4.0}, learning_rate=5e-4),
     }
 
@@ -62,6 +62,7 @@ def test_seeds_of_several_folders_are_one_run(folders, tmp_path, capsys, monkeyp
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "| VECO | 17.0 ± 1.4 | 1, 2 |" in page and "| XLM | 4.0 ± 1.4 | 1, 2 |" in page
     assert "- hyperparameters.learning_rate: VECO 0.001; XLM 0.0005" in page
+    assert "- processes: VECO [1, 2]; XLM [1]" in page, "seeds of one run may have different numbers"
     assert "protocol" not in page, "what is the same is not named"
     # the steps that all seeds have
     assert drawn == {"VECO": ([100, 200], [6.0, 15.0]), "XLM": ([100, 200], [1.0, 4.0])}

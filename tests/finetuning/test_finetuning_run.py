@@ -28,8 +28,10 @@ from finetuning.recipe import Recipe
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
+from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.trainer import FineTuningTrainer
 from tests.finetuning.tasks import Killed, record_of, weights
+from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock
 
@@ -352,3 +354,17 @@ def test_help_teaches_without_loading_torch():
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "training.layerwise_decay" in shown.stdout and "--resume" in shown.stdout
     assert "| torch" not in shown.stderr
+
+
+def test_a_micro_batch_without_labels_adds_nothing():
+    logits = torch.randn(3, 4, requires_grad=True)
+    none, items = torch.full((3,), IGNORED), torch.tensor(6)
+    of_translations = torch.nn.functional.cross_entropy(logits, none)  # NaN, as models return it
+    spans = {"start_logits": logits, "end_logits": logits, "loss": of_translations}
+    losses = [
+        mean_cross_entropy({"logits": logits}, none, items),
+        mean_cross_entropy({"logits": logits, "loss": of_translations}, none, items, torch.tensor(0.0)),
+        span_cross_entropy(spans, none[:, None].expand(3, 2), items, torch.tensor(0.0)),
+    ]
+    sum(losses).backward()
+    assert torch.stack(losses).eq(0).all() and logits.grad.eq(0).all()

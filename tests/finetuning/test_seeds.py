@@ -63,7 +63,7 @@ def test_older_checkpoints_go_and_what_is_called_alike_stays(tmp_path, limit, be
     for step in (10, 20, 30):
         (tmp_path / f"checkpoint-{step}").mkdir()
         state = SimpleNamespace(is_world_process_zero=True, global_step=step, best_global_step=best)
-        callback.on_save(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+        callback.on_save(SimpleNamespace(output_dir=str(tmp_path), save_steps=10), state, None)
     assert [int(path.name.partition("-")[2]) for path in trainer_checkpoints(tmp_path)] == kept
     assert all((tmp_path / name).exists() for name in (*others, "checkpoint-5"))
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from datasets import Dataset
 
+from finetuning.steps import MicroBatches
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
     Layout,
     Masking,
-    MicroBatches,
     UpdatePlan,
     collate,
     cut_by_tokens,

@@ -1,21 +1,21 @@
 """Runs in two processes, one after another, are those of one process."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
+from datasets import Dataset
 
+from finetuning.results.table import read_results
 from finetuning.run import main
+from tests.finetuning.plug_in_kinds import KINDS
+from tests.finetuning.processes import run_in
 from tests.finetuning.tasks import record_of, weights
 from zoo_core.run_folders import run_lock
 
-# all rows at once, so that one process and two see the same examples in a step
-TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=40", "training.batch_size=40", "training.max_steps=2"]
-TOPICS += ["training.weight_decay=0.1"]
+# three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
+RAGGED = ["training.batch_size=12", "training.epochs=3"]
+TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=37", "training.weight_decay=0.1", *RAGGED]
 CAPTIONS = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
 CAPTIONS += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
 CAPTIONS += ["dev_bleu_examples=4", "generation.max_tokens=60"]
@@ -44,8 +44,31 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
+def main_in(processes, arguments, folder):
+    """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
+    codes, said = run_in(processes, PROGRAM, arguments, folder)
+    assert codes == [0] * processes, said
+    return said
+
+
 @pytest.fixture(scope="module")
-def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
+def plug_in_recipe(plug_in_veco, tmp_path_factory):
+    """plug_in_recipe(kind, folder) -> overrides: texts beside their translations, the last step of fewer rows."""
+    tables = tmp_path_factory.mktemp("tables")
+
+    def recipe(kind, folder):
+        of, paths = KINDS[kind], [str(tables / f"{kind}.{part}.parquet") for part in ("train", "test")]
+        for path in paths:
+            Dataset.from_list(of.rows(9)).to_parquet(path)
+        own = [f"model={plug_in_veco}", f"output_dir={folder}", "seeds=[1]", "max_length=64"]
+        # the gradients of the keys' biases are rounding errors, which Adam makes steps of the learning rate
+        return of.overrides(*paths, *own, "training.batch_size=4", "training.epochs=3", "training.epsilon=1e-4")
+
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
     """Folder of a run of each kind, in folders of their names, and what was said."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "retrieval.yaml").write_text(RETRIEVAL.replace("CORPUS", str(sample_corpus_dir)), encoding="utf-8")
@@ -54,26 +77,11 @@ def runs(topics_recipe, captions_recipe, sample_corpus_dir, tiny_model, tmp_path
         [*topics_recipe(folder / "busy"), *TOPICS],
         [*topics_recipe(folder / "topics"), *TOPICS],
         [*captions_recipe(folder / "captions"), *CAPTIONS],
+        *(plug_in_recipe(kind, folder / kind) for kind in KINDS),
         ["--suite", str(folder / "suite.yaml"), f"model={tiny_model}", f"output_dir={folder / 'suite'}"],
     ]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    with run_lock(folder / "busy"), (folder / "said").open("w+", encoding="utf-8") as said:
-        started = []
-        for rank in ("0", "1"):
-            own = {"RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true"}
-            started.append(subprocess.Popen(command, env=os.environ | shared | own, stdout=said, stderr=said))
-        try:
-            codes = [process.wait(timeout=600) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        said.seek(0)
-        text = said.read()
-    assert codes == [0, 0], text
-    return folder, text
+    with run_lock(folder / "busy"):
+        return folder, main_in(2, arguments, folder)
 
 
 def predictions(folder):
@@ -90,13 +98,31 @@ def assert_same_update(one, two):
 
 
 @pytest.mark.slow
-def test_an_update_is_that_of_one_process_that_trains_all_rows_of_the_embeddings(runs, topics, tmp_path):
+def test_steps_are_those_of_one_process_that_trains_all_rows_of_the_embeddings(runs, topics, tmp_path):
     main([*topics, *TOPICS, "training.used_rows_only=false"])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
-    assert one["scores"] == two["scores"] and one["steps"] == two["steps"]
+    assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
     assert predictions(tmp_path / "out") == predictions(runs[0] / "topics")
-    facts = json.loads((runs[0] / "topics" / "run.json").read_text(encoding="utf-8"))
-    assert facts["sessions"][0]["hardware"]["processes"] == 2
+    assert [read_results(folder)["processes"] for folder in (tmp_path / "out", runs[0] / "topics")] == [[1], [2]]
+    pages = [(folder / "results.md").read_text(encoding="utf-8") for folder in (tmp_path / "out", runs[0] / "topics")]
+    assert ["processes: 2" in page for page in pages] == [False, True]
+
+
+@pytest.mark.slow
+def test_steps_are_the_same_in_three_processes_and_accumulated(runs, topics_recipe, tmp_path):
+    accumulated = "training.gradient_accumulation_steps=2"
+    main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
+    main([*topics_recipe(tmp_path / "two"), *TOPICS, accumulated])
+    for name in ("two", "three"):
+        assert_same_update(tmp_path / name, runs[0] / "topics")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_texts_beside_translations_are_those_of_one_process(kind, runs, plug_in_recipe, tmp_path):
+    main(plug_in_recipe(kind, tmp_path / "one"))
+    one, two = assert_same_update(tmp_path / "one", runs[0] / kind)
+    assert one["scores"] == two["scores"]
 
 
 @pytest.mark.slow
@@ -117,3 +143,4 @@ def test_what_the_main_process_alone_finds_out_the_other_one_knows(runs):
     assert said.count("ended with 2") == 4
     (run,) = json.loads((folder / "suite" / "results.json").read_text(encoding="utf-8"))["runs"].values()
     assert list(run["tasks"]) == ["works"]
+    assert read_results(folder / "suite" / "works")["processes"] == [2]

@@ -66,6 +66,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
     loss = staticmethod(span_cross_entropy)
+    loss_reads_padding = True  # start and end are chosen among all positions
 
     @property
     def metric(self) -> str:

@@ -3,7 +3,6 @@
 Legend: `B` pairs, `S` source positions, `T` target positions.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,8 @@ import torch
 from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 
+from finetuning.steps import Key
 from zoo_core.masking import IGNORED, keyed_rng, mask_rows, row_keys, short_seed
-
-Key = tuple[int, int, bool]  # row, epoch, whether its labels count
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class UpdatePlan:
 
     Pairs are sorted by the target's length, then the source's, ties at random; consecutive pairs make a step as long
     as pairs times the longest side is at most `max_tokens` (fairseq's count of a batch). The order of the steps is
-    shuffled. Both depend on (seed, epoch) only; `MicroBatches` divides a step among processes and accumulation
+    shuffled. Both depend on (seed, epoch) only; `finetuning/steps.py` divides a step among processes and accumulation
     steps, so that what a step holds does not depend on them. How many steps an epoch has does not depend on the
     epoch either, because the sorted lengths do not.
 
@@ -166,32 +164,6 @@ class UpdatePlan:
         ties = rng.permutation(len(self.source_lengths))
         updates = np.split(np.lexsort((ties, self.source_lengths, self.target_lengths)), self.bounds[1:-1])
         return [updates[number] for number in rng.permutation(len(updates))]
-
-
-class MicroBatches:
-    """Batch sampler of one process: keys of `Examples`, one list a micro-batch.
-
-    Every process gets `accumulation` micro-batches of each step. Where a step has fewer pairs than micro-batches,
-    one of its pairs fills each gap and is not counted.
-    """
-
-    def __init__(self, plan: UpdatePlan, accumulation: int, processes: int, process: int):
-        self.plan, self.accumulation, self.processes, self.process = plan, accumulation, processes, process
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration is; a resumed run starts in the middle of one."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.plan) * self.accumulation
-
-    def __iter__(self) -> Iterator[list[Key]]:
-        for rows in self.plan.updates(self.epoch):
-            parts = np.array_split(rows, self.accumulation * self.processes)
-            for part in parts[self.process :: self.processes]:
-                keys = [(int(row), self.epoch, True) for row in part]
-                yield keys or [(int(rows[0]), self.epoch, False)]
 
 
 def evaluation_batches(sizes: np.ndarray, max_tokens: int, processes: int, process: int) -> list[list[int]]:

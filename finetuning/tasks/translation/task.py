@@ -37,7 +37,6 @@ from finetuning.tasks.translation.trainer import (
     column,
     make_plan,
     selected_steps,
-    total_updates,
     translation_arguments,
 )
 from zoo_core.tables import describe
@@ -199,13 +198,10 @@ class TranslationTask(Task[TranslationRecipe]):
             plan=plan,
             layout=layout,
         )
-        total = total_updates(recipe, plan)
         # beside the best one by dev, the last is kept to resume from
         keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
         with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
-            train_or_resume(
-                trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", total, keep
-            )
+            train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", keep)
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             steps = selected_steps(recipe, plan, trainer.state, seed)
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])

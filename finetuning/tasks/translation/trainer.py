@@ -12,20 +12,20 @@ from datasets import Dataset
 from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainerCallback,
     TrainerState,
 )
 
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.seeds import diverged, load_metric, training_arguments
-from finetuning.tasks.translation.batches import Examples, Layout, MicroBatches, UpdatePlan, collate, evaluation_batches
+from finetuning.steps import TrainsByPlan
+from finetuning.tasks.translation.batches import Examples, Layout, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from zoo_core.masking import IGNORED
 
 
-class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
+class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
     """Seq2SeqTrainer whose steps are those of an `UpdatePlan` and whose loss is the mean over a step's tokens."""
 
     def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
@@ -34,23 +34,7 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True
         self.recipe, self.layout = recipe, layout
         self.layerwise_decay = recipe.training.layerwise_decay
-        self.batches = MicroBatches(
-            plan, self.args.gradient_accumulation_steps, self.accelerator.num_processes, self.accelerator.process_index
-        )
-        self.add_callback(_EpochOfUpdates(self.batches))
-
-    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """Micro-batches of this process; `accelerate` has nothing left to divide."""
-        return self._loader(self.train_dataset, self.batches)
-
-    def _loader(self, rows: Any, batches: Any) -> torch.utils.data.DataLoader:
-        return torch.utils.data.DataLoader(
-            rows,
-            batch_sampler=batches,
-            collate_fn=functools.partial(collate, layout=self.layout),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
+        self.train_by(plan, self.train_dataset, functools.partial(collate, layout=layout))
 
     def compute_loss(
         self,
@@ -123,22 +107,12 @@ class TranslationTrainer(LayerwiseDecay, Seq2SeqTrainer):
         """This process' batches of `rows` with their row numbers, on its device."""
         maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
-        loader = self._loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
+        loader = self.loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
         self.callback_handler.eval_dataloader = loader  # the progress bar asks for its length
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
             yield group, self._prepare_inputs(batch)
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-
-
-class _EpochOfUpdates(TrainerCallback):
-    """Tells the sampler which epoch begins, also where a run is resumed in the middle of one."""
-
-    def __init__(self, batches: MicroBatches):
-        self.batches = batches
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.batches.set_epoch(state.global_step // len(self.batches.plan))
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:

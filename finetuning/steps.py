@@ -1,0 +1,107 @@
+"""The steps of an epoch, and how each is divided among processes and accumulated micro-batches."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from zoo_core.interruption import leave_signals_to_main
+from zoo_core.masking import short_seed
+
+Key = tuple[int, int, bool]  # row, epoch, whether its labels count
+
+
+class StepPlan(Protocol):
+    """Which rows make up each step, in the order of training."""
+
+    def __len__(self) -> int:
+        """Steps of an epoch, the same number in each."""
+
+    def updates(self, epoch: int) -> list[np.ndarray]:
+        """Row numbers of each step, the same in every process."""
+
+
+class LengthGroups:
+    """Steps of `batch_size` rows of similar length; the last one of an epoch may have fewer.
+
+    The order is that of transformers' `LengthGroupedSampler`. Its random numbers depend on (seed, epoch) only: the
+    Trainer draws them from the generator that dropout uses, and groups by the batch size of one process.
+    """
+
+    def __init__(self, lengths: list[int], batch_size: int, seed: int):
+        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def updates(self, epoch: int) -> list[np.ndarray]:
+        """As in `StepPlan`."""
+        generator = torch.Generator().manual_seed(short_seed(self.seed, "updates", epoch))
+        rows = np.asarray(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
+        return np.split(rows, range(self.batch_size, len(rows), self.batch_size))
+
+
+class MicroBatches:
+    """Batch sampler of one process: keys of rows, one list a micro-batch.
+
+    Every process gets `accumulation` micro-batches of each step. Where a step has fewer rows than micro-batches,
+    one of its rows fills each gap and is not counted.
+    """
+
+    def __init__(self, plan: StepPlan, accumulation: int, processes: int, process: int):
+        self.plan, self.accumulation, self.processes, self.process = plan, accumulation, processes, process
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch the next iteration is; a resumed run starts in the middle of one."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.plan) * self.accumulation
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for rows in self.plan.updates(self.epoch):
+            parts = np.array_split(rows, self.accumulation * self.processes)
+            for part in parts[self.process :: self.processes]:
+                keys = [(int(row), self.epoch, True) for row in part]
+                yield keys or [(int(rows[0]), self.epoch, False)]
+
+
+class TrainsByPlan:
+    """Mixin of a Trainer: its steps are those of a plan, the same on any number of processes."""
+
+    def train_by(self, plan: StepPlan, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
+        """`rows` are looked up by `Key`, and made a batch by `collate`."""
+        processes, process = self.accelerator.num_processes, self.accelerator.process_index
+        self.batches = MicroBatches(plan, self.args.gradient_accumulation_steps, processes, process)
+        self.training_rows, self.collate = rows, collate
+        self.add_callback(_EpochOfSteps(self.batches))
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Micro-batches of this process; `accelerate` has nothing left to divide."""
+        return self.loader(self.training_rows, self.batches)
+
+    def loader(self, rows: Dataset, batches: Any) -> DataLoader:
+        """Batches of rows that a batch sampler lists."""
+        return DataLoader(
+            rows,
+            batch_sampler=batches,
+            collate_fn=self.collate,
+            num_workers=self.args.dataloader_num_workers,
+            worker_init_fn=leave_signals_to_main,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+
+class _EpochOfSteps(TrainerCallback):
+    """Tells the sampler which epoch begins, also where a run is resumed in the middle of one."""
+
+    def __init__(self, batches: MicroBatches):
+        self.batches = batches
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.batches.set_epoch(state.global_step // len(self.batches.plan))

@@ -1,0 +1,185 @@
+"""Ctrl-C and SIGTERM: the step is saved, and the resumed run ends as one that nobody stopped."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from finetuning.checkpoints import trainer_checkpoints
+from finetuning.results.table import read_results
+from finetuning.run import main
+from finetuning.tasks.translation.trainer import TranslationTrainer
+from finetuning.trainer import FineTuningTrainer
+from tests.finetuning.processes import run_in
+from tests.finetuning.tasks import record_of, weights
+
+BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
+BY_STEPS = ["seeds=[1]", "training.epochs=2"]  # evaluated every two steps
+SUITE = """
+name: two
+tasks:
+- {name: one, category: topics, recipe: topics.yaml}
+- {name: other, category: topics, recipe: topics.yaml}
+"""
+SECOND_SIGNAL = """
+import os, signal, sys
+from finetuning.trainer import FineTuningTrainer
+from finetuning.run import main
+def stop_twice(self, *arguments, **options):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+FineTuningTrainer.training_step = stop_twice
+main(sys.argv[1:])
+"""
+ONE_SIGNAL = """
+import json, os, signal, sys
+from finetuning.trainer import FineTuningTrainer
+from finetuning.run import main
+train = FineTuningTrainer.training_step
+def signaled(self, *arguments, **options):
+    if self.state.global_step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return train(self, *arguments, **options)
+FineTuningTrainer.training_step = signaled
+main(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def stop_at(monkeypatch, capsys):
+    """stop_at(step, arguments) -> what a run says that gets a signal while it trains a step, and is stopped by it."""
+
+    def run(step, arguments, number=signal.SIGINT, trainer=FineTuningTrainer):
+        train = trainer.training_step
+
+        def signaled(self, *given, **options):
+            if self.state.global_step == step - 1:
+                for process in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
+                    os.kill(process, number)
+            return train(self, *given, **options)
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
+            patch.setattr(trainer, "training_step", signaled)
+            main(arguments)
+        assert stopped.value.code == 128 + number
+        captured = capsys.readouterr()
+        return " ".join((captured.out + captured.err).split())
+
+    return run
+
+
+@pytest.fixture
+def dropping_topics(topics_recipe, tiny_model, tmp_path):
+    """dropping_topics(name) -> overrides of a run with dropout, whose random numbers have to come back too."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.1}), encoding="utf-8")
+    return lambda name: [*topics_recipe(tmp_path / name), f"model={model}"]
+
+
+def assert_same_seed(one, two):
+    ours, others = weights(one / "seed-1"), weights(two / "seed-1")
+    assert all(torch.equal(ours[name], others[name]) for name in ours)
+    records = [record_of(folder / "seed-1") for folder in (one, two)]
+    for name in ("scores", "selected_step", "selection_score", "steps"):
+        assert records[0][name] == records[1][name], name
+    evaluated = [
+        [(entry["step"], entry["eval_loss"], entry["eval_selection"]) for entry in history if "eval_loss" in entry]
+        for history in (record["history"] for record in records)
+    ]
+    assert evaluated[0] == evaluated[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (BY_EPOCH, [3, 5, 6, 15]),  # within an epoch, at the end of one, in the next step, at the end of all
+        (BY_STEPS, [2, 3, 5, 10]),  # with an evaluation and without one
+        ([*BY_STEPS, "num_workers=2"], [3]),
+        ([*BY_EPOCH, "training.max_steps=8"], [7, 8]),  # the last step is within an epoch
+        ([*BY_EPOCH, "training.max_steps=8", "selection=last"], [8]),
+    ],
+)
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(settings, steps, dropping_topics, stop_at, tmp_path):
+    main([*dropping_topics("whole"), *settings])
+    folder, resume = tmp_path / "stopped", []
+    for step in steps:
+        said = stop_at(step, [*dropping_topics("stopped"), *settings, *resume])
+        where = f"seed 1 is saved at step {step} in {folder}/seed-1/checkpoints"
+        assert f"stopped by SIGINT: {where}" in said and "--resume" in said and "Traceback" not in said
+        assert f"checkpoint-{step}" in [path.name for path in trainer_checkpoints(folder / "seed-1" / "checkpoints")]
+        assert not (folder / "seed-1" / "scores.json").exists()
+        resume = ["--resume"]
+    main([*dropping_topics("stopped"), *settings, *resume])
+    assert_same_seed(tmp_path / "whole", folder)
+
+
+@pytest.mark.slow
+def test_a_translation_averages_the_checkpoints_of_its_recipe(captions_recipe, stop_at, tmp_path):
+    settings = ["selection=average", "average_checkpoints=2", "evaluate_every_steps=2", "training.dropout=0.1"]
+    main([*captions_recipe(tmp_path / "whole"), *settings])
+    stopped = [*captions_recipe(tmp_path / "stopped"), *settings]
+    assert "saved at step 3" in stop_at(3, stopped, signal.SIGTERM, TranslationTrainer)
+    assert "saved at step 5" in stop_at(5, [*stopped, "--resume"], trainer=TranslationTrainer)
+    main([*stopped, "--resume"])
+    whole, resumed = (weights(tmp_path / name / "seed-1") for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert record_of(tmp_path / "stopped" / "seed-1")["selected_step"] == [4, 6]
+
+
+@pytest.mark.slow
+def test_outside_of_training_a_signal_stops_at_once(topics, tmp_path, monkeypatch, capsys):
+    def signaled(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal came too late")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        patch.setattr(FineTuningTrainer, "outcomes", signaled)
+        main([*topics, "seeds=[1]"])
+    assert stopped.value.code == 143
+    assert re.search("stopped by SIGTERM; .*--resume", capsys.readouterr().err)
+    monkeypatch.setattr(FineTuningTrainer, "training_step", None)  # nothing is left to train
+    main([*topics, "seeds=[1]", "--resume"])
+    assert read_results(tmp_path / "out")["seeds"] == [1]
+
+
+@pytest.mark.slow
+def test_a_second_signal_stops_at_once(topics, tmp_path):
+    stopped = subprocess.run([sys.executable, "-c", SECOND_SIGNAL, *topics], capture_output=True)
+    assert stopped.returncode == -signal.SIGINT
+    assert not trainer_checkpoints(tmp_path / "out" / "seed-1" / "checkpoints")
+
+
+@pytest.mark.slow
+def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
+    recipe = dict(part.split("=", 1) for part in topics)
+    fields = [name for name in recipe if not name.startswith(("training.", "model", "output_dir", "seeds"))]
+    training = {name.partition(".")[2]: value for name, value in recipe.items() if name.startswith("training.")}
+    lines = [f"{name}: {recipe[name]}" for name in fields]
+    lines += ["training: {" + ", ".join(f"{name}: {value}" for name, value in training.items()) + "}"]
+    (tmp_path / "topics.yaml").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text(SUITE, encoding="utf-8")
+    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
+    said = stop_at(3, [*suite, "seeds=[1]"])
+    assert "seed 1 is saved at step 3" in said and "the same command continues" in said
+    assert not (tmp_path / "suite" / "other").exists()
+    main([*suite, "seeds=[1]"])
+    assert all((tmp_path / "suite" / name / "results.json").exists() for name in ("one", "other"))
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_processes_stops_both(topics, topics_run, tmp_path):
+    codes, said = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
+    assert codes == [143, 143] and "Traceback" not in said, said
+    assert said.count("stopped by SIGTERM: seed 1 is saved at step 3") == 1
+    main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
+    whole, resumed = (weights(folder / "seed-1") for folder in (topics_run[0], tmp_path / "out"))
+    assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)
