@@ -123,7 +123,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def folder_fingerprint(model_dir: str | os.PathLike) -> str:
-    """`sha256:...` over names and bytes of a model folder's files, so that a copy has the same. Raises as `model_files`."""
+    """`sha256:...` over a model folder's files: a copy has the same. Raises as `model_files`."""
     digest = hashlib.sha256()
     for file in model_files(Path(model_dir)):
         with file.open("rb") as stream:
