@@ -29,7 +29,7 @@ class Record(TypedDict, total=False):
     parameters: Required[int]
     metric: Required[dict[str, str]]
     scores: Required[dict[str, Any]]  # by language or pair
-    processes: int  # that ran the seed, the last ones where it was resumed; older records have none
+    processes: int  # that ran the seed, or its last session; the records of the example cards have none
     steps: int  # this and the following where the model is trained
     selected_step: int
     selection_score: float | None

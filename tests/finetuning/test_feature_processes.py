@@ -40,9 +40,13 @@ def test_two_and_three_processes_find_what_one_finds(tiny_model, sample_corpus_d
         assert codes == [0] * processes, printed
         for kind in FEATURE_RECIPES:
             one, several = (tmp_path / kind / str(number) for number in (1, processes))
-            names = ["seed-1/scores.json", "results.csv"]
-            names += [str(file.relative_to(one)) for file in (one / "seed-1" / "predictions").glob("*")]
+            names = [
+                "results.csv",
+                *(str(file.relative_to(one)) for file in (one / "seed-1" / "predictions").glob("*")),
+            ]
             for name in names:
                 assert (several / name).read_bytes() == (one / name).read_bytes(), (kind, processes, name)
-            scores = [json.loads((folder / "results.json").read_text())["scores"] for folder in (one, several)]
-            assert scores[0] and scores[0] == scores[1]
+            records = [json.loads((folder / "seed-1" / "scores.json").read_text()) for folder in (one, several)]
+            assert [record.pop("processes") for record in records] == [1, processes]
+            assert records[0]["scores"] and records[0] == records[1]
+            assert json.loads((several / "results.json").read_text())["processes"] == [processes]
