@@ -4,10 +4,9 @@ import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelerate import PartialState
-
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
-from zoo_core.provenance import folder_fingerprint, model_files
+from zoo_core.processes import main_first
+from zoo_core.provenance import model_files, model_fingerprint
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary, longest_input
@@ -42,21 +41,15 @@ def describe_model(
         model_files(Path(path))
     tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
     check_weights(path)
-    with PartialState().main_process_first(), readable_errors(model):
+    with main_first(), readable_errors(model):
         config = load_config(path, trust_remote_code)
         loaded = load_tokenizer(tokenizer_path, trust_remote_code)
 
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
     if max_length is not None:
         check_positions(max_length, config, path)
-    identity = {"folder": model, "fingerprint": model_fingerprint(path, config), "type": config.model_type}
+    identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
-
-
-def model_fingerprint(path: str, config: Any) -> str:
-    """Returns what tells a model from others: a hash of a folder's weights, or the commit of the Hub."""
-    folder = Path(path)
-    return folder_fingerprint(folder) if folder.is_dir() else f"hub:{getattr(config, '_commit_hash', None)}"
 
 
 def check_positions(max_length: int, config: Any, path: str) -> None:
@@ -89,7 +82,7 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
 def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool = False) -> Any:
     """Returns the configuration of a model. Raises ValueError where it cannot be read."""
     path = find_model(model, hub_root)
-    with PartialState().main_process_first(), readable_errors(model):
+    with main_first(), readable_errors(model):
         return load_config(path, trust_remote_code)
 
 

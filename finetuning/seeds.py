@@ -24,6 +24,7 @@ from finetuning.recipe import TrainedRecipe
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
 from zoo_core.interruption import Stopped, advice, held_signals, received
+from zoo_core.processes import main_first
 from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
@@ -95,7 +96,7 @@ def recompute_activations(model: torch.nn.Module) -> None:
 @functools.cache
 def load_metric(name: str) -> evaluate.Metric:
     """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
-    with PartialState().main_process_first():
+    with main_first():
         return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
 
 

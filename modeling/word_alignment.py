@@ -112,6 +112,7 @@ class WordAligner:
         self.states = LayerStates(model)
         self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
         self.num_layers: int = self.states.num_layers
+        self.depth = self.num_layers  # layers of the checkpoint, read or not
         self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
         self.default_layer = default_alignment_layer(self.num_layers)
         self.layer = next(one for one in (layer, self.recommended_layer, self.default_layer) if one is not None)
@@ -181,17 +182,24 @@ class WordAligner:
         highest = next(one for one in wanted if one is not None)
         can_be_short = config.model_type in checkpoints.SHORTENED and getattr(config, "backbone_config", None) is None
         read = None
-        if can_be_short and not all_layers and highest in range(depth):
+        if can_be_short and not all_layers and type(highest) is int and highest in range(depth):
             layer, read = highest, max(highest, 1)
         encoder = checkpoints.load_whole(AutoModel, path, model, trust_remote_code, read, dtype=dtype)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = checkpoints.load_tokenizer(checkpoints.download_pinned(tokenizer or model), trust_remote_code)
-        return cls(encoder.to(device), loaded, layer=layer, **options)
+        aligner = cls(encoder.to(device), loaded, layer=layer, **options)
+        if read is not None:
+            aligner.depth, aligner.default_layer = depth, default_alignment_layer(depth)
+        return aligner
 
     def check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.num_layers:
-            raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.num_layers}.")
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
+            raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.depth}.")
+        if layer > self.num_layers:
+            raise ValueError(
+                f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
+            )
 
     def align(
         self,
@@ -301,8 +309,10 @@ class WordAligner:
         A token's share of its best partner (`share_of_plan`), averaged over all tokens, less the same between each
         source and the target of the next pair of the batch. It needs no gold links, and about a hundred pairs.
 
-        Raises `ValueError` as `align`, and for fewer than two pairs with words on both sides.
+        Raises `ValueError` as `align`, for fewer than two pairs with words on both sides, and where not all layers
+        were read.
         """
+        self.check_layer(self.depth)
         sides = chain.from_iterable(as_pair(*item) for item in enumerate(pairs))
         tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
         rows_R5 = self.windows(tokens)

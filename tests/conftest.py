@@ -8,6 +8,7 @@ those read it once, when they are imported. Programs that a test starts inherit 
 import importlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE
 # Nor may what a terminal tells rich of itself: a width set by a test would be ignored.
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
+
+# A job in the background ignores Ctrl-C, and so would the programs that tests start and stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One home per process: two pytest workers that share one race on the cache of remote code.
 HF_HOME = tempfile.mkdtemp(prefix="zoo-tests-hf-home-")

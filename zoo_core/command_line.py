@@ -195,6 +195,11 @@ RESUME = "what was saved can be continued with --resume"
 SAME_COMMAND = "the same command continues"
 
 
+def launched_rank() -> int:
+    """The number of this process among those that a launcher started; 0 without one."""
+    return int(os.environ.get("RANK", 0)) if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0
+
+
 @contextlib.contextmanager
 def user_errors(after_interrupt: str = ""):
     """Ends the program with a message, without a traceback, where it is the user who has to do something.
@@ -231,6 +236,6 @@ def fail(message: str) -> NoReturn:
     if listed:
         error = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
         Path(listed).write_text(json.dumps({"message": error}), encoding="utf-8")
-    if not listed or os.environ["RANK"] == "0":
+    if not listed or launched_rank() == 0:
         print(message.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     sys.exit(2)

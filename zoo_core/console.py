@@ -1,7 +1,6 @@
 """What a run shows while it works: a bar on a terminal, a line now and then in a file; and libraries that are quiet."""
 
 import logging
-import os
 import sys
 from datetime import timedelta
 
@@ -9,6 +8,8 @@ from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_ba
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers.utils import logging as transformers_logging
+
+from zoo_core.command_line import launched_rank
 
 # One for the bar and the log: what is said while there is a bar stands in lines of its own above it.
 CONSOLE = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -24,7 +25,7 @@ def quiet_libraries() -> None:
 
     Where several processes were launched, all but the first say only what goes wrong.
     """
-    is_first = int(os.environ.get("RANK", 0)) == 0
+    is_first = launched_rank() == 0
     logging.basicConfig(
         level=logging.INFO if is_first else logging.WARNING, format="%(message)s", handlers=[_ConsoleHandler()]
     )

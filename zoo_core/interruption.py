@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoo_core.command_line import RESUME
+from zoo_core.command_line import RESUME, launched_rank
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A Ctrl-C reaches the launcher and its processes, and the launcher passes it on to them: one key, two signals.
@@ -74,11 +74,11 @@ def stop_signals(advice: str = RESUME, unsaved: str = "there was nothing to save
         if not stop.is_reported:
             _print(f"{stop}; {unsaved}")
         sys.exit(128 + stop.signal)
-    except Exception as error:
+    except Exception:
         if _State.received is None:
             raise
         # another process of the run was stopped as well and is gone: what waited for it fails, for no fault of its own
-        _print(f"stopped by {_State.received.name} ({type(error).__name__}); {advice}")
+        _print(f"stopped by {_State.received.name}{advice and '; '}{advice}")
         sys.exit(128 + _State.received)
     finally:
         _State.received, _State.is_held = None, False
@@ -152,4 +152,5 @@ def _handle(number: int, frame: object) -> None:
 
 
 def _print(text: str) -> None:
-    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
+    if launched_rank() == 0:
+        print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)

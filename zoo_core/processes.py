@@ -1,16 +1,21 @@
 """The processes of one run, as `accelerate launch` started them."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
 
+from zoo_core.interruption import Stopped
+
 T = TypeVar("T")
 
+PATIENCE = timedelta(hours=3)  # of processes that wait for another one, which may evaluate something large
 SECONDS_TO_APPEAR = 60  # what one machine wrote, in the folder that another looks at: network storage takes its time
 
 
@@ -21,7 +26,7 @@ def start_processes() -> PartialState:
     files.
     """
     # accelerate reads this variable only when an Accelerator is made, too late for what comes first here
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=PATIENCE)
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if launched != state.num_processes:
         raise ValueError(
@@ -34,25 +39,49 @@ def start_processes() -> PartialState:
 def from_all(work: Callable[[], T]) -> list[T]:
     """Runs `work` in every process, and returns in each of them what it returned in all, in their order.
 
-    Raises ValueError in all of them where it raised one, or an OSError, in any.
+    Raises ValueError in all of them where it raised one, or an OSError, in any, and `Stopped` likewise.
     """
+    if PartialState().num_processes == 1:
+        return [work()]
     result = error = None
     try:
         result = work()
-    except (ValueError, OSError) as raised:
+    except (ValueError, OSError, Stopped) as raised:
         error = raised
-    if PartialState().num_processes == 1:
-        if error is not None:
-            raise error
-        return [result]
+    number = error.signal if isinstance(error, Stopped) else None
     try:
-        found = gather_object([(result, error and str(error))])
+        found = gather_object([(result, error and str(error), number)])
     except RuntimeError as raised:  # the launcher ends this one as well
         raise ValueError("Another process of this run has ended.") from raised
-    for _, message in found:
+    for _, message, number in found:
+        if number is not None:
+            raise Stopped(number)
         if message is not None:
             raise ValueError(message) from error
-    return [result for result, _ in found]
+    return [result for result, *_ in found]
+
+
+@contextlib.contextmanager
+def main_first() -> Iterator[None]:
+    """The first process of each machine runs the block before the others: they find in a cache what it downloads.
+
+    Raises ValueError in all of them where the block raised one, or an OSError, in any.
+    """
+    is_first, error = PartialState().is_local_main_process, None
+
+    def report() -> None:
+        if error is not None:
+            raise error
+
+    if not is_first:
+        from_all(lambda: None)
+    try:
+        yield
+    except (ValueError, OSError) as raised:
+        error = raised
+    from_all(report)
+    if is_first:
+        from_all(lambda: None)
 
 
 def check_shared_folder(file: Path, field: str) -> None:

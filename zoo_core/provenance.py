@@ -132,6 +132,21 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def model_fingerprint(path: str) -> str:
+    """`folder_fingerprint` of a folder; `hub:owner/name@<commit>` of a model in the Hub's cache.
+
+    Raises ValueError as `model_files`, and for an id that is not in the cache.
+    """
+    if Path(path).is_dir():
+        return folder_fingerprint(path)
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(path, "config.json")
+    if not isinstance(config, str):
+        raise ValueError(f"{path} is neither a folder nor in the Hub's cache: its commit is not known.")
+    return f"hub:{path}@{Path(config).parent.name}"
+
+
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
     """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronized, renamed.

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from zoo_core.command_line import launched_rank
+
 LOCK = ".zoo-run.lock"  # a name that no other program has
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
@@ -25,7 +27,7 @@ def run_lock(folder: str | Path) -> Iterator[None]:
     """
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock, is_first, refused = FileLock(folder / LOCK), int(os.environ.get("RANK", 0)) == 0, None
+    lock, is_first, refused = FileLock(folder / LOCK), launched_rank() == 0, None
     if is_first:
         try:
             _acquire(lock, folder)

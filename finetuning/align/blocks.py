@@ -42,7 +42,7 @@ def align_blocks(
 
     Blocks do not depend on the number of processes, nor do their links: each is aligned by itself. `start` is the
     number of the first row; `advance` is called with how many pairs all processes have done since, about. Memory holds
-    a block for each process. Raises `Stopped` after a signal, between two batches.
+    a block for each process. Raises `Stopped` in all processes after a signal to one of them, between two batches.
     """
     state, size = PartialState(), BATCHES_PER_CHUNK * aligner.batch_size
     while given := list(islice(rows, state.num_processes * size)):
@@ -54,8 +54,11 @@ def align_blocks(
             advance(pairs * others)
             stop_if_told()
 
-        found = from_all(lambda own=own, first=first: align_block(aligner, reader, own, first, form, progress))
-        stop_if_told()
+        def work(rows: list[Row] = own, first: int = first, progress: Callable[[float], None] = progress) -> Any:
+            stop_if_told()
+            return align_block(aligner, reader, rows, first, form, progress)
+
+        found = from_all(work)
         for block, (text, tally) in zip(blocks, found, strict=False):  # there may be fewer blocks than processes
             yield block, text, tally
         start += len(given)

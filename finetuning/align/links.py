@@ -25,6 +25,7 @@ from finetuning.align.page import Page, new_page, open_page
 from finetuning.align.pairs import STDIN, PairReader, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
 from finetuning.align.terminal import Drawing
+from zoo_core.command_line import launched_rank
 from zoo_core.interruption import Stopped, hold_signals, stop_signals
 
 LINES_ON_PAGE = 100
@@ -127,13 +128,13 @@ def check_options(options: LinksOptions) -> None:
 
 def run(options: LinksOptions) -> None:
     """Writes the links of every pair, and the page where it is asked for."""
-    with stop_signals():
+    with stop_signals(advice=""):
         write_links(options)
 
 
 def write_links(options: LinksOptions) -> None:
     """As `run`. Every process of a run reads the input; the first one writes."""
-    is_main = int(os.environ.get("RANK", 0)) == 0
+    is_main = launched_rank() == 0
     screen = make_screen(options.quiet or not is_main)
     check_options(options)
     rule = options.rule()
@@ -161,7 +162,9 @@ def write_links(options: LinksOptions) -> None:
     if state.num_processes > 1:
         screen.print(f"{state.num_processes} processes")
     rows = reader.rows()
-    first = list(islice(rows, PAIRS_FOR_LAYER))
+    chooses = rule["layer"] is None and aligner.recommended_layer is None and not sentences
+    has_page = bool(options.html or options.open)
+    first = list(islice(rows, PAIRS_FOR_LAYER if chooses else LINES_ON_PAGE if has_page else 0))  # no more of a pipe
     rows, pairs = chain(first, rows), [reader.parse(row, number) for number, row in enumerate(first)]
     reader.unspaced = 0  # of a pipe, all are counted from here
 
@@ -195,7 +198,7 @@ def write_links(options: LinksOptions) -> None:
     if not sentences:
         tally.report(screen, options.output, output.lines, aligner.window, time.monotonic() - started)
         if total is None and options.split is None:  # a pipe could not be read beforehand
-            report_unspaced(reader.unspaced, output.lines, screen)
+            report_unspaced(reader.unspaced, tally.pairs, screen)
         if reader.format == "tmx" and not options.languages:
             screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
     elif options.output:
@@ -238,10 +241,11 @@ def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iter
 
 def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """What decides about the links and how they are written, for the file of state."""
-    from finetuning.models import find_model, model_fingerprint
+    from finetuning.models import find_model
+    from zoo_core.provenance import model_fingerprint
 
     return {
-        "model": model_fingerprint(find_model(options.model), aligner.states.model.config),
+        "model": model_fingerprint(find_model(options.model)),
         "tokenizer": options.tokenizer,
         **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap", "matching")},
         "precision": options.precision,

@@ -21,16 +21,17 @@ def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = N
     """The aligner, whose `rule` are arguments of `WordAligner.from_pretrained`; all layers are read where none is named
     or `all_layers` says so."""
     import torch
-    from accelerate import PartialState
     from transformers.utils import logging
 
     from finetuning.models import find_model, readable_errors
     from modeling.word_alignment import WordAligner
+    from zoo_core.processes import main_first
     from zoo_core.provenance import model_files
     from zoo_core.vocabularies import check_vocabulary
 
-    download(options.model, options.quiet)
-    with screen.status(f"loading {options.model}"), PartialState().main_process_first(), readable_errors(options.model):
+    with main_first(), readable_errors(options.model):
+        download(options.model, screen.quiet)
+    with screen.status(f"loading {options.model}"), main_first(), readable_errors(options.model):
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         device, path = _device(options.device), find_model(options.model)

@@ -30,6 +30,7 @@ from finetuning.trainer import FineTuningTrainer, Outcome, TwoSidedCollator
 from modeling.checkpoints import load_auto_model, load_config, without_load_report, without_padding
 from modeling.fresh_weights import fresh_weights
 from zoo_core.masking import IGNORED
+from zoo_core.processes import main_first
 
 
 class LanguageReport(Report):
@@ -185,7 +186,7 @@ class LanguageTask(Task[R]):
         """
         recipe = self.recipe
         set_seed(seed)
-        with PartialState().main_process_first(), readable_errors(path), without_load_report():
+        with main_first(), readable_errors(path), without_load_report():
             config = load_config(path, recipe.trust_remote_code)
             # said either way: the checkpoint may have been fine-tuned the other one
             options = {"plug_in": recipe.plug_in} if hasattr(config, "plug_in") else {}

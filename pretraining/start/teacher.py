@@ -13,7 +13,6 @@ import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from pretraining.start.pretrained import Pretrained
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
-from zoo_core.provenance import folder_fingerprint
+from zoo_core.provenance import model_fingerprint
 from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
@@ -127,11 +126,9 @@ class TeacherModel:
 
     def facts(self) -> dict:
         """What run.json says of the teacher."""
-        folder = Path(self.path)
-        commit = getattr(self.model.config, "_commit_hash", None)
         return {
             "path": self.settings.path,
-            "fingerprint": folder_fingerprint(folder) if folder.is_dir() else f"hub:{commit}",
+            "fingerprint": model_fingerprint(self.path),
             "tokenizer_fingerprint": tokenizer_fingerprint(self.tokenizer),
             "parameters": self.model.num_parameters(),
             "language": self.settings.language,

@@ -440,6 +440,12 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
 # ---- what is refused
 
 
+def test_a_rank_without_a_launcher_is_none(run, pairs, monkeypatch):
+    expected = run(pairs).out
+    monkeypatch.setenv("RANK", "1")
+    assert run(pairs).out == expected
+
+
 def test_models_and_devices_that_there_are_not(refused, pairs, tmp_path):
     assert str(tmp_path / "none") in refused(pairs, model=tmp_path / "none")
     err = refused(pairs, model="no-such-runs/model")

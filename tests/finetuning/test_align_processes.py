@@ -58,7 +58,7 @@ def test_two_and_three_processes_and_kills_leave_the_file_of_one(files, tiny_mod
     codes, printed = run_in(2, PROGRAM, commands, tmp_path)
     assert codes == [0, 0] and printed.count("2 processes") == 2, printed
     assert (tmp_path / "two").read_bytes() == expected and (tmp_path / "page.html").exists()
-    assert printed.count("ended with 130") == 1 and "stopped after 64 pairs" in printed
+    assert printed.count("ended with 130") == 2 and "stopped after 64 pairs" in printed
 
     # both end: one is killed, and the other one waits for it
     codes, printed = run_in(2, PROGRAM, [links("killed", at=170, number=signal.SIGKILL)], tmp_path)
@@ -84,9 +84,17 @@ def test_what_one_process_finds_ends_all_and_is_said_once(files, tiny_model, tmp
     table.write_text("a ||| b\nno mark\n")
     model = ["--model", str(tiny_model)]
     # the second row is checked by the second process
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text("{}")
     commands = [[*files, *model], [str(table), *model], [*model], ["score", *files, *model, "--gold", str(table)]]
+    commands += [["a b", "c d", "--model", str(tmp_path / "bare")]]
     codes, printed = run_in(2, PROGRAM, [[command, None, 0] for command in commands], tmp_path)
-    assert codes == [0, 0] and printed.count("ended with 2") == 8, printed
-    for found in ("the former is longer by 1", "table.txt, line 2", "standard input can be read only once"):
-        assert len(re.findall(found, printed)) >= 1, printed
+    assert codes == [0, 0] and printed.count("ended with 2") == 10 and "Traceback" not in printed, printed
+    for found in (
+        "the former is longer by 1",
+        "table.txt, line 2",
+        "standard input can be read only once",
+        "is not a model",
+    ):
+        assert re.search(found, printed), printed
     assert "word-align score runs in one process" in printed

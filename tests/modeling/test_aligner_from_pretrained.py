@@ -47,6 +47,14 @@ def test_all_layers_can_be_compared(encoder_dir):
     folder = str(encoder_dir("xlm-roberta"))
     aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
     assert set(aligner.compare_layers(PAIRS)) == {0, 1, 2, 3} and aligner.layer == 2
+    for layer in (1, None):
+        short = WordAligner.from_pretrained(folder, layer=layer)
+        with pytest.raises(ValueError, match="all_layers=True"):
+            short.compare_layers(PAIRS)
+        assert short.default_layer == 2
+    for layer in (2.0, True):
+        with pytest.raises(ValueError, match=f"layer is {layer}, not from"):
+            WordAligner.from_pretrained(folder, layer=layer)
     with pytest.raises(ValueError, match="layer is 4, not from 0 .* to 3"):
         WordAligner.from_pretrained(folder, layer=4)
     with pytest.raises(ValueError, match="method is 'no'"):

@@ -8,7 +8,15 @@ from pathlib import Path
 import pandas
 import pytest
 
-from zoo_core.provenance import folder_fingerprint, forget_machine, read_json, run_facts, write_csv, write_json
+from zoo_core.provenance import (
+    folder_fingerprint,
+    forget_machine,
+    model_fingerprint,
+    read_json,
+    run_facts,
+    write_csv,
+    write_json,
+)
 
 
 def test_run_facts_say_what_ran_and_where_but_not_who(monkeypatch):
@@ -93,3 +101,16 @@ def test_a_table_for_spreadsheets_has_no_formulas(tmp_path):
     assert [row[0] for row in rows] == [f"'{text}".replace("\r", "\n") for text in texts[:7]] + texts[7:]
     assert rows[0][1:] == ["-1.5", "-1", "True"]
     assert pandas.read_csv(tmp_path / "made" / "t.csv")["value"].tolist() == table["value"].tolist()
+
+
+def test_a_model_of_the_hub_has_the_commit_of_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for name, commit in (("one", "a" * 40), ("two", "b" * 40)):
+        cached = tmp_path / f"models--own--{name}"
+        (cached / "snapshots" / commit).mkdir(parents=True)
+        (cached / "snapshots" / commit / "config.json").write_text("{}")
+        (cached / "refs").mkdir()
+        (cached / "refs" / "main").write_text(commit)
+        assert model_fingerprint(f"own/{name}") == f"hub:own/{name}@{commit}"
+    with pytest.raises(ValueError, match="own/three"):
+        model_fingerprint("own/three")

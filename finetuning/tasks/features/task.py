@@ -22,7 +22,7 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
-from zoo_core.processes import from_all
+from zoo_core.processes import from_all, main_first
 
 
 def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
@@ -172,9 +172,13 @@ class FeatureTask(Task[R]):
                     f"{folder.path}: {then[:15]} -> {now[:15]}. Restore the model, or name another folder."
                 )
 
+    def sizes(self, data: PairData) -> dict[str, int]:
+        """How much work each pair of languages is, in units of the kind, by which processes share them."""
+        return data.protocol.evaluated_rows
+
     def build(self, seed: int, data: PairData) -> Any:
         model = self.models[seed]
-        with PartialState().main_process_first():
+        with main_first():
             encoder = load_pretrained(
                 AutoModel,
                 model.path,
@@ -197,12 +201,14 @@ class FeatureTask(Task[R]):
         """Each process evaluates its share of the pairs of languages; the main process writes what all found."""
         state = PartialState()
         load_metric(self.metric)  # here, where all processes are: they wait for each other when one is loaded
-        own = share(data.protocol.evaluated_rows, state.num_processes)[state.process_index]
+        own = share(self.sizes(data), state.num_processes)[state.process_index]
         pairs = {name: data.pairs[name] for name in own}
 
-        def work() -> tuple[Record, dict[str, list[dict[str, Any]]]]:
+        def work() -> tuple[Record, Predictions]:
             found, predictions = self.evaluate(seed, model, replace(data, pairs=pairs)) if pairs else ({}, {})
-            return found, {name: list(rows()) for name, rows in predictions.items()}
+            if state.num_processes > 1:  # what makes the rows cannot be sent
+                predictions = {name: partial(iter, list(rows())) for name, rows in predictions.items()}
+            return found, predictions
 
         all_found = from_all(work)
         record: Record = {
@@ -211,14 +217,14 @@ class FeatureTask(Task[R]):
             "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
             "metric": metric_facts(self.recipe.main_score, self.metric),
         }
-        for field, value in all_found[0][0].items():  # the first process has the largest pair
+        for field, value in all_found[0][0].items():  # the first process has a pair
             if isinstance(value, dict):
                 of_pairs = {name: of for found, _ in all_found for name, of in found.get(field, {}).items()}
                 value = {name: of_pairs[name] for name in data.pairs}
             record[field] = value
         if state.is_main_process:
-            rows = {name: rows for _, of_process in all_found for name, rows in of_process.items()}
-            finish_seed(folder, record, {name: partial(iter, rows[name]) for name in data.pairs if name in rows})
+            made = {name: rows for _, of_process in all_found for name, rows in of_process.items()}
+            finish_seed(folder, record, {name: made[name] for name in data.pairs if name in made})
         state.wait_for_everyone()
         return record
 

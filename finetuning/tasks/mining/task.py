@@ -214,6 +214,9 @@ class MiningTask(SentenceTask[MiningRecipe]):
         protocol.margin, protocol.neighbors, protocol.threshold = "ratio", self.recipe.neighbors, self.recipe.threshold
         return data
 
+    def sizes(self, data: PairData[Mining]) -> dict[str, int]:
+        return {name: sum(sum(of.sizes) for of in both if of) for name, both in data.pairs.items()}
+
     def evaluate(self, seed: int, encoder: SentenceEncoder, data: PairData[Mining]) -> tuple[Record, Predictions]:
         layers, neighbors = data.protocol.layers, self.recipe.neighbors
         scores, mining, cut, blank, predictions = {}, {}, {}, {}, {}

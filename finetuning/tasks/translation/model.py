@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
@@ -13,6 +12,7 @@ from finetuning.tasks.translation.recipe import TranslationRecipe
 from modeling.checkpoints import auto_model_class, load_auto_model, without_padding
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
+from zoo_core.processes import main_first
 
 
 def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     }
     settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
     is_random = recipe.initialize == "random"
-    with PartialState().main_process_first(), readable_errors(path):
+    with main_first(), readable_errors(path):
         cls = VecoForConditionalGeneration
         if config.model_type == cls.config_class.model_type:
             cls = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)

@@ -39,6 +39,7 @@ from finetuning.tasks.translation.trainer import (
     selected_steps,
     translation_arguments,
 )
+from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
 RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
@@ -129,7 +130,7 @@ class TranslationTask(Task[TranslationRecipe]):
         limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
 
         def encode_rows(rows: Dataset, name: str, remove: list[str] | None = None) -> Dataset:
-            with PartialState().main_process_first():  # the others find its copy on disk
+            with main_first():  # the others find its copy on disk
                 return rows.map(
                     _encode_batch,
                     batched=True,
