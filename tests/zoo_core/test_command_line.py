@@ -35,6 +35,7 @@ def test_faults_of_ours_keep_their_traceback(monkeypatch):
 def test_a_launcher_of_several_processes_can_list_the_message(rank, monkeypatch, tmp_path, capsys):
     file = str(tmp_path / "error.json")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", file)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
     with pytest.raises(SystemExit), user_errors():
         raise ValueError("what, why, what to do")

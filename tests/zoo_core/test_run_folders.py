@@ -61,6 +61,7 @@ def test_only_folders_that_it_made_are_removed_again(tmp_path):
 
 def test_of_several_processes_the_first_one_holds_it(tmp_path, monkeypatch):
     with run_lock(tmp_path):
+        monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", "1")
         with run_lock(tmp_path):
             pass
