@@ -44,6 +44,32 @@ class Links(NamedTuple):
     probabilities_BST: torch.Tensor | None
 
 
+def links_of(x_SH, y_TH, method="ot_words", **options) -> list[tuple[int, int]]:
+    """Links the vectors of two sequences of words, from whatever model they come.
+
+    Args:
+        x_SH, y_TH: (S, H) and (T, H) vectors of the words of a sentence and of its translation: tensors, or arrays.
+        method, options: see `align`.
+
+    Returns pairs (row of x, row of y) from 0, sorted. Raises `ValueError` as `align`.
+
+    Example:
+        >>> links_of(torch.eye(3), torch.eye(3)[[1, 0, 2]])
+        [(0, 1), (1, 0), (2, 2)]
+
+    Source: `ot_words` is a rule of this zoo (`word_probabilities.py`); `ot` and `ot_itermax` XLM-Align, section 3.1;
+    `mutual` and `itermax` SimAlign (Jalili Sabet et al. 2020); `softmax` awesome-align (Dou and Neubig 2021).
+    """
+    x_SH, y_TH = torch.as_tensor(x_SH), torch.as_tensor(y_TH)
+    if x_SH.dim() != 2 or y_TH.dim() != 2:
+        raise ValueError(f"vectors have shapes {tuple(x_SH.shape)} and {tuple(y_TH.shape)}, not (words, hidden size).")
+    if not len(x_SH) or not len(y_TH):
+        return []
+    masks = (torch.ones(1, len(side), dtype=torch.bool, device=x_SH.device) for side in (x_SH, y_TH))
+    links_BST = align(x_SH[None], y_TH[None], *masks, method, probabilities=False, **options).links_BST
+    return [(source, target) for source, target in links_BST[0].nonzero().tolist()]
+
+
 @torch.no_grad()
 def align(
     x_BSH,

@@ -15,6 +15,7 @@ BELOW = {
     "finetuning": {"modeling", "zoo_core"},
     "hub_cards": {"modeling", "zoo_core", "pretraining", "finetuning"},
     "bench": {"modeling", "zoo_core", "pretraining", "finetuning", "hub_cards"},
+    "crosslingual_zoo": {"modeling", "zoo_core", "pretraining", "finetuning", "hub_cards"},
 }
 ENTRY_POINTS = {"pretraining.run", "finetuning.run"}
 

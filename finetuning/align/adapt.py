@@ -308,7 +308,8 @@ def train(
         settings["phases.0.objectives.tlm.max_length"] = min(length, LONGEST)
     if options.tokenizer:
         settings["tokenizer"] = options.tokenizer
-    command = [sys.executable, "-m", "pretraining.run", "--config", recipe]
+    # -P: a package `modeling` of the user's folder does not hide ours
+    command = [sys.executable, "-P", "-m", "pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
     command += ["--resume"] if (run / "recipe.yaml").exists() else []
     root = str(Path(__file__).resolve().parents[2])  # of pretraining, too

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from pretraining.objectives.base import Collator, ExampleObjective, MaskedObjective, Objective
+from pretraining.objectives.base import Collator, Collators, ExampleObjective, MaskedObjective, Objective
 from pretraining.objectives.btmlm import Btmlm, BtmlmCollator
 from pretraining.objectives.ca_mlm import CaMlmPairs, CaMlmPairsCollator, CaMlmSegments, CaMlmSegmentsCollator
 from pretraining.objectives.camlm import Camlm, CamlmCollator
@@ -20,6 +20,7 @@ __all__ = [
     "CaMlmSegmentsCollator",
     "CamlmCollator",
     "Collator",
+    "Collators",
     "ExampleObjective",
     "LinksCollator",
     "MaskedObjective",

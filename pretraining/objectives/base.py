@@ -290,6 +290,41 @@ class Collator:
         return [random_window(sides[0], self.text_length - SPECIALS_OF_TEXT, seed, "window", number)]
 
 
+class Collators:
+    """Several collators as one: each makes its sub-batch of the examples that have its keys.
+
+        collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
+        batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
+        loss = model(**batch).loss
+
+    The names are those of the sub-batches, `mlm` and `tlm` here. One example may be read by several. A name of whose
+    keys no example has all is left out of the batch.
+
+    Raises ValueError without a collator, and for an example that none reads.
+    """
+
+    def __init__(self, **collators: Collator):
+        if not collators:
+            raise ValueError("Collators needs a collator or more, as in Collators(mlm=MlmCollator(tokenizer)).")
+        self.collators = collators
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
+        """The batch of some examples, {name: sub-batch}; see `Collator.sub_batch`."""
+        batch, unread = {}, set(range(len(examples)))
+        for name, collator in self.collators.items():
+            own = [number for number, example in enumerate(examples) if set(collator.keys) <= set(example)]
+            unread.difference_update(own)
+            if own:
+                batch[name] = collator([examples[number] for number in own])[collator.name]
+        if unread:
+            number = min(unread)
+            asked = "; ".join(f"{name}: {' and '.join(of.keys)}" for name, of in self.collators.items())
+            raise ValueError(
+                f"example {number} has {', '.join(map(str, examples[number]))}, which none reads ({asked})."
+            )
+        return batch
+
+
 @dataclass(frozen=True)
 class Setting:
     """Where in a run an objective is learned, and what the model is: what `Objective.check_model` looks at."""

@@ -22,6 +22,7 @@ from pretraining.objectives import (
     BtmlmCollator,
     CamlmCollator,
     CaMlmPairsCollator,
+    Collators,
     MaskedObjective,
     MlmCollator,
     TlmCollator,
@@ -105,6 +106,23 @@ def test_tlm_and_dwa_on_a_modernbert_in_a_plain_loop(pairs, sample_tokenizer):
             losses.append(output.loss.item())
     assert set(output.token_losses) == {"tlm", "dwa"}
     assert np.isfinite(losses).all() and np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
+
+
+def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
+    collators = {"mlm": MlmCollator(sample_tokenizer), "tlm": TlmCollator(sample_tokenizer)}
+    texts = [{"text": pair["text"]} for pair in pairs[:3]]
+    bitext = [{key: pair[key] for key in ("source", "target")} for pair in pairs[3:5]]
+    batch = Collators(**collators)([texts[0], bitext[0], *texts[1:], bitext[1]])
+    assert list(batch) == ["mlm", "tlm"]
+    for name, examples in (("mlm", texts), ("tlm", bitext)):
+        assert gold(batch[name]) == gold(collators[name](examples)[name])
+    assert list(Collators(other=collators["tlm"])(bitext)) == ["other"]
+    assert set(Collators(**collators)(pairs[:2])) == {"mlm", "tlm"}  # read by both
+    assert list(Collators(**collators)(texts)) == ["mlm"]
+    with pytest.raises(ValueError, match="example 1 has words"):
+        Collators(**collators)([texts[0], {"words": "x"}])
+    with pytest.raises(ValueError, match="a collator"):
+        Collators()
 
 
 def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sample, recipe_of, sample_tokenizer):
