@@ -148,7 +148,7 @@ class CountedRows(torch.utils.data.Dataset):
         return len(self.rows)
 
     def __getitems__(self, keys: list[Key]) -> list[dict[str, Any]]:
-        """A whole micro-batch: what torch's loader asks for."""
+        """Returns the rows of a micro-batch; torch's loader calls this method."""
         found = self.rows.__getitems__([row for row, _, _ in keys])
         for row, (*_, counts) in zip(found, keys, strict=True):
             if not counts:

@@ -15,7 +15,7 @@ from torch import nn
 class LayerStates:
     """The states of chosen layers of an encoder, from one forward pass that stops at the highest of them.
 
-    Models of this zoo are told how many layers to run. Of others, whose `encoder` is a list `layer` and nothing besides
+    Models of this zoo take the number of layers to run. Of others, whose `encoder` is a list `layer` and nothing else
     (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
     run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
 

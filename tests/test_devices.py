@@ -64,14 +64,14 @@ EXAMPLES = [CODES | dict(source=x, target=y, text=x, links=links) for x, y, link
 
 
 def flash_stand_in(module, query, key, value, attention_mask, scaling, dropout, **kwargs):
-    """Stands in for flash attention, which needs a GPU: what comes before it is looked at here, not what it gives."""
+    """Replaces flash attention, which needs a GPU. The test covers the code before it, not its result."""
     return (query + 0 * (key.sum() + value.sum())).transpose(1, 2), None
 
 
 AttentionInterface.register("flash_stand_in", flash_stand_in)
 CONFIG = {"ernie_m": {"num_languages": 2, "mask_token_id": MASK}, "xlm_align": {"query_positions": "all_aligned"}}
 ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_stand_in")
-# the last two are told of sequences where padding is skipped
+# the last two get the lengths of sequences where padding is skipped
 CASES = [(name, attention, skip) for name in PREFIXES for attention in ATTENTIONS[:2] for skip in (False, True)]
 CASES += [(name, attention, True) for name in PREFIXES for attention in ATTENTIONS[2:]]
 CASES += [(f"xlm_align on {name}", "sdpa", name != "deberta-v2") for name in ARCHITECTURES]

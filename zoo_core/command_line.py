@@ -196,7 +196,7 @@ SAME_COMMAND = "the same command continues"
 
 
 def launched_rank() -> int:
-    """The number of this process among those that a launcher started; 0 without one."""
+    """Returns the rank of this process among those of a launcher; 0 without a launcher."""
     return int(os.environ.get("RANK", 0)) if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0
 
 
