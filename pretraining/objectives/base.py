@@ -180,7 +180,7 @@ class Collator:
             language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
             of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any: padding is no <mask>
         if self.draws:
-            from modeling.modeling_xlm_align import DRAWS
+            from modeling.denoising_word_alignment import DRAWS
 
             bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
             of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
