@@ -200,7 +200,7 @@ def test_queries_of_each_choice(positions):
     examples = [pair_row(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
     batch = batch_of(examples, "padded right")
     labels = model.self_label(batch)
-    from_source, from_target = (found >= 0 for found in labeled_queries(labels, batch), model.config)
+    from_source, from_target = (found >= 0 for found in labeled_queries(labels, batch, model.config))
     asked = 0
     for pair, fields in enumerate(examples):
         sides, links = words_of(fields), links_of(labels, pair)
