@@ -27,10 +27,16 @@ UNMASKED_SHARE = 0.15  # of the unmasked positions that are queries (Table 7)
 class AlignmentLabels(NamedTuple):
     """Links that the model found in the P pairs of a sub-batch (a packed row holds several).
 
-    source_PS, target_PT: where the words of either side stand, as positions of the flattened (B * T) sub-batch;
-        source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
-    links_PST: boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the similarities where a
+    source_PS, target_PT: (P, S) and (P, T) where the words of either side stand, as positions of the flattened (B * T)
+        sub-batch; source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
+    links_PST: (P, S, T) boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the similarities where a
         side has a single word, whose plan has the same mass everywhere.
+
+    Example:
+        >>> labels = dwa_labels(states, batch)
+        >>> links = labels.links_PST[0].nonzero().tolist()  # [source token, target token] of the first pair, from 0
+
+    Source: XLM-Align (Chi et al., ACL 2021), section 3.1.
     """
 
     source_PS: torch.Tensor

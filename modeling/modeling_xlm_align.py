@@ -42,7 +42,7 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
 
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
-    """XLM-Align's encoder; see `EncoderModel.forward`."""
+    """XLM-Align's encoder; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 XlmAlignPreTrainedModel.encoder_class = XlmAlignModel  # of the heads below
@@ -84,8 +84,12 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
 
-    Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/objectives/`; losses are
-    `mlm`, `tlm` and `dwa`.
+    Example:
+        >>> collate = TlmCollator(tokenizer)
+        >>> batch = collate([{"source": "The house is small.", "target": "Das Haus ist klein."}])
+        >>> model(**batch).loss.backward()
+
+    The losses are `mlm`, `tlm` and `dwa`. Source: Chi et al., ACL 2021, section 3.
     """
 
     objectives = ForPreTraining.objectives | {"dwa": (), "word_links": ()}
@@ -172,19 +176,19 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
 
 class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):
-    """Masked-word prediction; see `ForMaskedLM.forward`."""
+    """XLM-Align that predicts masked tokens; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForSequenceClassification(XlmAlignPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForLabels.forward`."""
+    """XLM-Align with a label for a text or a pair; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForTokenClassification(XlmAlignPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForLabels.forward`."""
+    """XLM-Align with a label for each token; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForQuestionAnswering(XlmAlignPreTrainedModel, ForQuestionAnswering):
-    """Start and end of an answer; see `ForQuestionAnswering.forward`."""
+    """XLM-Align that marks an answer in a text; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository

@@ -31,10 +31,19 @@ NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an err
 
 @dataclass(frozen=True)
 class Matching:
-    """Where each row of a new vocabulary (V ids) comes from."""
+    """Where each row of a new vocabulary (W ids) comes from; `match_vocabularies` makes it.
 
-    sources: list[tuple[int, ...]]  # (V) ids of the old vocabulary whose rows are averaged; (): a random row
-    routes: list[str]  # (V) of ROUTES
+    Example:
+        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
+        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
+        >>> share = sum(map(bool, matching.sources)) / len(matching.sources)  # of the rows that are carried over
+
+    `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has. Source: MetaXLM (Chi et al.,
+    2021), section 3.2.
+    """
+
+    sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
+    routes: list[str]  # (W) of ROUTES
     overruled: list[int]  # new ids that a dictionary filled, and that stand in the old vocabulary as they are
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
@@ -79,7 +88,7 @@ def match_vocabularies(
     """Finds for every token of `new` the tokens of `old` whose embeddings it starts from; the same at every call.
 
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
-        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)
+        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
         >>> tuple(new_WH.shape) == (len(new_tokenizer), old_model.config.hidden_size)
         True
 
