@@ -29,8 +29,8 @@ class AlignmentLabels(NamedTuple):
 
     source_PS, target_PT: (P, S) and (P, T) where the words of either side stand, as positions of the flattened (B * T)
         sub-batch; source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
-    links_PST: (P, S, T) boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the similarities where a
-        side has a single word, whose plan has the same mass everywhere.
+    links_PST: (P, S, T) boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the
+        similarities where a side has a single word, whose plan has the same mass everywhere.
 
     Example:
         >>> labels = dwa_labels(states, batch)

@@ -22,19 +22,7 @@ def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
     Raises IndexError for a row that the batch does not have.
 
     Example:
-        >>> batch = {
-        ...     "mlm": {
-        ...         "segment_ids": torch.tensor([[0, 0, 0]]),
-        ...         "labels": torch.tensor([[-100, 7, -100]]),
-        ...         "attention_mask": torch.tensor([[1, 1, 1]]),
-        ...     }
-        ... }
-        >>> picture(batch)
-        mlm
-            a  m  a
-        a   x  x  x
-        m   x  x  x
-        a   x  x  x
+        >>> picture(CamlmCollator(tokenizer)([{"source": "The house.", "target": "Das Haus."}]))
 
     Source: the masks of the papers: ERNIE-M, Figures 2 and 4; VECO, Figure 2.
     """
