@@ -30,10 +30,10 @@ NO_ERRORS = {"AlignmentLabels", "WordAlignment"}  # what others return
 
 
 def help_of(name: str) -> str:
-    """What `help` says of a name by our own docstrings: of a class, also that of its forward or call."""
+    """What `help` says of a name by our own docstrings: of a class, also how it is made and called."""
     value = getattr(crosslingual_zoo, name)
-    called = [getattr(value, call, None) for call in ("forward", "__call__")] if inspect.isclass(value) else []
-    docs = [value.__doc__, *(method.__doc__ for method in called if inspect.isfunction(method))]
+    methods = [getattr(value, method, None) for method in ("__init__", "forward", "__call__")]
+    docs = [value.__doc__, *(method.__doc__ for method in methods if inspect.isfunction(method))]
     shown = pydoc.render_doc(value, renderer=pydoc.plaintext)
     for doc in filter(None, docs):
         assert inspect.cleandoc(doc).partition("\n")[0] in shown

@@ -62,19 +62,6 @@ class Collator:
     keys are ignored. Texts are cut to `max_length` positions, as those of a stream in pre-training: of a pair the
     longer side first, of a text a window at a random offset. Every call draws other masks, from torch's generator:
     `torch.manual_seed` repeats them. Processes with the same seed draw different masks.
-
-    Args:
-        tokenizer: that of the model, with a mask token.
-        mask_probability: share of the ordinary tokens that is predicted.
-        max_length: positions of a row, special tokens included.
-        languages: `model.config.languages` of a model whose <mask> carries a language, which is then read from the
-            example's keys of `language_keys`; default, or empty: it carries none.
-        draws: rows also have a random number at each position, `draws`, which XLM-Align needs where
-            `config.query_positions` is unmasked or all_aligned.
-
-    Raises:
-        ValueError: options out of range; an example without its keys, of another type, without a token, or with ids
-            that are special or unknown to the tokenizer.
     """
 
     name: ClassVar[str]
@@ -92,6 +79,20 @@ class Collator:
         languages: Languages | Sequence[str] | None = None,
         draws: bool = False,
     ):
+        """
+        Args:
+            tokenizer: that of the model, with a mask token.
+            mask_probability: share of the ordinary tokens that is predicted.
+            max_length: positions of a row, special tokens included. Longer texts are cut: of a pair the longer side
+                first, of a text a window at a random offset.
+            languages: `model.config.languages` of a model whose <mask> carries a language, which is then read from the
+                example's keys of `language_keys`; default, or empty: it carries none.
+            draws: rows also have a random number at each position, `draws`, which XLM-Align needs where
+                `config.query_positions` is unmasked or all_aligned.
+
+        Raises:
+            ValueError: options out of range, or a tokenizer without a mask token.
+        """
         if not isinstance(mask_probability, int | float) or not 0 < mask_probability < 1:
             raise ValueError(f"mask_probability must be a number above 0 and below 1, got {mask_probability!r}.")
         if not isinstance(max_length, int) or max_length < SHORTEST:
@@ -132,7 +133,10 @@ class Collator:
         (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. Of two sides
         that are inputs of their own, each has these fields.
 
-        Raises ValueError as the class says.
+        Every call draws other masks, from torch's generator: `torch.manual_seed` repeats them.
+
+        Raises ValueError for an example without its keys, of another type, without a token, or with ids that are
+        special or unknown to the tokenizer.
 
         Example:
             >>> batch = collate(examples)
@@ -460,8 +464,9 @@ class ExampleObjective(Objective):
         random numbers."""
         # by name, so that an option which a file adds cannot be forgotten here
         taken = inspect.signature(self.collator_class).parameters
-        options = {item.name: getattr(self, item.name) for item in fields(self) if item.name in taken}
-        return self.collator_class(tokenizer, languages=languages, **options, **({"draws": True} if draws else {}))
+        options = {item.name: getattr(self, item.name) for item in fields(self)} | {"languages": languages}
+        options = {name: value for name, value in options.items() if name in taken}
+        return self.collator_class(tokenizer, **options, **({"draws": True} if draws else {}))
 
     def predictions(self, fields: Mapping[str, Any]) -> int:
         """Returns the number of predictions in a set of inputs of its sub-batch."""

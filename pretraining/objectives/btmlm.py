@@ -56,6 +56,18 @@ class BtmlmCollator(Collator):
         temperature: float = 0.0,
         target_languages: Literal["paired", "all"] = "paired",
     ):
+        """
+        Args:
+            tokenizer, mask_probability, max_length: as of every collator; see `MlmCollator`.
+            languages: `model.config.languages`, two or more.
+            pseudo_share: pseudo positions a token of the text.
+            temperature: 0 fills them with the likeliest token; above, tokens are drawn.
+            target_languages: the languages that pseudo tokens may have: those `paired` with the text's own, or `all`
+                others.
+
+        Raises:
+            ValueError: options out of range, or fewer than two languages.
+        """
         super().__init__(tokenizer, mask_probability, max_length, languages)
         if self.languages is None or len(self.languages.rows) < 2:
             raise ValueError(

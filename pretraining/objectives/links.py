@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
-from pretraining.data.languages import Languages
 from pretraining.data.links import SURE, links_of, tokens_of_words, words_of_tokens
 from pretraining.objectives.base import SHORTEST, Collator, ExampleObjective, Sides
 from pretraining.rows import SIDES, as_tensors, lay_out
@@ -54,8 +53,12 @@ class LinksCollator(Collator):
         self,
         tokenizer: "PreTrainedTokenizerBase",
         max_length: int = 128,
-        languages: Languages | Sequence[str] | None = None,
     ):
+        """
+        Args:
+            tokenizer: that of the model.
+            max_length: positions of a side, special tokens included; what is longer is cut.
+        """
         if not isinstance(max_length, int) or max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {max_length!r}.")
         self.tokenizer, self.max_length, self.languages = tokenizer, max_length, None
