@@ -1,4 +1,6 @@
 # The public names and where they are defined. The package reads this file: a name here is a name of the package.
+from crosslingual_zoo.programs import finetune as finetune
+from crosslingual_zoo.programs import pretrain as pretrain
 from finetuning.align.projection import project as project
 from finetuning.results.table import Results as Results
 from finetuning.results.table import read_results as read_results

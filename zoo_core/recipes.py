@@ -25,7 +25,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union
 
@@ -83,8 +83,10 @@ def add_resolver(name: str, function: Callable[..., str]) -> None:
     RESOLVERS.add(name)
 
 
-def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) -> Any:
-    """Reads a recipe: the defaults of `recipe_class`, then the YAML file `config`, then the overrides, in order.
+def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any] | None, overrides: list[str]) -> Any:
+    """Reads a recipe: the defaults of `recipe_class`, then `config`, then the overrides, in order.
+
+    `config` is a YAML file, or a dictionary with the same fields.
 
     An override `a.b=value` *sets* a field: lists and dictionaries are replaced by it, not merged; `phases.0.steps=10`
     reaches into a list, `corpora.1=null` drops an entry, positions being those before any is dropped, and
@@ -94,11 +96,11 @@ def load_recipe(recipe_class: type, config: str | None, overrides: list[str]) ->
     key, a wrong type, a number out of its field's bounds, a list position past the end, an override without `=`, an
     environment variable in a value (`${oc.env:NAME}`), and for fields that have no value (all of them together).
     """
-    values: dict[str, Any] = {}
-    if config is not None:
-        for file, values in read_chain(config):  # what the files before it hold has been checked: it is at fault
-            convert(recipe_class, values, "", f"in {file}")
-    return _overridden(recipe_class, values, overrides, config)
+    if config is None or isinstance(config, Mapping):
+        return _overridden(recipe_class, copy.deepcopy(dict(config or {})), overrides)
+    for file, values in read_chain(config):  # what the files before it hold has been checked: it is at fault
+        convert(recipe_class, values, "", f"in {file}")
+    return _overridden(recipe_class, values, overrides, str(config))
 
 
 def change_recipe(recipe: Any, overrides: list[str]) -> Any:
