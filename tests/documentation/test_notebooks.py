@@ -98,7 +98,7 @@ def test_objective(run):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_what_is_committed(name):
-    """A test above for each notebook; outputs of a real run from top to bottom, without errors or paths of a machine."""
+    """A test above for each notebook; outputs of a run from top to bottom, without errors or paths of a machine."""
     assert f"test_{name}" in globals()
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
