@@ -9,6 +9,9 @@ from modeling.configuration_ernie_m import ErnieMConfig as ErnieMConfig
 from modeling.configuration_metaxlm import MetaXlmConfig as MetaXlmConfig
 from modeling.configuration_veco import VecoConfig as VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig as XlmAlignConfig
+from modeling.denoising_word_alignment import AlignmentLabels as AlignmentLabels
+from modeling.denoising_word_alignment import dwa_labels as dwa_labels
+from modeling.denoising_word_alignment import dwa_loss as dwa_loss
 from modeling.modeling_ernie_m import ErnieMForMaskedLM as ErnieMForMaskedLM
 from modeling.modeling_ernie_m import ErnieMForPreTraining as ErnieMForPreTraining
 from modeling.modeling_ernie_m import ErnieMForQuestionAnswering as ErnieMForQuestionAnswering
@@ -47,3 +50,6 @@ from pretraining.objectives.links import LinksCollator as LinksCollator
 from pretraining.objectives.mlm import MlmCollator as MlmCollator
 from pretraining.objectives.picture import picture as picture
 from pretraining.objectives.tlm import TlmCollator as TlmCollator
+from pretraining.recipe import Dictionary as Dictionary
+from pretraining.start.vocabulary_matching import Matching as Matching
+from pretraining.start.vocabulary_matching import match_vocabularies as match_vocabularies

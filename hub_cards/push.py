@@ -67,10 +67,27 @@ def push(
     message: str | None = None,
     overwrite_card: bool = False,
 ) -> str | None:
-    """Checks a model folder, says what would change in `repo` (owner/name), and commits it without `dry_run`.
+    """Checks a model folder, says what would change in a repository of the Hub, and commits it.
 
-    Returns the commit that now holds the folder; None of a dry run, which lists the files where there is no token or no
-    answer. Raises ValueError for a folder with faults, a Hub that refuses, and a card edited on the Hub.
+    The check loads the folder in a fresh process, and runs the folder's code there.
+
+    Args:
+        model_dir: the folder, whose card (README.md) names `repo`.
+        repo: owner/name; it is made where it is not there.
+        dry_run: changes nothing, and lists each file with its size in bytes and whether it differs.
+        private: makes a new repository private.
+        revision: branch that is committed to.
+        message: of the commit.
+        overwrite_card: replaces a card that was edited on the Hub.
+
+    Returns the commit that now holds the folder; None of a dry run.
+
+    Raises ValueError for a folder with faults, a Hub that refuses, and a card edited on the Hub.
+
+    Example:
+        >>> push("runs/short/model", "owner/name", dry_run=True)
+
+    Source: `huggingface_hub.HfApi.create_commit`.
     """
     console, folder = Console(highlight=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):

@@ -8,9 +8,25 @@ from .configuration_encoder import EncoderConfig
 
 @strict
 class ErnieMConfig(EncoderConfig):
-    """See `EncoderConfig` for the fields that all models share.
+    """The configuration of ERNIE-M.
 
-    Raises `ValueError` as `check_languages`.
+    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
+    architecture's encoder in their place.
+
+    Args:
+        num_languages, languages: rows of the embedding that <mask> carries, and their codes; BTMLM needs them.
+        mask_token_id: which token carries it.
+        special_token_ids: tokens that BTMLM never writes.
+        add_pooling_layer: whether there is a tanh pooler on the first position.
+
+    Raises `ValueError` for sizes that do not fit each other, and as `check_languages`.
+
+    Example:
+        >>> config = ErnieMConfig(languages=["en", "de"], mask_token_id=4, num_hidden_layers=2)
+        >>> config.num_languages
+        2
+
+    Source: Ouyang et al., EMNLP 2021, section 3.
     """
 
     model_type = "ernie_m"

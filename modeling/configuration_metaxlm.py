@@ -8,7 +8,19 @@ from .configuration_encoder import EncoderConfig
 
 @strict
 class MetaXlmConfig(EncoderConfig):
-    """See `EncoderConfig` for the fields that all models share."""
+    """The configuration of MetaXLM.
+
+    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
+    architecture's encoder in their place.
+
+    Raises `ValueError` for sizes that do not fit each other.
+
+    Example:
+        >>> config = MetaXlmConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = MetaXlmForMaskedLM(config)  # with random weights
+
+    Source: Chi et al., 2021, section 3.
+    """
 
     model_type = "metaxlm"
     class_prefix = "MetaXlm"

@@ -10,7 +10,26 @@ from .configuration_encoder import EncoderConfig
 
 @strict
 class VecoConfig(EncoderConfig):
-    """See `EncoderConfig` for the fields that all models share."""
+    """The configuration of VECO.
+
+    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
+    architecture's encoder in their place.
+
+    Args:
+        cross_attention: whether layers have the cross-attention module, which is used when it is plugged in.
+        cross_stream: what the stream that reads the other sequence sees of its own: all (`bidirectional`, the ACL
+            paper) or the positions before (`causal`, the ICLR submission).
+        plug_in: whether heads read [H:S] of a text and its translation.
+        decoder_layers, decoder_layer_indices, tie_decoder: of a translation model, which `from_encoder` makes.
+
+    Raises `ValueError` for sizes that do not fit each other, and for a backbone, which has no cross-attention module.
+
+    Example:
+        >>> config = VecoConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = VecoForPreTraining(config)  # with random weights
+
+    Source: Luo et al., ACL 2021, sections 2.1 and 3.
+    """
 
     model_type = "veco"
     class_prefix = "Veco"

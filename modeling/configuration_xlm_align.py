@@ -12,7 +12,10 @@ from .configuration_encoder import EncoderConfig, check_numbers
 
 @strict
 class XlmAlignConfig(EncoderConfig):
-    """See `EncoderConfig` for the fields that all models share; the others are what pre-training reads.
+    """The configuration of XLM-Align.
+
+    The fields of all models, and their defaults, are those of `XLMRobertaConfig`; `backbone_config` puts another
+    architecture's encoder in their place. What follows is read in pre-training.
 
     Args:
         alignment_layer: whose states label the word alignment (Table 4: 8, 10, 12); 0 is the embeddings. Default: 5/6
@@ -36,6 +39,13 @@ class XlmAlignConfig(EncoderConfig):
 
     Raises:
         ValueError: a layer that the model does not have; numbers out of range.
+
+    Example:
+        >>> config = XlmAlignConfig(num_hidden_layers=12)
+        >>> config.labeling_layer, config.pointer_layer
+        (10, 12)
+
+    Source: Chi et al., ACL 2021, section 3 and Tables 4 to 7 and 11.
     """
 
     model_type = "xlm_align"

@@ -319,6 +319,10 @@ class EncoderModel(EncoderPreTrainedModel):
         Raises:
             ValueError: neither or both of `input_ids` and `inputs_embeds`; more tokens than positions; a mask of
                 another shape; `encoder_hidden_states` for a model without cross-attention; `num_layers` out of range.
+
+        Example:
+            >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
+            >>> states_BTH = model(**inputs).last_hidden_state
         """
         depth = self.config.num_hidden_layers
         if num_layers is not None and not 0 <= num_layers <= depth:

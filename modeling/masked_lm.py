@@ -319,6 +319,10 @@ class ForMaskedLM(LMHeadModel):
 
         Raises:
             ValueError: labels of another shape than the inputs.
+
+        Example:
+            >>> inputs = tokenizer(["The <mask> is small."], return_tensors="pt")
+            >>> tokens = model(**inputs).logits.argmax(-1)  # (B, T)
         """
         outputs = self.roberta(
             input_ids,

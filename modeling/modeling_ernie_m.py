@@ -48,7 +48,7 @@ class LanguageEmbedding(nn.Embedding):
 
 
 class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
-    """ERNIE-M's encoder; see `EncoderModel.forward`.
+    """ERNIE-M's encoder; see `forward`. Source: Ouyang et al., EMNLP 2021.
 
     Deviation from the released code, which has no language embedding although the paper's BTMLM "use[s] the language
     embedding and position embedding to indicate the language and position": with `config.num_languages` <mask> carries
@@ -82,6 +82,10 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         Raises:
             ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, out of range, or
                 without `input_ids`, which say where <mask> is.
+
+        Example:
+            >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
+            >>> states_BTH = model(**inputs).last_hidden_state  # (B, T, H)
         """
         if language_ids is not None:
             self._check_languages(input_ids, inputs_embeds, language_ids)
@@ -157,7 +161,12 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask; for btmlm
     without its fields, of a model without languages, or with labels in segment 1.
 
-    Example: `model(camlm=pairs, btmlm=texts).loss.backward()`, with sub-batches of `pretraining/objectives/`.
+    Example:
+        >>> collate = CamlmCollator(tokenizer)
+        >>> batch = collate([{"source": "The house is small.", "target": "Das Haus ist klein."}])
+        >>> model(**batch).loss.backward()
+
+    Source: Ouyang et al., EMNLP 2021, section 3.
     """
 
     objectives = ForPreTraining.objectives | {"camlm": (), "btmlm": ()}
@@ -256,19 +265,19 @@ def positions(batch: dict, config) -> torch.Tensor:
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):
-    """Masked-word prediction; see `ForMaskedLM.forward`."""
+    """ERNIE-M that predicts masked tokens; see `forward`. Source: Ouyang et al., EMNLP 2021."""
 
 
 class ErnieMForSequenceClassification(ErnieMPreTrainedModel, ForPooledSequenceClassification):
-    """A label for a text or a pair, from the pooler; see `ForLabels.forward`."""
+    """ERNIE-M with a label for a text or a pair, from the pooler; see `forward`. Source: Ouyang et al., EMNLP 2021."""
 
 
 class ErnieMForTokenClassification(ErnieMPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForLabels.forward`."""
+    """ERNIE-M with a label for each token; see `forward`. Source: Ouyang et al., EMNLP 2021."""
 
 
 class ErnieMForQuestionAnswering(ErnieMPreTrainedModel, ForQuestionAnswering):
-    """Start and end of an answer; see `ForQuestionAnswering.forward`."""
+    """ERNIE-M that marks an answer in a text; see `forward`. Source: Ouyang et al., EMNLP 2021."""
 
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository

@@ -27,7 +27,7 @@ class MetaXlmPreTrainedModel(EncoderPreTrainedModel):
 
 
 class MetaXlmModel(MetaXlmPreTrainedModel, EncoderModel):
-    """MetaXLM's encoder; see `EncoderModel.forward`."""
+    """MetaXLM's encoder; see `forward`. Source: Chi et al., 2021."""
 
 
 MetaXlmPreTrainedModel.encoder_class = MetaXlmModel  # of the heads below
@@ -54,7 +54,13 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
     Deviations from the paper, which does not say how models of different vocabularies are compared: the common tokens,
     and the words that are one token in both (`pretraining/start/teacher.py`).
 
-    Example: `model(mlm=texts, objective_weights={"kd": 0.5}).loss.backward()`; losses are `mlm`, `tlm` and `kd`.
+    Raises ValueError as `forward`, and for `kd` without a teacher's answers.
+
+    Example:
+        >>> collate = MlmCollator(tokenizer)
+        >>> model(**collate([{"text": "The house is small."}])).loss.backward()
+
+    The losses are `mlm`, `tlm` and `kd`. Source: Chi et al., 2021; Hinton et al., 2015.
     """
 
     objectives = ForPreTraining.objectives | {"kd": ()}
@@ -98,19 +104,19 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
 
 
 class MetaXlmForMaskedLM(MetaXlmPreTrainedModel, ForMaskedLM):
-    """Masked-word prediction; see `ForMaskedLM.forward`."""
+    """MetaXLM that predicts masked tokens; see `forward`. Source: Chi et al., 2021."""
 
 
 class MetaXlmForSequenceClassification(MetaXlmPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForLabels.forward`."""
+    """MetaXLM with a label for a text or a pair; see `forward`. Source: Chi et al., 2021."""
 
 
 class MetaXlmForTokenClassification(MetaXlmPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForLabels.forward`."""
+    """MetaXLM with a label for each token; see `forward`. Source: Chi et al., 2021."""
 
 
 class MetaXlmForQuestionAnswering(MetaXlmPreTrainedModel, ForQuestionAnswering):
-    """Start and end of an answer; see `ForQuestionAnswering.forward`."""
+    """MetaXLM that marks an answer in a text; see `forward`. Source: Chi et al., 2021."""
 
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository

@@ -31,7 +31,7 @@ class VecoPreTrainedModel(EncoderPreTrainedModel):
 
 
 class VecoModel(VecoPreTrainedModel, EncoderModel):
-    """VECO's encoder; see `EncoderModel.forward`."""
+    """VECO's encoder; see `forward`. Source: Luo et al., ACL 2021."""
 
 
 VecoPreTrainedModel.encoder_class = VecoModel  # of the heads below
@@ -69,8 +69,12 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     Raises ValueError as `ForPreTraining.forward`; for sides of different batch size, or with different fields; for a
     pair with an empty side; for a model without cross-attention.
 
-    Example: `model(ca_mlm_pairs={"x": english, "y": german}).loss.backward()`, each side with `input_ids`, `labels` and
-    `attention_mask` (B, T).
+    Example:
+        >>> collate = CaMlmPairsCollator(tokenizer)
+        >>> batch = collate([{"source": "The house is small.", "target": "Das Haus ist klein."}])
+        >>> model(**batch).loss.backward()
+
+    Source: Luo et al., ACL 2021, section 2; the ICLR 2021 submission.
     """
 
     objectives = ForPreTraining.objectives | dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), ("inner", "cross"))
@@ -160,23 +164,31 @@ def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tens
 
 
 class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
-    """Masked-word prediction; see `ForMaskedLM.forward`."""
+    """VECO that predicts masked tokens; see `forward`. Source: Luo et al., ACL 2021."""
 
 
 class VecoForSequenceClassification(VecoPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForLabels.forward`."""
+    """VECO with a label for a text or a pair; see `forward`. Source: Luo et al., ACL 2021."""
 
 
 class VecoForTokenClassification(VecoPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForLabels.forward`."""
+    """VECO with a label for each token; see `forward`. Source: Luo et al., ACL 2021."""
 
 
 class VecoForQuestionAnswering(VecoPreTrainedModel, ForQuestionAnswering):
-    """Start and end of an answer; see `ForQuestionAnswering.forward`."""
+    """VECO that marks an answer in a text; see `forward`. Source: Luo et al., ACL 2021."""
 
 
 class VecoForConditionalGeneration(VecoPreTrainedModel, ForConditionalGeneration):
-    """Translation; see `ForConditionalGeneration`, its `from_encoder` and `forward`."""
+    """VECO that translates; see `from_encoder` and `forward`.
+
+    Example:
+        >>> model = VecoForConditionalGeneration.from_encoder(folder)
+        >>> inputs = tokenizer(["The house is small."], return_tensors="pt")
+        >>> translations = tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=5), skip_special_tokens=True)
+
+    Source: Luo et al., ACL 2021, section 3.2.
+    """
 
     starts_from = VecoForMaskedLM
 

@@ -8,7 +8,6 @@ source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from transformers import initialization as init
 
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
+from .denoising_word_alignment import AlignmentLabels, check_fields, dwa_labels, dwa_losses
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .evaluation_mode import without_dropout
 from .masked_lm import (
@@ -27,14 +27,10 @@ from .masked_lm import (
     encoder_inputs,
     unmasked_ids,
 )
-from .optimal_transport import align, ot_itermax_links, settle_one_token_sides, sinkhorn
-from .symmetrization import argmax_links
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 from .word_probabilities import context_logits, word_shares
 
-DRAWS = 2**31  # `draws` of a sub-batch are below it
 SURE = 0.8  # probability of a link that the model takes for right, of `word_links`
-UNMASKED_SHARE = 0.15  # of the unmasked positions that ask (Table 7)
 
 
 class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
@@ -46,27 +42,10 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
 
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
-    """XLM-Align's encoder; see `EncoderModel.forward`."""
+    """XLM-Align's encoder; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 XlmAlignPreTrainedModel.encoder_class = XlmAlignModel  # of the heads below
-
-
-class AlignmentLabels(NamedTuple):
-    """Links that the model found in the P pairs of a sub-batch (a packed row holds several).
-
-    source_PS, target_PT: where the words of either side stand, as positions of the flattened (B * T) sub-batch;
-        source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
-    links_PST: boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the similarities where a
-        side has a single word, whose plan has the same mass everywhere.
-    """
-
-    source_PS: torch.Tensor
-    target_PT: torch.Tensor
-    source_mask_PS: torch.Tensor
-    target_mask_PT: torch.Tensor
-    links_PST: torch.Tensor
-    plan_PST: torch.Tensor
 
 
 class PointerLinear(nn.Linear):
@@ -105,8 +84,12 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
 
-    Example: `model(mlm=texts, tlm=pairs).loss.backward()`, with sub-batches of `pretraining/objectives/`; losses are
-    `mlm`, `tlm` and `dwa`.
+    Example:
+        >>> collate = TlmCollator(tokenizer)
+        >>> batch = collate([{"source": "The house is small.", "target": "Das Haus ist klein."}])
+        >>> model(**batch).loss.backward()
+
+    The losses are `mlm`, `tlm` and `dwa`. Source: Chi et al., ACL 2021, section 3.
     """
 
     objectives = ForPreTraining.objectives | {"dwa": (), "word_links": ()}
@@ -136,11 +119,13 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
                 yield from super().predictions(name, batch, weights)
             return
         check_labels(name, batch)
+        check_fields(batch, self.config)  # before a forward
         labels = self.self_label(batch)
         outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=True)
         if weights.get(name, 1.0):
             yield name, Predictions(outputs.last_hidden_state, batch["labels"])
-        yield "dwa", self.pointer_losses(outputs.hidden_states[self.config.pointer_layer], labels, batch)
+        states_BTH = outputs.hidden_states[self.config.pointer_layer]
+        yield "dwa", dwa_losses(states_BTH, labels, batch, self.q_linear, self.k_linear, self.config)
 
     def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a `word_links` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words
@@ -183,132 +168,27 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
         Raises ValueError where a field is missing.
         """
-        for field in ("segment_ids", "special_tokens_mask"):
-            if field not in batch:
-                raise _missing(field)
-        config = self.config
         with without_dropout(self):
             states_BTH = self.roberta(
-                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=config.labeling_layer
+                **encoder_inputs(batch) | {"input_ids": unmasked_ids(batch)}, num_layers=self.config.labeling_layer
             ).last_hidden_state
-        flat_FH = states_BTH.flatten(0, 1).float()
-        (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
-        masks = (source_mask_PS, target_mask_PT)
-        if config.labeling_rule == "ot_words":
-            links = align(flat_FH[source_PS], flat_FH[target_PT], *masks, "ot_words")
-            return AlignmentLabels(source_PS, target_PT, *masks, *links)
-        with torch.autocast(flat_FH.device.type, enabled=False):
-            dots_PST = torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2))
-            plan_PST = sinkhorn(
-                dots_PST,
-                *masks,
-                iterations=config.sinkhorn_iterations,
-                regularization=config.entropic_regularization,
-                epsilon=config.similarity_floor,
-                first=config.sinkhorn_first,
-            )
-        plan_PST = settle_one_token_sides(plan_PST, dots_PST, *masks)
-        if config.filtering_iterations:
-            links_PST = ot_itermax_links(
-                plan_PST,
-                *masks,
-                iterations=config.filtering_iterations,
-                discount=config.filtering_discount,
-                rule=config.filtering_rule,
-            )
-        else:
-            links_PST = argmax_links(plan_PST, *masks, symmetrization="union")
-        return AlignmentLabels(source_PS, target_PT, *masks, links_PST, plan_PST)
-
-    def pointer_losses(self, states_BTH: torch.Tensor, labels: AlignmentLabels, batch: dict) -> Losses:
-        """DWA's cross-entropies (Eqs. 11 to 15), source to target and back."""
-        flat_FH = states_BTH.flatten(0, 1)
-        if self.config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines
-            flat_FH = nn.functional.normalize(flat_FH, dim=1) * flat_FH.shape[1] ** 0.5
-        from_source_PST, from_target_PST = self._labeled(labels, batch)
-        losses, rows = [], []
-        for own_PS, other_PT, other_mask_PT, probability_PST in (
-            (labels.source_PS, labels.target_PT, labels.target_mask_PT, from_source_PST),
-            (labels.target_PT, labels.source_PS, labels.source_mask_PS, from_target_PST.transpose(1, 2)),
-        ):
-            columns_PQ, is_query_PQ = places(probability_PST.ge(0).any(2))
-            queries_PQ = own_PS.gather(1, columns_PQ)
-            scores_PQT = torch.bmm(self.q_linear(flat_FH[queries_PQ]), self.k_linear(flat_FH[other_PT]).transpose(1, 2))
-            scores_PQT = scores_PQT.float() / flat_FH.shape[1] ** 0.5
-            scores_NT = scores_PQT.masked_fill(~other_mask_PT[:, None], -torch.inf)[is_query_PQ]
-            chosen_PQT = probability_PST.gather(1, columns_PQ[..., None].expand(-1, -1, other_PT.shape[1]))
-            targets_N = chosen_PQT[is_query_PQ].argmax(1) if scores_NT.numel() else columns_PQ.new_empty(0)
-            losses.append(nn.functional.cross_entropy(scores_NT, targets_N, reduction="none"))
-            rows.append(queries_PQ[is_query_PQ] // states_BTH.shape[1])
-        losses_N = torch.cat(losses)
-        return Losses(losses_N.sum(), losses_N.detach(), torch.cat(rows))
-
-    def _labeled(self, labels: AlignmentLabels, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """The probability of each link whose source, and of each whose target, is a query; -1 elsewhere (P, S, T)."""
-        is_masked_F = batch["labels"].ne(-100).flatten()
-        is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
-        positions = self.config.query_positions
-        if positions == "masked":
-            asks = (is_masked_PS1, is_masked_P1T)
-        else:
-            if "draws" not in batch:
-                raise _missing("draws")
-            draws_F = batch["draws"].flatten()
-            draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
-            if positions == "all_aligned":
-                asks = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
-            else:
-                limit = UNMASKED_SHARE * DRAWS
-                asks = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
-        return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & asked), -1.0) for asked in asks)
-
-
-def words_of_side(batch: dict, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(P, K) where the words of one side of each pair stand in the flattened (B * T) rows, and which of them exist.
-
-    Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
-    """
-    is_word_BT = (batch["segment_ids"] == side) & ~batch["special_tokens_mask"].bool()
-    rows, length = is_word_BT.shape
-    pairs = 1
-    if "example_ids" in batch:
-        pairs = int(batch["example_ids"].max()) + 1
-        numbers_E = torch.arange(pairs, device=is_word_BT.device)
-        is_word_BT = is_word_BT[:, None] & (batch["example_ids"][:, None] == numbers_E[:, None])
-    columns_PK, exists_PK = places(is_word_BT.reshape(-1, length))
-    starts_P = torch.arange(rows, device=columns_PK.device).repeat_interleave(pairs) * length
-    return columns_PK + starts_P[:, None], exists_PK
-
-
-def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(G, K) the columns in which each row of the mask is true, in order, and which of them exist; others are 0."""
-    counts_G = mask_GT.sum(1)
-    most = int(counts_G.max()) if len(counts_G) else 0
-    exists_GK = torch.arange(most, device=mask_GT.device) < counts_G[:, None]
-    return (~mask_GT).byte().argsort(dim=1, stable=True)[:, :most] * exists_GK, exists_GK
-
-
-def _missing(field: str) -> ValueError:
-    return ValueError(
-        f"sub-batch 'tlm' has no {field} (B, T), which dwa needs. `TlmCollator` makes it (draws with "
-        "draws=True). Or set the weight of dwa to 0."
-    )
+        return dwa_labels(states_BTH, batch, self.config)
 
 
 class XlmAlignForMaskedLM(XlmAlignPreTrainedModel, ForMaskedLM):
-    """Masked-word prediction; see `ForMaskedLM.forward`."""
+    """XLM-Align that predicts masked tokens; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForSequenceClassification(XlmAlignPreTrainedModel, ForSequenceClassification):
-    """A label for a text or a pair; see `ForLabels.forward`."""
+    """XLM-Align with a label for a text or a pair; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForTokenClassification(XlmAlignPreTrainedModel, ForTokenClassification):
-    """A label for each token; see `ForLabels.forward`."""
+    """XLM-Align with a label for each token; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 class XlmAlignForQuestionAnswering(XlmAlignPreTrainedModel, ForQuestionAnswering):
-    """Start and end of an answer; see `ForQuestionAnswering.forward`."""
+    """XLM-Align that marks an answer in a text; see `forward`. Source: Chi et al., ACL 2021."""
 
 
 # save_pretrained copies this file and its siblings into the folder: a checkpoint is a Hub repository

@@ -208,6 +208,10 @@ class ForLabels(HeadModel):
 
         Raises:
             ValueError: as `HeadModel.encode`.
+
+        Example:
+            >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
+            >>> labels = model(**inputs).logits.argmax(-1)  # (B,) of texts, (B, T) of tokens
         """
         # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
         translation_labels = kwargs.pop("translation_labels", None)
@@ -334,6 +338,11 @@ class ForQuestionAnswering(HeadModel):
 
         Raises:
             ValueError: as `HeadModel.encode`.
+
+        Example:
+            >>> inputs = tokenizer(["How is the house?"], ["The house is small."], return_tensors="pt")
+            >>> outputs = model(**inputs)
+            >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
         outputs, features_x, features_y = self.encode(
             input_ids,

@@ -140,6 +140,12 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
     equal, on purpose: an attention mask is returned by default, which transformers 4 left to the model.
 
     Raises ValueError for a folder without SentencePiece model, and for one with byte fallback.
+
+    Example:
+        >>> tokenizer = ErnieMTokenizer.from_pretrained("susnato/ernie-m-base_pytorch")
+        >>> inputs = tokenizer(["The house is small."], ["Das Haus ist klein."], return_tensors="pt")  # (B, T)
+
+    Source: ERNIE-M of transformers 4 and of PaddleNLP.
     """
 
     # The backend holds the splitter, which is Python and which it cannot write. `datasets` hashes an object's __dict__

@@ -52,6 +52,13 @@ class WordAlignment:
     similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
     windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
     source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was given.
+
+    Example:
+        >>> aligned = WordAlignment(["the", "house"], ["das", "Haus"], links=[(0, 0), (1, 1)])
+        >>> [(aligned.source[i], aligned.target[j]) for i, j in aligned.links]
+        [('the', 'das'), ('house', 'Haus')]
+
+    Source: the links of fast_align's and simalign's output (Pharaoh's format), from 0.
     """
 
     source: list[str]
@@ -95,6 +102,9 @@ class WordAligner:
         >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")
         >>> next(aligner.align([("the house", "das Haus")])).links
         [(0, 0), (1, 1)]
+
+    Source: XLM-Align (Chi et al., ACL 2021, section 3.1) of `ot` and `ot_itermax`; SimAlign (Jalili Sabet et al., 2020)
+    of separate inputs; `ot_words` is a rule of this zoo (hub_cards/models/xlm_align.md).
     """
 
     def __init__(

@@ -132,7 +132,16 @@ class LinkedPairs(Table):
 
 @dataclass
 class Dictionary:
-    """A bilingual dictionary in MUSE's format: a word and a translation a line, a line for each translation."""
+    """A bilingual dictionary in MUSE's format: a word and a translation a line, a line for each translation.
+
+    Example:
+        >>> dictionary = Dictionary("de", "sample_corpus/dictionaries/en-de.txt")
+        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer, dictionaries=[dictionary])
+
+    Raises ValueError, where it is read, for a file that is missing or cannot be read.
+
+    Source: MUSE (Conneau et al., 2018).
+    """
 
     language: str = option(
         MISSING, "language code of the words that are looked up: the one that is not the checkpoint's"

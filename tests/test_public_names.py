@@ -1,24 +1,180 @@
 """`crosslingual_zoo`: its names, and folders of a user's own that hide what it needs."""
 
+import doctest
 import inspect
+import io
+import json
 import os
+import pydoc
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
+from transformers import PreTrainedModel
 
 import crosslingual_zoo
+from hub_cards import card
 from modeling.optimal_transport import METHODS
+from tests.conftest import PREFIXES, TINY
+
+RUNS = {"pretrain", "finetune", "Results", "read_results", "push"}  # their examples build on a run
+NO_TENSORS = RUNS | {"Dictionary", "WordAlignment", "WordAligner", "project"}
+NO_TENSORS |= {name for name in crosslingual_zoo.__all__ if name.endswith("Config")}
+NO_ERRORS = {"AlignmentLabels", "WordAlignment"}  # what others return
+
+
+def help_of(name: str) -> str:
+    """What `help` says of a name by our own docstrings: of a class, also that of its forward or call."""
+    value = getattr(crosslingual_zoo, name)
+    called = [getattr(value, call, None) for call in ("forward", "__call__")] if inspect.isclass(value) else []
+    docs = [value.__doc__, *(method.__doc__ for method in called if inspect.isfunction(method))]
+    shown = pydoc.render_doc(value, renderer=pydoc.plaintext)
+    for doc in filter(None, docs):
+        assert inspect.cleandoc(doc).partition("\n")[0] in shown
+    return "\n\n".join(inspect.cleandoc(doc) for doc in docs if doc)
 
 
 @pytest.mark.parametrize("name", crosslingual_zoo.__all__)
-def test_every_name_is_there_and_documented(name):
-    value = getattr(crosslingual_zoo, name)
-    assert value.__name__ == name and inspect.getdoc(value)
-    assert name in dir(crosslingual_zoo)
+def test_every_name_is_documented(name):
+    """With an example, the source, what is raised, and where there are tensors shapes."""
+    assert getattr(crosslingual_zoo, name).__name__ == name and name in dir(crosslingual_zoo)
+    text = help_of(name)
+    assert doctest.DocTestParser().get_examples(text), "no example"
+    assert "Source: " in text
+    assert name in NO_ERRORS or "Error" in text, "no errors"
+    assert name in NO_TENSORS or re.search(r"\([A-Z]\w*,[^)]*\)", text), "no shapes"
+
+
+@pytest.fixture(scope="module")
+def names_of_examples(sample_tokenizer, zoo_model_dir):
+    """What the examples leave to the reader: a tokenizer, models, texts."""
+    from transformers import AutoTokenizer
+
+    pairs = [{"source": "The house is small.", "target": "Das Haus ist klein."}]
+    model = crosslingual_zoo.XlmAlignModel.from_pretrained(zoo_model_dir("xlm_align", "Model"))
+    batch = crosslingual_zoo.TlmCollator(sample_tokenizer)(pairs)["tlm"]
+    states = model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    other = AutoTokenizer.from_pretrained(zoo_model_dir("veco"))
+    return {
+        **{name: getattr(crosslingual_zoo, name) for name in crosslingual_zoo.__all__},
+        **{"torch": torch, "tokenizer": sample_tokenizer, "folder": zoo_model_dir("veco"), "pairs": pairs},
+        **{"encoder": model, "batch": batch, "states": states},
+        **{"old_model": model, "old_tokenizer": sample_tokenizer, "new_tokenizer": other},
+    }
+
+
+class _ShownOutput(doctest.OutputChecker):
+    """Compares what an example shows; what it prints beside that is no part of it."""
+
+    def check_output(self, want: str, got: str, flags: int) -> bool:
+        return not want or super().check_output(want, got, flags)
+
+
+def run_examples(name: str, given: dict) -> None:
+    failed = io.StringIO()
+    runner = doctest.DocTestRunner(_ShownOutput(), verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    test = doctest.DocTestParser().get_doctest(help_of(name), dict(given), name, None, 0)
+    runner.run(test, out=failed.write)
+    assert not runner.failures, failed.getvalue()
+
+
+@pytest.fixture
+def model_of(zoo_model_dir, sample_tokenizer):
+    """The tiny model of a class."""
+
+    def load(cls: type):
+        prefix = cls.config_class.class_prefix
+        kind = next(kind for kind, name in PREFIXES.items() if name == prefix)
+        languages = {"languages": ["de", "en"], "mask_token_id": sample_tokenizer.mask_token_id}
+        head, config = cls.__name__.removeprefix(prefix), languages if prefix == "ErnieM" else {}
+        return cls.from_pretrained(zoo_model_dir(kind, head, **config))
+
+    return load
+
+
+def save_sentencepiece(folder: Path) -> None:
+    """What ERNIE-M's tokenizer reads: a SentencePiece model."""
+    folder.mkdir(parents=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the house is small", "das Haus ist klein"] * 20),
+        model_prefix=str(folder / "sentencepiece.bpe"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+
+
+LEARNS = {"Btmlm": "ErnieM", "Camlm": "ErnieM", "CaMlmPairs": "Veco", "CaMlmSegments": "Veco"}  # others: XlmAlign
+EXAMPLE = {"text": "Das Haus.", "language": "de", "source": "A house.", "target": "Ein Haus.", "links": "0-0 1-1"}
+
+
+@pytest.mark.parametrize("name", sorted(set(crosslingual_zoo.__all__) - RUNS))
+def test_the_example_runs(name, names_of_examples, model_of, zoo_model_dir, tmp_path, monkeypatch):
+    value, given = getattr(crosslingual_zoo, name), dict(names_of_examples)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intfloat").mkdir()
+    (tmp_path / "intfloat/multilingual-e5-small").symlink_to(zoo_model_dir("xlm_align", "Model"))
+    (tmp_path / "sample_corpus").symlink_to(Path(__file__).parents[1] / "sample_corpus")
+    if name == "ErnieMTokenizer":
+        save_sentencepiece(tmp_path / "susnato/ernie-m-base_pytorch")
+    elif name.endswith(("Collator", "Collators")):
+        prefix = LEARNS.get(name.removesuffix("Collator"), "XlmAlign")
+        given["model"] = model_of(getattr(crosslingual_zoo, f"{prefix}ForPreTraining"))
+        languages = {"languages": ["de", "en"]} if name == "BtmlmCollator" else {}
+        given["examples"] = [EXAMPLE]
+        if name != "Collators":
+            given["collate"] = value(given["tokenizer"], **languages)
+    elif inspect.isclass(value) and issubclass(value, PreTrainedModel) and name != "VecoForConditionalGeneration":
+        given["model"] = model_of(value)
+    run_examples(name, given)
+
+
+@pytest.mark.slow
+def test_the_examples_of_runs(names_of_examples, sample_tokenizer_dir, tmp_path, monkeypatch):
+    """From pre-training to a push that changes nothing, in the order in which a user comes to them."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(sample_tokenizer_dir, tmp_path / "runs/sample_tokenizer")
+    for name in ("pretrain", "finetune", "Results", "read_results"):
+        run_examples(name, names_of_examples)
+    command = json.loads((tmp_path / "runs/short/run.json").read_text())["sessions"][0]["command"]
+    assert command.startswith("pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml phases.0.steps=20")
+    arguments = ["--model", "runs/short/model", "--repo", "owner/name", "--license", "apache-2.0"]
+    card.main(arguments)
+    run_examples("push", names_of_examples)
+
+
+def test_a_recipe_may_be_a_dictionary(sample_tokenizer_dir, sample_corpus_dir, tmp_path):
+    """Two runs of a process may differ in precision; the run folder holds what the command needs to run it again."""
+    recipe = {
+        "output_dir": str(tmp_path / "run"),
+        "tokenizer": str(sample_tokenizer_dir),
+        "model": {"type": "metaxlm", "config": {**TINY, "max_position_embeddings": 66}},
+        "monolingual": [{"language": "en", "path": str(sample_corpus_dir), "config": "en"}],
+        "phases": [
+            {
+                "name": "mlm",
+                "steps": 2,
+                "learning_rate": 1e-3,
+                "objectives": {"mlm": {"batch_size": 4, "max_length": 32}},
+            }
+        ],
+    }
+    folder = crosslingual_zoo.pretrain(recipe)
+    assert crosslingual_zoo.MetaXlmForMaskedLM.from_pretrained(folder).config.hidden_size == 32
+    command = json.loads((tmp_path / "run/run.json").read_text())["sessions"][0]["command"]
+    assert command == f"pretraining/run.py --config {tmp_path}/run/recipe.yaml"
+    again = crosslingual_zoo.pretrain(tmp_path / "run/recipe.yaml", [f"output_dir={tmp_path}/again", "precision=bf16"])
+    assert again == tmp_path / "again/model"
+    with pytest.raises(ValueError, match="unknown_field"):
+        crosslingual_zoo.pretrain(recipe | {"unknown_field": 1})
+    with pytest.raises(ValueError, match="kind"):
+        crosslingual_zoo.finetune({"kind": "unknown", "output_dir": str(tmp_path)})
 
 
 def test_other_names_are_none():

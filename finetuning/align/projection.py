@@ -41,11 +41,25 @@ def project(
     length: int,
     are_spans: bool | None = None,
 ) -> tuple[list[str | None], list[Span]]:
-    """The label of each of `length` target words, and what is lost: source words and their label.
+    """Projects labels of words over links to the words of a translation.
 
-    links: (source word, target word), both from 0. labels: one a source word. are_spans: whether they mark spans, as
-    IOB2; default: what `scheme_of` says of them, in any of its schemes. Spans come out as IOB2; a word without a tag
-    has None.
+    Args:
+        links: (source word, target word), both from 0.
+        probabilities: one a link.
+        labels: one a source word: tags such as `NOUN`, or spans in IOB2 or another scheme.
+        length: number of target words.
+        are_spans: whether the labels mark spans; by default the labels say so themselves.
+
+    Returns the label of each target word, spans in IOB2 and None for a word without a tag; and the labels that were
+    lost, each with its source words, from `begin` to before `end`.
+
+    Raises ValueError for labels of a scheme for spans that cannot be read.
+
+    Example:
+        >>> project([(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7], ["B-PER", "I-PER", "O"], 4)
+        (['O', 'B-PER', 'I-PER', 'O'], [])
+
+    Source: this zoo (hub_cards/models/xlm_align.md, "Labels across languages").
     """
     scheme = scheme_of(labels) if are_spans is None else None
     labels = scheme.to_iob2(labels) if scheme else labels

@@ -43,7 +43,19 @@ def with_deviation(entry: Summary) -> str:
 
 
 class Results(dict):
-    """The content of results.json, with what its table says."""
+    """The content of results.json, with what its table says. Scores are in percent.
+
+    `results.languages` has a summary of the scores by language, over the seeds: `scores`, `mean` and `sd`, the standard
+    deviation (n - 1). Raises KeyError for a language, metric or layer that was not evaluated.
+
+    Example:
+        >>> results = read_results("runs/short/sample_topics")
+        >>> results.metric, sorted(results.languages)
+        ('accuracy', ['de', 'en', 'es', 'fr', 'zh'])
+        >>> mean = results.of("de")["mean"]
+
+    Source: the protocol is that of XTREME (Hu et al., 2020).
+    """
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -238,7 +250,16 @@ def load_results(path: Path) -> Any:
 
 
 def read_results(folder: str | Path) -> Results:
-    """The results of a run's folder. Raises ValueError where there are none of a single task."""
+    """Returns the results of a run's folder, scores in percent.
+
+    Raises ValueError for a folder without results of a single task.
+
+    Example:
+        >>> results = read_results("runs/short/sample_topics")
+        >>> scores = results.languages["de"]["scores"]  # percent, one a seed
+
+    Source: results.json, which `finetune` writes.
+    """
     path = Path(folder) / "results.json"
     if not path.is_file():
         raise ValueError(f"{folder} has no results.json: name the output_dir of a finished run of finetuning/run.py.")

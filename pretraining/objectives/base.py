@@ -126,7 +126,18 @@ class Collator:
         return np.setdiff1d(np.arange(len(self.tokenizer)), self.tokenizer.all_special_ids).astype(np.int32)
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
-        """The batch of some examples, `{name: sub-batch}`; see `sub_batch`."""
+        """Returns the batch of some examples, `{name: sub-batch}`, for `model(**batch)` of `<Model>ForPreTraining`.
+
+        A sub-batch has `input_ids`, `labels` (-100 where nothing is predicted), `segment_ids` and `special_tokens_mask`
+        (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. Of two sides
+        that are inputs of their own, each has these fields.
+
+        Raises ValueError as the class says.
+
+        Example:
+            >>> batch = collate(examples)
+            >>> loss = model(**batch).loss  # nats a predicted token
+        """
         import torch
 
         # of the CPU's generator, whatever the default device: a worker must not wake up a GPU
@@ -180,7 +191,7 @@ class Collator:
             language_ids = np.where(rows.segment_ids == 1, last_B1, first_B1)
             of_rows["language_ids"] = np.where(is_padding, 0, language_ids)  # any: padding is no <mask>
         if self.draws:
-            from modeling.modeling_xlm_align import DRAWS
+            from modeling.denoising_word_alignment import DRAWS
 
             bits_BT = bits_of(key_stream(keys_B, DRAW), is_padding.shape[1])
             of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
@@ -293,14 +304,17 @@ class Collator:
 class Collators:
     """Several collators as one: each makes its sub-batch of the examples that have its keys.
 
-        collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
-        batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
-        loss = model(**batch).loss
-
     The names are those of the sub-batches, `mlm` and `tlm` here. One example may be read by several. A name of whose
     keys no example has all is left out of the batch.
 
     Raises ValueError without a collator, and for an example that none reads.
+
+    Example:
+        >>> collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
+        >>> batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
+        >>> loss = model(**batch).loss  # of (B, T) rows of each
+
+    Source: XLM (Conneau and Lample, 2019) trains its objectives in turns; here a step holds all of them.
     """
 
     def __init__(self, **collators: Collator):

@@ -39,6 +39,8 @@ class BtmlmCollator(Collator):
     in training, and how many texts had room for fewer (`shortened`).
 
     Examples: `{"text": "The house is small.", "language": "en"}`; `languages` is required.
+
+    Source: ERNIE-M (Ouyang et al., EMNLP 2021), section 3.1.
     """
 
     name = "btmlm"

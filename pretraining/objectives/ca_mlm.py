@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CaMlmCollator(Collator):
-    """Cross-attention masked LM: x and y are inputs of their own, masked one by one.
+    """What both collators of CA-MLM share: x and y are inputs of their own, masked one by one.
 
         H stream (`inner`)        S stream (`cross`)
               a m a                     a m a | b m      to the last H of the other side
@@ -46,13 +46,23 @@ class CaMlmCollator(Collator):
 
 
 class CaMlmSegmentsCollator(CaMlmCollator):
-    """CA-MLM of adjacent segments of a document; see `CaMlmCollator`."""
+    """Cross-attention masked LM of adjacent segments of a document, which are inputs of their own: `x` and `y`.
+
+    Examples: `{"source": "The house is small.", "target": "It has two rooms."}`. Who sees whom: `picture(batch)`.
+
+    Source: VECO (Luo et al., ACL 2021), section 2.2, Eq. 1.
+    """
 
     name = "ca_mlm_segments"
 
 
 class CaMlmPairsCollator(CaMlmCollator):
-    """CA-MLM of translations; see `CaMlmCollator`."""
+    """Cross-attention masked LM of translations, which are inputs of their own: `x` and `y`.
+
+    Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`. Who sees whom: `picture(batch)`.
+
+    Source: VECO (Luo et al., ACL 2021), section 2.2, Eq. 1.
+    """
 
     name = "ca_mlm_pairs"
 

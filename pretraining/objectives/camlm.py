@@ -24,6 +24,8 @@ class CamlmCollator(Collator):
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
     `source_language` and `target_language`.
+
+    Source: ERNIE-M (Ouyang et al., EMNLP 2021), section 3.1.
     """
 
     name = "camlm"

@@ -1,5 +1,5 @@
 """XLM-Align's denoising word alignment (Chi et al., ACL 2021, section 3): the model labels the links of translation
-pairs and learns to predict them. The labels and the loss are those of `modeling/modeling_xlm_align.py`.
+pairs and learns to predict them. The labels and the loss are those of `modeling/denoising_word_alignment.py`.
 """
 
 import logging

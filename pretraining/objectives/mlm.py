@@ -14,6 +14,8 @@ class MlmCollator(Collator):
     a   x x x
 
     Examples: `{"text": "The house is small."}`.
+
+    Source: BERT (Devlin et al., 2019), section 3.1.
     """
 
     name = "mlm"

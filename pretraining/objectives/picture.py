@@ -14,6 +14,17 @@ def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
     included, `m` and `m'` those of them that are predicted, `p` positions that BTMLM's first step fills. Of two sides
     that are inputs of their own, a side attends to itself in both streams and, behind `|`, to the other in the stream
     `cross`.
+
+    Args:
+        batch: `{name: sub-batch}` of (B, T) fields, as a collator returns it.
+        row: from 0.
+
+    Raises IndexError for a row that the batch does not have.
+
+    Example:
+        >>> picture(CamlmCollator(tokenizer)([{"source": "The house.", "target": "Das Haus."}]))
+
+    Source: the masks of the papers: ERNIE-M, Figures 2 and 4; VECO, Figure 2.
     """
     for name, fields in batch.items():
         if SIDES[0] in fields:

@@ -9,7 +9,6 @@ Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H`
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
 from pretraining.recipe import MetaPretrained
 from pretraining.start.matching_report import report
 from pretraining.start.pretrained import Pretrained
-from pretraining.start.vocabulary_matching import Matching, match_vocabularies
+from pretraining.start.vocabulary_matching import Matching, match_vocabularies, mean_rows
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.vocabularies import check_vocabulary
 
@@ -125,8 +124,16 @@ class Source:
         unless `as_if_carried`."""
         settings = self.settings
         if not (self.carries_rows or as_if_carried):
-            settings = replace(settings, rows="random", dictionaries=[])
-        return match_vocabularies(self.tokenizer, tokenizer, settings, self.checkpoint.hub_root)
+            return match_vocabularies(self.tokenizer, tokenizer, rows="random")
+        return match_vocabularies(
+            self.tokenizer,
+            tokenizer,
+            settings.rows,
+            settings.dictionaries,
+            settings.dictionary,
+            settings.translations,
+            self.checkpoint.hub_root,
+        )
 
     def report_match(self, matching: Matching, tokenizer: Any, text_counts: dict[str, Any], folder: Path) -> None:
         """Writes vocabulary_matching.json into a run folder; `text_counts` as `report` takes them."""
@@ -217,17 +224,6 @@ def _copy(mine: dict, theirs: dict, names: Iterable[str], source: str) -> None:
             wanted = f"{tuple(mine[name].shape)} in the new model"
             raise ValueError(f"{name} is {found} in the checkpoint {source!r} and {wanted}.")
         mine[name].copy_(theirs[name])
-
-
-def mean_rows(new_WH: torch.Tensor, old_VH: torch.Tensor, sources: list[tuple[int, ...]]) -> None:
-    """Sets each row of `new_WH` that has sources to the mean of these rows of `old_VH`; the others stay."""
-    by_count: dict[int, list[int]] = {}
-    for row, found in enumerate(sources):
-        by_count.setdefault(len(found), []).append(row)
-    for count, rows in by_count.items():
-        if count:  # a copy, bit by bit, where there is one
-            indices = torch.tensor([sources[row] for row in rows])
-            new_WH[rows] = old_VH[indices].mean(1) if count > 1 else old_VH[indices[:, 0]]
 
 
 def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:

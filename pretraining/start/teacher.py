@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
-from pretraining.recipe import MetaPretrained, Teacher
+from pretraining.recipe import Teacher
 from pretraining.rows import pad_rows
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
@@ -260,7 +260,7 @@ def _is_apart(before: str, after: str) -> bool:
 
 def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
     """{id of the student: id of the teacher} of the tokens that match exactly, one to one."""
-    matching = match_vocabularies(teacher, student, MetaPretrained(path="", rows="matched"), names=NAMES)
+    matching = match_vocabularies(teacher, student, names=NAMES)
     theirs: dict[int, int] = {}
     for token, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
         if route == "exact":

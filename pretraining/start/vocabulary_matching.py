@@ -1,13 +1,14 @@
 """Vocabulary matching (MetaXLM, section 3.2): which rows of a model of one language a new vocabulary takes over."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.recipe import MetaPretrained
+from pretraining.recipe import Dictionary, MetaPretrained
 from pretraining.start.dictionaries import Translations, read_dictionary
 from pretraining.start.token_texts import (
     ROLES,
@@ -22,6 +23,7 @@ from pretraining.start.token_texts import (
     special_ids,
     unreachable_ids,
 )
+from zoo_core.recipes import convert
 
 ROUTES = ("special", "dictionary", "exact", "normalized", "subwords", "random")
 NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an error message means
@@ -29,12 +31,41 @@ NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an err
 
 @dataclass(frozen=True)
 class Matching:
-    """Where each row of a new vocabulary (V ids) comes from."""
+    """Where each row of a new vocabulary (W ids) comes from; `match_vocabularies` makes it.
 
-    sources: list[tuple[int, ...]]  # (V) ids of the old vocabulary whose rows are averaged; (): a random row
-    routes: list[str]  # (V) of ROUTES
+    Example:
+        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
+        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
+        >>> share = sum(map(bool, matching.sources)) / len(matching.sources)  # of the rows that are carried over
+
+    `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has. Source: MetaXLM (Chi et al.,
+    2021), section 3.2.
+    """
+
+    sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
+    routes: list[str]  # (W) of ROUTES
     overruled: list[int]  # new ids that a dictionary filled, and that stand in the old vocabulary as they are
     dictionaries: list[Translations]  # as they were read, with what was skipped
+
+    def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
+        """Returns the (W, H) embeddings of the new vocabulary: the rows of the matched tokens of `old_VH` (V, H), and
+        where no token is matched a row of random numbers of torch's generator, of mean 0 and standard deviation `std`.
+        """
+        new_WH = torch.randn(len(self.sources), old_VH.shape[1], dtype=old_VH.dtype, device=old_VH.device) * std
+        mean_rows(new_WH, old_VH, self.sources)
+        return new_WH
+
+
+@torch.no_grad()
+def mean_rows(new_WH: torch.Tensor, old_VH: torch.Tensor, sources: list[tuple[int, ...]]) -> None:
+    """Sets each row of `new_WH` that has sources to the mean of these rows of `old_VH`; the others stay."""
+    by_count: dict[int, list[int]] = {}
+    for row, found in enumerate(sources):
+        by_count.setdefault(len(found), []).append(row)
+    for count, rows in by_count.items():
+        if count:  # a copy, bit by bit, where there is one
+            indices = torch.tensor([sources[row] for row in rows])
+            new_WH[rows] = old_VH[indices].mean(1) if count > 1 else old_VH[indices[:, 0]]
 
 
 class _Match(NamedTuple):
@@ -47,14 +78,29 @@ class _Match(NamedTuple):
 def match_vocabularies(
     old: PreTrainedTokenizerBase,
     new: PreTrainedTokenizerBase,
-    start: MetaPretrained,
+    rows: str = "matched",
+    dictionaries: Sequence[Dictionary] = (),
+    dictionary: str = "first",
+    translations: str = "first",
     hub_root: str | None = None,
     names: tuple[str, str] = NAMES,
 ) -> Matching:
     """Finds for every token of `new` the tokens of `old` whose embeddings it starts from; the same at every call.
 
-    Special tokens go by their role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Then, as `start.rows` and
-    `start.dictionary` say, in this order (the paper's: the dictionary first):
+        >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
+        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
+        >>> tuple(new_WH.shape) == (len(new_tokenizer), old_model.config.hidden_size)
+        True
+
+    Args:
+        old, new: tokenizers of the library; the model of `old` has the embeddings.
+        rows, dictionaries, dictionary, translations: the fields of a recipe's `model.meta_pretrained`, and their
+            defaults; `Dictionary("de", "de-en.txt")` is a file in MUSE's format.
+        hub_root: folder in which dictionaries are looked for first.
+        names: what error messages call the two tokenizers.
+
+    Special tokens go by their role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Then, as `rows` and
+    `dictionary` say, in this order (the paper's: the dictionary first):
 
     - dictionary: a subword that may be a whole word is looked up as it is, lower-cased, normalized, in each dictionary
       in turn, and its translation in the old vocabulary as the start of a word, by the two routes below;
@@ -66,29 +112,37 @@ def match_vocabularies(
     - subwords: the subwords into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
 
     An old vocabulary that holds a text twice gives the lowest id; a vocabulary matched to itself without dictionaries
-    gives `sources[i] == (i,)`. `names` say in error messages whose tokenizers these are.
+    gives `sources[i] == (i,)`.
 
     Deviations from the paper: it does not say what "normalized" is, how a subword's start of a word is compared, nor
     what is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic
     letters and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana)
     stay. A word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
 
-    Raises ValueError for a tokenizer whose kind cannot be read (`read_vocabulary`) and for dictionaries
-    (`read_dictionary`).
+    Raises ValueError for an unknown value of an argument, a tokenizer whose kind cannot be read (`read_vocabulary`),
+    and dictionaries that cannot be read (`read_dictionary`).
+
+    Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    is_matched = start.rows in ("matched", "matched_or_subwords")
-    dictionaries = [read_dictionary(dictionary, hub_root) for dictionary in start.dictionaries] if is_matched else []
+    convert(
+        MetaPretrained,
+        {"path": "", "rows": rows, "dictionary": dictionary, "translations": translations},
+        "",
+        "match_vocabularies",
+    )
+    is_matched = rows in ("matched", "matched_or_subwords")
+    read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)
     overruled: list[int] = []
-    if start.rows != "random":
+    if rows != "random":
         for number, source in _match_specials(old, new, olds, news).items():
             matches[number] = _Match((source,), "special")
     if is_matched:
         # between two WordPiece vocabularies `##,` is `##,`, whether or not a text can hold it
         index = _TextIndex(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-        ways = [index.match, functools.partial(_by_dictionary, index, dictionaries, start.translations)]
-        if start.dictionary == "first":
+        ways = [index.match, functools.partial(_by_dictionary, index, read, translations)]
+        if dictionary == "first":
             ways.reverse()
         for number, subword in enumerate(news.subwords):
             match = subword is not None and next(filter(None, (way(subword) for way in ways)), None)
@@ -97,13 +151,13 @@ def match_vocabularies(
                 text = index.match(subword) if match.route == "dictionary" else None
                 if text and text.route == "exact" and text.source != match.source:
                     overruled.append(number)
-    if start.rows in ("subwords", "matched_or_subwords"):
+    if rows in ("subwords", "matched_or_subwords"):
         left = [i for i, subword in enumerate(news.subwords) if not matches[i].source and isinstance(subword, Subword)]
         segmented = segment_subwords(old, names[0], [news.subwords[i] for i in left], olds.kind)
         for number, source in zip(left, segmented, strict=True):
             if source:
                 matches[number] = _Match(tuple(source), "subwords")
-    return Matching(*map(list, zip(*matches, strict=True)), overruled, dictionaries)
+    return Matching(*map(list, zip(*matches, strict=True)), overruled, read)
 
 
 class _TextIndex:

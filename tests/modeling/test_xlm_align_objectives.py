@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.denoising_word_alignment import DRAWS, dwa_losses, labeled_queries
 from modeling.masked_lm import ForPreTraining
-from modeling.modeling_xlm_align import DRAWS, XlmAlignForPreTraining
+from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from modeling.optimal_transport import align
 from tests.modeling.tiny import LAYOUTS, MASK, SIZES, batch_of, gradients, made, pair_row
 
@@ -199,7 +200,7 @@ def test_queries_of_each_choice(positions):
     examples = [pair_row(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
     batch = batch_of(examples, "padded right")
     labels = model.self_label(batch)
-    from_source, from_target = (found >= 0 for found in model._labeled(labels, batch))
+    from_source, from_target = (found >= 0 for found in labeled_queries(labels, batch, model.config))
     asked = 0
     for pair, fields in enumerate(examples):
         sides, links = words_of(fields), links_of(labels, pair)
@@ -230,7 +231,7 @@ def test_a_query_with_several_links_points_at_the_likeliest():
     links = torch.tensor([[[True, True, False], [False, False, True], [True, True, True]]])
     labels = labels._replace(plan_PST=plan, links_PST=links)
     states = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    found = model.pointer_losses(states, labels, batch)
+    found = dwa_losses(states, labels, batch, model.q_linear, model.k_linear, model.config)
     keys = model.k_linear(states[0, 6:9])
     expected = [
         -(model.q_linear(states[0, 1 + word]) @ keys.T / 32**0.5).log_softmax(0)[target]

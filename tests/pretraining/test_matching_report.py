@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from pretraining.data.corpora import CorpusReader
-from pretraining.recipe import Dictionary, MetaPretrained
+from pretraining.recipe import Dictionary
 from pretraining.start.matching_report import report, to_text
 from pretraining.start.vocabulary_matching import match_vocabularies
 from pretraining.tools.match_vocabularies import main
@@ -20,8 +20,7 @@ def matched(tokenizer_of, files):
     old = tokenizer_of("wordpiece", ["rain", "the", "die", "##s", ",", "12"])
     new = tokenizer_of("unigram", ["▁Regen", "▁die", "▁The", "s", ",", "▁12", "上", "▁жар"])
     path = files.lines("de-en.txt", ["regen\train", "die\tthe", "x", "", "y"])
-    start = MetaPretrained(path="unused", dictionaries=[Dictionary("de", path)])
-    return match_vocabularies(old, new, start), old, new
+    return match_vocabularies(old, new, dictionaries=[Dictionary("de", path)]), old, new
 
 
 def test_rows_by_route_script_and_language(matched):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretraining.recipe import Dictionary, MetaPretrained
+from pretraining.recipe import Dictionary
 from pretraining.start.vocabulary_matching import match_vocabularies
 
 
@@ -11,7 +11,7 @@ class Matched:
 
     def __init__(self, old, new, **fields):
         self.old, self.new = old, new
-        self.matching = match_vocabularies(old, new, MetaPretrained(path="unused", **fields))
+        self.matching = match_vocabularies(old, new, **fields)
 
     def __getitem__(self, token: str) -> tuple:
         """(route, the old tokens that the row comes from)."""
