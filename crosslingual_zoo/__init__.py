@@ -30,7 +30,7 @@ def _check_packages() -> None:
         if place != _FOLDER.parent / name / "__init__.py":
             raise ImportError(
                 f"{place or f'A folder {name}'} hides the package {name} that crosslingual_zoo needs "
-                f"({_FOLDER.parent / name}). Rename it, or start Python in another folder."
+                f"({_FOLDER.parent / name}). Rename it, or start Python with -P, which leaves its folder out."
             )
 
 

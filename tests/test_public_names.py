@@ -192,13 +192,17 @@ def test_a_folder_or_file_of_the_name_of_a_package(tmp_path, hidden):
     (tmp_path / hidden).write_text("")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     program = "from crosslingual_zoo import VecoConfig; print(VecoConfig.model_type)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+
+    def run(*flags):
+        command = [sys.executable, *flags, "-c", program]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    done = run()
     if hidden == "modeling/notes.py":
         assert done.stdout == "veco\n", done.stderr
     else:
         assert "ImportError" in done.stderr and str(tmp_path / hidden) in done.stderr
+    assert run("-P").stdout == "veco\n"
 
 
 @pytest.mark.parametrize("method", METHODS)
