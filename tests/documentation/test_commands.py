@@ -125,6 +125,11 @@ def activate(words: list[str]) -> None:
     assert words == [".", f"{re.search(r'^VENV [?]= (.*)$', (ROOT / 'Makefile').read_text(), re.M)[1]}/bin/activate"]
 
 
+def installs(words: list[str]) -> None:
+    """What is installed is in this repository, or is torch; `make test-install` installs both."""
+    assert words[2] == "torch" or (words[2:] == ["."] and (ROOT / "pyproject.toml").is_file())
+
+
 def has_help(words: list[str]) -> None:
     """A command of the aligner that a page mentions without its options."""
     with pytest.raises(SystemExit) as stopped:
@@ -188,7 +193,8 @@ def help_of(words: list[str]) -> None:
 
 
 HOW: dict[str, Callable[[list[str]], None]] = {
-    r"make (demo|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
+    r"make (demo|dist|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
+    r"pip install ": installs,
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
     r"(accelerate launch .*|python )finetuning/run\.py --(config|suite)": fine_tune,

@@ -14,6 +14,7 @@ from zoo_core.recipe_files import TABLE, recipe_names
 from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
+PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")  # no commands
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 # where the name of a recipe may begin; a page of pre-training names it without the folder, and so on
 RECIPES = (
@@ -35,8 +36,8 @@ def anchors(text):
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-def test_links_lead_somewhere(pages):
-    for page in pages.values():
+def test_links_lead_somewhere(pages, page_of):
+    for page in (*pages.values(), *map(page_of, PROJECT)):
         for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
             if target.startswith("https://"):
                 continue

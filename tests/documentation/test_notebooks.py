@@ -1,0 +1,117 @@
+"""The notebooks run from the first cell to the last, offline, with a small model in place of the Hub's.
+
+Each runs in a kernel of its own, in an empty folder. The tests check values of its variables and files that it wrote.
+"""
+
+import json
+import os
+import re
+import sysconfig
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def encoder(sample_tokenizer, tmp_path_factory) -> str:
+    """An encoder of XLM-R's shape without a head, as multilingual-e5-small is."""
+    folder = tmp_path_factory.mktemp("encoder")
+    shape = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96, type_vocab_size=1)
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **shape)
+    XLMRobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
+    sample_tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def run(encoder, tmp_path, monkeypatch):
+    """`run(name, *expressions)` -> the values of Python expressions behind the last cell of a notebook."""
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    for folder in ("DATA", "CONFIG", "RUNTIME"):  # not the user's
+        monkeypatch.setenv(f"JUPYTER_{folder}_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PATH", f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("MPLBACKEND")  # the kernel's own shows plots in the notebook
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+
+    def execute(name: str, *expressions: str) -> list:
+        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
+        parameters.source = f"model = {encoder!r}"
+        asked = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps([{', '.join(expressions)}]))")
+        notebook.cells.append(asked)
+        client = NotebookClient(
+            notebook, timeout=600, startup_timeout=300, resources={"metadata": {"path": str(place)}}
+        )
+        client.execute()
+        return json.loads(asked.outputs[0].text)
+
+    return execute
+
+
+@pytest.mark.slow
+def test_align(run):
+    links, projected, lost = run("align", "[pair.links for pair in found]", "projected", "len(lost)")
+    assert len(links) == 3 and all(links)
+    assert len(projected) == 8 and lost < 3
+    assert [len(line.split()) for line in Path("links.txt").read_text().splitlines()] == list(map(len, links))
+
+
+@pytest.mark.slow
+def test_pretrain(run):
+    columns, layers, differs = run(
+        "pretrain",
+        "list(scores.columns)",
+        "list(scores.index)",
+        "bool((scores['aer before'] != scores['aer after']).any())",
+    )
+    assert columns == ["aer before", "accuracy before", "aer after", "accuracy after"]
+    assert layers == [0, 1, 2, 3] and differs
+    assert Path("runs/continued/model/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_finetune(run):
+    languages, answers = run("finetune", "sorted(results.languages)", "classify('Anna bakes bread.')")
+    assert languages == ["de", "en", "es", "zh"]
+    assert answers[0]["label"] in ("food", "sport", "technology", "travel", "weather")
+    assert "license: mit" in Path("runs/topics/seed-1/model/README.md").read_text()
+
+
+@pytest.mark.slow
+def test_objective(run):
+    by_hand, model, change = run("objective", "mean", "loss.item()", "{side: change(side) for side in 'xy'}")
+    assert by_hand == pytest.approx(model, rel=1e-4)
+    assert change["x"] == pytest.approx(0, abs=1e-5) and change["y"] > 1e-3
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_what_is_committed(name):
+    """A test above for each notebook; outputs of a run from top to bottom, without errors or paths of a machine."""
+    assert f"test_{name}" in globals()
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)) and len(code) <= 12
+    assert code[0].source.startswith('model = "intfloat/multilingual-e5-small"')
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|mnt|work)/", json.dumps(outputs))
+
+
+def test_links_of_notebooks_lead_somewhere():
+    for name in NOTEBOOKS:
+        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
+            for target in re.findall(r"\]\(([^)]+)\)", cell.source):
+                assert (ROOT / "notebooks" / target.partition("#")[0]).is_file(), f"{name}: {target}"

@@ -1,0 +1,83 @@
+"""What is released: the sdist is a checkout without its hidden files at the top, and the wheel has what users run."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MADE = {"build", "crosslingual_zoo.egg-info", "dist", "runs"}
+PACKAGES = {"crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "zoo_core"}
+# by package, the data that code reads
+DATA = {
+    "crosslingual_zoo": ("*.pyi",),
+    "finetuning": ("recipes/**/*.yaml", "suites/*.yaml", "experiments/*.yaml", "metrics/**/*.py", "align/templates/*"),
+    "hub_cards": ("templates/**/*", "published/*.yaml", "space/*"),
+    "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml", "SCALE.md"),
+    "sample_corpus": ("**/*",),
+}
+
+
+def run(*command: str, cwd: Path) -> None:
+    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def files_of(folder: Path, *patterns: str) -> set[str]:
+    """Paths from `folder` of the files that match, without compiled ones."""
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {path.relative_to(folder).as_posix() for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of the files of this repository that do not begin, at the top, with a dot."""
+    folder = tmp_path_factory.mktemp("checkout")
+    names = [name for name in files_of(ROOT, "**/*") if not MADE.intersection(name.split("/"))]
+    if (ROOT / ".git").exists():
+        names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")[:-1]
+    for name in names:
+        if not name.startswith(".") and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def distributions(checkout, tmp_path_factory) -> dict[str, Path]:
+    """{".gz": the sdist, ".whl": the wheel that is built from it}, which twine has checked."""
+    folder, work = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("work")
+    source = shutil.copytree(checkout, work / "source")
+    run("-m", "build", "--no-isolation", "--outdir", str(folder), cwd=source)
+    found = {path.suffix: path for path in folder.iterdir()}
+    assert set(found) == {".gz", ".whl"}
+    run("-m", "twine", "check", "--strict", *map(str, found.values()), cwd=folder)
+    return found
+
+
+@pytest.mark.slow
+def test_the_sdist_is_the_checkout(checkout, distributions):
+    with tarfile.open(distributions[".gz"]) as archive:
+        names = {"/".join(PurePosixPath(member.name).parts[1:]) for member in archive if member.isfile()}
+    made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    assert names - made == files_of(checkout, "**/*")
+
+
+@pytest.mark.slow
+def test_the_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
+    with zipfile.ZipFile(distributions[".whl"]) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    patterns = {name: ("**/*.py", "py.typed", *DATA.get(name, ())) for name in PACKAGES}
+    assert names == {f"{name}/{file}" for name, found in patterns.items() for file in files_of(checkout / name, *found)}
+    assert {f"{name}/py.typed" for name in PACKAGES - {"sample_corpus"}} <= names
+
+
+def test_the_version_is_the_same_everywhere():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
