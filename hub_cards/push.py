@@ -89,7 +89,7 @@ def push(
 
     Source: `huggingface_hub.HfApi.create_commit`.
     """
-    console, folder = Console(highlight=False), Path(model_dir)
+    console, folder = Console(highlight=False, force_jupyter=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):
         raise ValueError(f"--repo is {repo!r}. Give owner/name.")
     with console.status(f"checking {escape(str(folder))}; a fresh process loads it and runs its code"):

@@ -229,7 +229,7 @@ class Start:
             )
         if fresh := fresh_weights(model, report, str(self.start_from)):
             name = self.start_from.name
-            logger.info("%s lacks %d weights, which start at random: %s", name, len(fresh), listed(fresh))
+            logger.info("%s lacks %d weights, which are newly initialized: %s", name, len(fresh), listed(fresh))
         return model
 
 
