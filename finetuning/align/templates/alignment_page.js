@@ -155,7 +155,6 @@ function drawMatrix() {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  const turn = Number(getComputedStyle(document.documentElement).getPropertyValue("--turn")); // from here on, text is bright
   const rtl = getComputedStyle(shown.sides[1]).direction === "rtl";
   const head = make("tr", {}, make("th", { textContent: "" }));
   pair.target.forEach((word, j) => {
@@ -179,7 +178,6 @@ function drawMatrix() {
       const share = high > low ? (value - low) / (high - low) : 0.5;
       const cell = make("td", { textContent: (value / 100).toFixed(2) });
       cell.style.setProperty("--v", share.toFixed(3));
-      cell.classList.toggle("hot", share > turn);
       if (linked.has(`${i} ${j}`)) {
         cell.classList.add("link");
         cell.setAttribute("aria-label", `${(value / 100).toFixed(2)}, linked`);
@@ -360,8 +358,9 @@ $("pair").addEventListener("click", (event) => {
   highlight(...(pinned ?? [null, null]));
 });
 $("pair").addEventListener("focusin", (event) => {
-  const place = event.target.matches(".word:focus-visible") && pointed(event);
-  if (place) highlight(...place);
+  if (!event.target.matches(".word")) return;
+  for (const word of shown.words[event.target.dataset.side]) word.tabIndex = word === event.target ? 0 : -1;
+  if (event.target.matches(":focus-visible")) highlight(...pointed(event));
 });
 $("pair").addEventListener("focusout", () => highlight(...(pinned ?? [null, null])));
 $("pair").addEventListener("keydown", (event) => {
@@ -379,9 +378,7 @@ $("pair").addEventListener("keydown", (event) => {
   else if (event.key === "End") to = words.at(-1);
   else return;
   event.preventDefault();
-  if (!to) return;
-  for (const word of shown.words[to.dataset.side]) word.tabIndex = word === to ? 0 : -1;
-  to.focus();
+  to?.focus();
 });
 
 $("least").addEventListener("input", () => {
@@ -411,7 +408,6 @@ new ResizeObserver(() => {
     layOut();
   }
 }).observe(document.body);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(current));
 document.fonts?.ready.then(() => shown && layOut());
 
 $("confidence").hidden = threshold === null;
