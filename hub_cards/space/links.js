@@ -84,16 +84,18 @@ function highlight(word) {
       : `${isolate(word.textContent)} ${listed.length ? `is linked with ${listed.join(", ")}` : "has no partner"}`;
 }
 
-const pointed = (event) => event.target.closest?.(".zoo-word") ?? shown?.pinned ?? null;
+// what is marked where nothing is pointed at; keys scroll the page under a mouse that rests
+const resting = () => element.querySelector(".zoo-word:focus-visible") ?? shown?.pinned ?? null;
+const pointed = (event) => event.target.closest?.(".zoo-word") ?? resting();
 element.addEventListener("pointerover", (event) => event.pointerType === "mouse" && highlight(pointed(event)));
-element.addEventListener("pointerleave", () => highlight(shown?.pinned ?? null));
+element.addEventListener("pointerleave", () => highlight(resting()));
 element.addEventListener("focusin", (event) => {
   const word = event.target.closest(".zoo-word");
   if (!shown || !word) return;
   for (const other of word.parentElement.children) other.tabIndex = other === word ? 0 : -1;
   if (word.matches(":focus-visible")) highlight(word);
 });
-element.addEventListener("focusout", () => highlight(shown?.pinned ?? null));
+element.addEventListener("focusout", () => highlight(resting()));
 element.addEventListener("keydown", (event) => {
   const word = event.target.closest(".zoo-word");
   if (!shown || !word) return;

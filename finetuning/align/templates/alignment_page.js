@@ -347,11 +347,17 @@ function pointed(event) {
   return side === undefined ? null : side === "0" ? [Number(i), null] : [null, Number(i)];
 }
 
+/** What is marked where nothing is pointed at; keys scroll the page under a mouse that rests. */
+function resting() {
+  const word = document.querySelector(".word:focus-visible");
+  return (word ? pointed({ target: word }) : pinned) ?? [null, null];
+}
+
 $("pair").addEventListener(
   "pointerover",
-  (event) => event.pointerType === "mouse" && highlight(...(pointed(event) ?? pinned ?? [null, null])),
+  (event) => event.pointerType === "mouse" && highlight(...(pointed(event) ?? resting())),
 );
-$("pair").addEventListener("pointerleave", () => highlight(...(pinned ?? [null, null])));
+$("pair").addEventListener("pointerleave", () => highlight(...resting()));
 $("pair").addEventListener("click", (event) => {
   const place = pointed(event);
   pinned = place && String(place) !== String(pinned) ? place : null;
@@ -362,7 +368,7 @@ $("pair").addEventListener("focusin", (event) => {
   for (const word of shown.words[event.target.dataset.side]) word.tabIndex = word === event.target ? 0 : -1;
   if (event.target.matches(":focus-visible")) highlight(...pointed(event));
 });
-$("pair").addEventListener("focusout", () => highlight(...(pinned ?? [null, null])));
+$("pair").addEventListener("focusout", () => highlight(...resting()));
 $("pair").addEventListener("keydown", (event) => {
   const side = Number(event.target.dataset?.side);
   if (!event.target.matches(".word")) return;
