@@ -251,7 +251,9 @@ def plot_curves(folder: Path) -> None:
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
-    with figure_of(folder / "curves.png", folder.name, rows, columns, size) as (_, grid):
+    has_both = any(training and evaluated for evaluated, training, _ in found.values())
+    note = "lines with markers in color: evaluations" if has_both else ""
+    with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as (_, grid):
         for axes, (title, (evaluated, training, levels)) in zip(grid.flat, found.items(), strict=False):
             if not evaluated:
                 evaluated, training = training, {}
@@ -265,7 +267,7 @@ def plot_curves(folder: Path) -> None:
             axes.set_xlabel("step")
             axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)
             axes.grid(alpha=0.3)
-        if any(training and evaluated for evaluated, training, _ in found.values()):
+        if has_both:
             grid[-1, 0].plot([], [], color="gray", linewidth=0.8, label="in training")
         if any(levels for *_, levels in found.values()):
             grid[-1, 0].plot([], [], color="gray", linestyle=":", label="unigram entropy, chance")

@@ -43,9 +43,12 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def figure_of(
-    path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], **options: Any
+    path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], note: str = "", **options: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its grid of axes, written to `path` at the end with one legend below all of them."""
+    """A figure and its grid of axes, written to `path` at the end with one legend below all of them.
+
+    `note` is a line above the legend: what bars, bands and dots are.
+    """
     from matplotlib.figure import Figure  # slow to import
 
     width, _ = size
@@ -57,11 +60,11 @@ def figure_of(
         axes.set_visible(axes.has_data())
     figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
     handles = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if handles:
+    if handles or note:
         names = [textwrap.fill(text, int(13 * width)) for text in handles]
-        fitting = int(width / (0.6 + 0.07 * max(map(len, names))))
+        fitting = int(width / (0.6 + 0.07 * max(map(len, names), default=0)))
         place = dict(loc="outside lower center", ncols=max(1, min(fitting, len(names))), fontsize=8, frameon=False)
-        figure.legend(handles.values(), names, **place)
+        figure.legend(handles.values(), names, title=textwrap.fill(note, int(13 * width)), title_fontsize=8, **place)
     figure.savefig(path, dpi=150)
 
 

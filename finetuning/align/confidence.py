@@ -150,7 +150,7 @@ class Confidence:
                 left.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
             bins = self.bins()
             right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="ideal")
-            right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-")
+            right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-", label=f"links of similar {name}")
             for of in bins:  # beside the point, away from the diagonal and from the end of the axis
                 offset, side = ((7, -9), "left") if of.mean < 0.75 else ((-7, 4), "right")
                 place = dict(textcoords="offset points", xytext=offset, ha=side, fontsize=7, color="dimgrey")

@@ -4,7 +4,7 @@ They are as wide as a page, so that it shows them at their size; what is more go
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ def plot_bars(
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     colors = {group: style["color"] for group, style in line_styles(groups).items()}
     thickness = 0.8 / len(groups)
-    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups)))) as (_, grid):
+    seeds = count_of_seeds(entry for bars in groups.values() for entry in bars.values())
+    note = f"bar: mean of {seeds}; error bar: ± standard deviation over seeds; dot: a seed" if seeds else ""
+    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as (_, grid):
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
             places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
@@ -90,7 +92,17 @@ def plot_lines(
     }
     styles[AVERAGE] = dict(color="black", linewidth=2.5, label=AVERAGE, zorder=3, marker=".")
     size = (max(7.0, 3.2 * columns), (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(names))
-    with figure_of(path, title, rows, columns, size, sharey=same_scale) as (_, grid):
+    shown = [] if is_crowded else names
+    seeds = count_of_seeds(
+        entry
+        for lines in panels.values()
+        for name in (*shown, AVERAGE)
+        for entry in lines.get(name, {}).values()
+        if isinstance(entry, Mapping)
+    )
+    band = f"band of the {AVERAGE}" if is_crowded else "band"
+    note = f"line: mean of {seeds}; {band}: ± standard deviation over seeds" if seeds else ""
+    with figure_of(path, title, rows, columns, size, note, sharey=same_scale) as (_, grid):
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 entries = [v if isinstance(v, Mapping) else summary([v]) for v in points.values()]
@@ -110,6 +122,13 @@ def plot_lines(
                 axes.xaxis.get_major_locator().set_params(integer=True)
         for axes in grid[:, 0]:
             axes.set_ylabel(y_label)
+
+
+def count_of_seeds(entries: Iterable[Summary]) -> str:
+    """`3 seeds`, or `1 to 3 seeds` where entries differ; empty where each has a single one."""
+    counts = {len(entry["scores"]) for entry in entries}
+    low, high = min(counts, default=1), max(counts, default=1)
+    return "" if high == 1 else f"{high} seeds" if low == high else f"{low} to {high} seeds"
 
 
 def plot_heat_maps(

@@ -183,7 +183,8 @@ def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output:
                 border = item.column_sides.index(1) - 1.5
                 axes.axhline(border, color="tab:orange", linewidth=0.8)
                 axes.axvline(border, color="tab:orange", linewidth=0.8)
-        figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 4 / (inches * rows)), aspect=30, pad=0.01)
+        bar = dict(shrink=min(1.0, 4 / (inches * rows)), aspect=30, pad=0.01, label="attention, mean of the heads")
+        figure.colorbar(image, ax=figure.axes, **bar)
         figure.suptitle(title, fontsize=10)
         figure.savefig(output, dpi=110)
 

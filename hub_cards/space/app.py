@@ -121,7 +121,12 @@ def main(arguments: list[str] | None = None) -> None:
             share=False,  # no tunnel, whatever GRADIO_SHARE says
             ssr_mode=False,
             footer_links=["api"],
-            theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO),
+            theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO).set(
+                button_primary_background_fill="*primary_700",  # lighter ones are too light for white text
+                button_primary_background_fill_dark="*primary_700",
+                button_primary_background_fill_hover="*primary_800",
+                button_primary_background_fill_hover_dark="*primary_800",
+            ),
             css_paths=[FOLDER / "style.css"],
             app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},
             quiet=True,  # it would advertise tunnels

@@ -11,6 +11,7 @@ from loading import Model
 
 GOLDEN_ANGLE = 137.508  # degrees: labels that follow each other get colors that are far apart
 TABS = {"align": "Word links", "fill": "Masks", "nearest": "Sentences", "head": "Own head"}  # a phone shows all four
+TOY = "This is a toy model, far too small for any language. Its answers show that the page works; they mean little."
 
 
 def message(text: str) -> str:
@@ -29,7 +30,7 @@ def notes_of(notes: list[str]) -> str:
 
 
 def model_facts(model: Model) -> str:
-    """What was loaded, in a line, and a link to its card."""
+    """What was loaded, in a line, a link to its card, and whether it is a toy."""
     facts = [
         f"<b>{escape(model.facts['type'])}</b>",
         f"{model.facts['parameters'] / 1e6:,.1f}M parameters",
@@ -44,7 +45,8 @@ def model_facts(model: Model) -> str:
         facts.append(f'<a href="{url}" target="_blank" rel="noopener">model card</a>')
     facts += [f'<span class="zoo-lacks">no {escape(TABS[tab].lower())}</span>' for tab in model.lacking]
     with_head = " zoo-with-head" if model.head else ""
-    return f'<p class="zoo-facts{with_head}" dir="auto">{" · ".join(facts)}</p>'
+    line = f'<p class="zoo-facts{with_head}" dir="auto">{" · ".join(facts)}</p>'
+    return line + (f'<p class="zoo-message zoo-toy" role="note">{TOY}</p>' if model.is_toy else "")
 
 
 def alignment(found: Aligned) -> str:
@@ -64,11 +66,12 @@ def alignment(found: Aligned) -> str:
         + "</div>"
         for name, words in (("first", found.source), ("second", found.target))
     )
-    heat = heat_map(found) if found.similarity else ""
+    heat = f"<section>{heat_map(found)}</section>" if found.similarity else ""
     return (
-        f'<div class="zoo-pair"><div class="zoo-drawing" data-links="{escape(json.dumps(links))}">'
+        '<div class="zoo-halves"><section><div class="zoo-pair">'
+        f'<div class="zoo-drawing" data-links="{escape(json.dumps(links))}">'
         f'<svg aria-hidden="true"></svg>{sides}</div></div><p class="zoo-partners" aria-live="polite"></p>{body}'
-        f"{notes_of(found.notes)}{links_as_text(found)}{heat}"
+        f"{notes_of(found.notes)}{links_as_text(found)}</section>{heat}</div>"
     )
 
 

@@ -13,7 +13,12 @@ function read() {
     partners[0][i].push([j, probability]);
     partners[1][j].push([i, probability]);
   }
-  words.forEach((side, s) => side.forEach((word, i) => word.classList.toggle("alone", !partners[s][i].length)));
+  words.forEach((side, s) =>
+    side.forEach((word, i) => {
+      word.classList.toggle("alone", !partners[s][i].length);
+      word.tabIndex = i ? -1 : 0; // the arrow keys reach the others
+    }),
+  );
   shown = { drawing, sides, words, links, partners, paths: [], pinned: null };
   layOut();
   highlight(null);
@@ -75,14 +80,43 @@ function highlight(word) {
   const listed = found.map(([j, p]) => `${isolate(words[1 - side][j].textContent)} (probability ${p.toFixed(2)})`);
   element.querySelector(".zoo-partners").textContent =
     side < 0
-      ? "Point at a word, or tap it, to see its partners. Dotted words have none."
+      ? "Point at a word, tap it, or step through the words with the arrow keys to see its partners. Dotted words have none."
       : `${isolate(word.textContent)} ${listed.length ? `is linked with ${listed.join(", ")}` : "has no partner"}`;
 }
 
-const pointed = (event) => event.target.closest?.(".zoo-word") ?? shown?.pinned ?? null;
+// what is marked where nothing is pointed at; keys scroll the page under a mouse that rests
+const resting = () => element.querySelector(".zoo-word:focus-visible") ?? shown?.pinned ?? null;
+const pointed = (event) => event.target.closest?.(".zoo-word") ?? resting();
 element.addEventListener("pointerover", (event) => event.pointerType === "mouse" && highlight(pointed(event)));
-element.addEventListener("pointerleave", () => highlight(shown?.pinned ?? null));
-element.addEventListener("focusin", (event) => event.target.matches(".zoo-word:focus-visible") && highlight(event.target));
+element.addEventListener("pointerleave", () => highlight(resting()));
+element.addEventListener("focusin", (event) => {
+  const word = event.target.closest(".zoo-word");
+  if (!shown || !word) return;
+  for (const other of word.parentElement.children) other.tabIndex = other === word ? 0 : -1;
+  if (word.matches(":focus-visible")) highlight(word);
+});
+element.addEventListener("focusout", () => highlight(resting()));
+element.addEventListener("keydown", (event) => {
+  const word = event.target.closest(".zoo-word");
+  if (!shown || !word) return;
+  const { drawing, sides, words, partners } = shown;
+  const side = sides.indexOf(word.parentElement);
+  const i = words[side].indexOf(word);
+  const isTall = drawing.classList.contains("tall");
+  const isRtl = getComputedStyle(word.parentElement).direction === "rtl";
+  const [back, forward] = isTall
+    ? ["ArrowUp", "ArrowDown"]
+    : isRtl
+      ? ["ArrowRight", "ArrowLeft"]
+      : ["ArrowLeft", "ArrowRight"];
+  const steps = { [back]: i - 1, [forward]: i + 1, Home: 0, End: words[side].length - 1 };
+  let to;
+  if (event.key in steps) to = words[side][steps[event.key]];
+  else if (event.key.startsWith("Arrow")) to = words[1 - side][partners[side][i][0]?.[0] ?? 0];
+  else return;
+  event.preventDefault();
+  to?.focus();
+});
 element.addEventListener("click", (event) => {
   if (!shown) return;
   const word = event.target.closest(".zoo-word");

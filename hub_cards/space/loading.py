@@ -26,6 +26,7 @@ HEADS = {  # by the end of the class that was saved: what such a model was fine-
     "ForQuestionAnswering": "question-answering",
 }
 PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
+TOY_PARAMETERS = 10_000_000  # below: the vocabulary of a real encoder of many languages alone has more
 KEPT = 3  # models in memory; the least recently used one goes
 TOKENIZER_FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
 
@@ -59,6 +60,11 @@ class Model:
     def default_layer(self) -> int:
         """The aligner's."""
         return default_alignment_layer(self.layers)
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether it is too small to be of use, as the models of the recipes that ship for the sample corpus are."""
+        return self.facts["parameters"] < TOY_PARAMETERS
 
     @property
     def reads_pairs(self) -> bool:

@@ -118,7 +118,9 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     columns = min(3, len(figures))
     rows = -(-len(figures) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.8)
-    with figure_of(path, "Pre-training runs side by side", rows, columns, size) as (_, grid):
+    has_seeds = table.groupby("run")["folder"].nunique().max() > 1
+    note = "line: mean over the seeds; band: from the lowest seed to the highest" if has_seeds else ""
+    with figure_of(path, "Pre-training runs side by side", rows, columns, size, note) as (_, grid):
         for axes, name in zip(grid.flat, figures, strict=False):
             for run, of_run in table[table["figure"] == name].groupby("run", sort=False):
                 by_step = of_run.groupby("step")["value"].agg(["mean", "min", "max"])

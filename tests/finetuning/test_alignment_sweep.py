@@ -117,6 +117,7 @@ def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
 
 def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch, drawn):
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     drawn, bands = {}, []
     line, band = Axes.plot, Axes.fill_between
@@ -129,7 +130,10 @@ def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch,
     lines = {"XLM-R": {0: 60.0, 8: 20.0}, "XLM-Align": {0: summary([50.0, 52.0]), 8: summary([16.0, 18.0])}}
     levels = {"average": ("chance", 70), "de-en": ("chance", 1)}
     panels = {"average": lines, "de-en": {"XLM-R": {0: 3.0}}}
+    notes, legend = [], Figure.legend
+    monkeypatch.setattr(Figure, "legend", lambda self, *a, **k: notes.append(k["title"]) or legend(self, *a, **k))
     plot_lines(panels, tmp_path / "layers.png", "title", "layer", "AER", levels, (8, "reported"))
+    assert "2 seeds" in notes[0] and "standard deviation" in notes[0]
     assert drawn["XLM-Align"] == ([0, 8], [51.0, 17.0])
     assert bands == [([51 - 2**0.5, 17 - 2**0.5], [51 + 2**0.5, 17 + 2**0.5])]
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")

@@ -356,6 +356,14 @@ def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir, hea
 # ---- what is drawn
 
 
+def test_a_toy_model_is_called_one(space, model):
+    assert "zoo-toy" in space.drawing.model_facts(model)
+    real = dataclasses.replace(
+        model, facts=model.facts | {"parameters": 22_000_000}
+    )  # as in a small encoder that is in use
+    assert "zoo-toy" not in space.drawing.model_facts(real)
+
+
 def test_links_reach_the_drawing_and_the_table(space):
     matrix = [[0, 1], [0, 0], [1, 1]]
     aligned = space.answers.Aligned(["a", "b", "c"], ["x", "y"], [(0, 1), (2, 1)], [0.5] * 2, matrix, [])

@@ -1,18 +1,15 @@
-"""The Space in a real browser: text from the right, nothing, 1,000 words, masks, a model that is not there."""
+"""The Space in a real browser: sizes, keys, text from the right, nothing, 1,000 words, a model that is not there."""
 
+import io
 import re
-import shutil
 
 import pytest
+from PIL import Image
+
+from tests.browser import lowest_contrast, open_browser
 
 pytestmark = pytest.mark.slow
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# playwright's own would have to be downloaded
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
-if BROWSER is None:  # asked here: a fixture would be asked after the Space was started
-    pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}", allow_module_level=True)
 SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
 ENGLISH = "My brother bought fresh bread at the market."
 GERMAN = "Mein Bruder hat auf dem Markt frisches Brot gekauft."
@@ -23,21 +20,18 @@ WAIT = 60_000  # milliseconds, on a busy machine
 @pytest.fixture(scope="module")
 def browser():
     """The Chromium of this machine."""
-    # a container may have no sandbox; what Chromium looks up by itself in the background is nothing of the page's
-    flags = ["--no-sandbox", "--disable-background-networking"]
-    with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=BROWSER, args=flags)
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
 def page(request, browser, space_server):
-    """The page, just opened at the size of a desktop, or that a test names.
+    """The page, just opened at the size of a desktop, or that a test names; with "dark" in that theme.
 
     Fails where it asked another machine for anything, or the console has errors or warnings.
     """
-    width, height = SIZES[getattr(request, "param", "desktop")]
+    size, _, theme = getattr(request, "param", "desktop").partition(" ")
+    width, height = SIZES[size]
     context = browser.new_context(viewport={"width": width, "height": height})
     opened = context.new_page()
     opened.set_default_timeout(WAIT)
@@ -45,10 +39,10 @@ def page(request, browser, space_server):
     opened.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("request", lambda asked: hosts.add(re.match(r"\w+:(//[^/:]+)?", asked.url)[0]))
-    opened.goto(space_server[0])
+    opened.goto(f"{space_server[0]}/?__theme={theme or 'light'}")
     opened.wait_for_selector("#align-button")
     yield opened
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing sticks out
     context.close()
     assert not complaints
     assert hosts <= {"http://127.0.0.1", "data:", "blob:"}
@@ -140,6 +134,90 @@ def test_empty_boxes_and_a_thousand_words(page):
     page.get_by_text("The similarity matrix is shown up to 40 words a sentence.").wait_for()
     assert len(words(page, 0)) == len(words(page, 1)) == 1000
     assert not page.locator("#align-answer table").count()
+
+
+def test_parts_fit_a_desktop_and_a_phone(page):
+    answer = page.locator("#align-answer")
+    first, second = (answer.locator("section").nth(half).bounding_box() for half in (0, 1))
+    assert first["y"] == second["y"] and first["width"] == pytest.approx(second["width"], abs=1)
+    assert first["width"] > 0.45 * answer.bounding_box()["width"]
+    table = answer.locator("table.zoo-heat").bounding_box()
+    assert table["width"] == pytest.approx(second["width"], abs=1)
+    button = page.locator("#align-button").bounding_box()
+    long = "A sentence that is far longer than the box that it is written into on a phone is. " * 3
+    page.fill("#source textarea", long)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("document.querySelector('#align-answer section').getBoundingClientRect().width < 390")
+    first, second = (answer.locator("section").nth(half).bounding_box() for half in (0, 1))
+    assert first["x"] == second["x"] and first["y"] + first["height"] <= second["y"]
+    narrow = page.locator("#align-button").bounding_box()
+    assert (narrow["width"], narrow["height"]) == (button["width"], button["height"])
+    assert page.locator("#source textarea").evaluate(
+        "box => [box.clientHeight > 60, box.scrollHeight > box.clientHeight]"
+    ) == [True, False]
+    samples = page.locator("#align-samples .gallery-item")
+    assert samples.count() > 3
+    for sample in samples.all():
+        box = sample.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
+@pytest.mark.parametrize("page", SIZES, indirect=True)
+def test_arrow_keys_step_through_the_words(page):
+    align(page, ENGLISH, ARABIC)
+    page.locator("#align-answer table.zoo-heat thead", has_text=ARABIC.split()[0]).wait_for()
+    is_tall = page.locator("#align-answer .tall").count()
+    sides = page.locator("#align-answer .zoo-side")
+    focused = page.locator("#align-answer .zoo-word:focus")
+    for side, forward, back in ((0, "ArrowRight", "ArrowLeft"), (1, "ArrowLeft", "ArrowRight")):
+        if is_tall:
+            forward, back = "ArrowDown", "ArrowUp"
+        all_words = words(page, side)
+        if side:
+            page.keyboard.press("Tab")  # one stop a sentence
+        else:
+            sides.first.locator(".zoo-word").first.focus()
+        assert focused.inner_text() == all_words[0]
+        page.keyboard.press(forward)
+        assert focused.inner_text() == all_words[1] and "on" in focused.get_attribute("class").split()
+        page.keyboard.press("End")
+        page.keyboard.press(forward)  # there is nothing behind the last word
+        assert focused.inner_text() == all_words[-1]
+        page.keyboard.press(back)
+        assert focused.inner_text() == all_words[-2]
+        page.keyboard.press("Home")
+        assert focused.inner_text() == all_words[0]
+        page.keyboard.press(forward)
+        assert sides.nth(side).locator("[tabindex='0']").all_inner_texts() == [all_words[1]]
+    page.keyboard.press("ArrowRight" if is_tall else "ArrowUp")
+    assert focused.inner_text() in words(page, 0)
+
+
+@pytest.mark.parametrize("page", ["desktop", "desktop dark"], indirect=True)
+def test_text_can_be_read_in_both_themes(page):
+    cells = page.locator("#align-answer .zoo-heat td.zoo-link")
+    cells.first.evaluate("cell => cell.style.setProperty('--heat', '100%')")
+    for part in (cells, page.locator("#align-button"), page.locator(".zoo-toy"), page.locator(".zoo-hint:visible")):
+        assert lowest_contrast(part) >= 4.5
+
+
+@pytest.mark.parametrize("page", ["phone", "phone dark"], indirect=True)
+def test_a_long_drawing_shows_that_it_scrolls(page):
+    align(page, "word " * 200, "Wort " * 200)
+    page.locator("#align-answer .zoo-word").nth(399).wait_for(state="attached")
+    drawing = page.locator(".zoo-pair")
+
+    def shaded():
+        """Whether the top and the bottom edge differ from the ground."""
+        shot = Image.open(io.BytesIO(drawing.screenshot())).convert("RGB")
+        ground = shot.getpixel((1, shot.height // 2))
+        return [shot.getpixel((1, y)) != ground for y in (2, shot.height - 3)]
+
+    assert shaded() == [False, True]
+    drawing.evaluate("part => part.scrollTo(0, 100)")
+    assert shaded() == [True, True]
+    drawing.evaluate("part => part.scrollTo(0, part.scrollHeight)")
+    assert shaded() == [True, False]
 
 
 def test_a_wrong_model_name_leaves_the_old_one(page, space_server):

@@ -155,7 +155,6 @@ function drawMatrix() {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  const turn = Number(getComputedStyle(document.documentElement).getPropertyValue("--turn")); // from here on, text is bright
   const rtl = getComputedStyle(shown.sides[1]).direction === "rtl";
   const head = make("tr", {}, make("th", { textContent: "" }));
   pair.target.forEach((word, j) => {
@@ -179,7 +178,6 @@ function drawMatrix() {
       const share = high > low ? (value - low) / (high - low) : 0.5;
       const cell = make("td", { textContent: (value / 100).toFixed(2) });
       cell.style.setProperty("--v", share.toFixed(3));
-      cell.classList.toggle("hot", share > turn);
       if (linked.has(`${i} ${j}`)) {
         cell.classList.add("link");
         cell.setAttribute("aria-label", `${(value / 100).toFixed(2)}, linked`);
@@ -349,21 +347,28 @@ function pointed(event) {
   return side === undefined ? null : side === "0" ? [Number(i), null] : [null, Number(i)];
 }
 
+/** What is marked where nothing is pointed at; keys scroll the page under a mouse that rests. */
+function resting() {
+  const word = document.querySelector(".word:focus-visible");
+  return (word ? pointed({ target: word }) : pinned) ?? [null, null];
+}
+
 $("pair").addEventListener(
   "pointerover",
-  (event) => event.pointerType === "mouse" && highlight(...(pointed(event) ?? pinned ?? [null, null])),
+  (event) => event.pointerType === "mouse" && highlight(...(pointed(event) ?? resting())),
 );
-$("pair").addEventListener("pointerleave", () => highlight(...(pinned ?? [null, null])));
+$("pair").addEventListener("pointerleave", () => highlight(...resting()));
 $("pair").addEventListener("click", (event) => {
   const place = pointed(event);
   pinned = place && String(place) !== String(pinned) ? place : null;
   highlight(...(pinned ?? [null, null]));
 });
 $("pair").addEventListener("focusin", (event) => {
-  const place = event.target.matches(".word:focus-visible") && pointed(event);
-  if (place) highlight(...place);
+  if (!event.target.matches(".word")) return;
+  for (const word of shown.words[event.target.dataset.side]) word.tabIndex = word === event.target ? 0 : -1;
+  if (event.target.matches(":focus-visible")) highlight(...pointed(event));
 });
-$("pair").addEventListener("focusout", () => highlight(...(pinned ?? [null, null])));
+$("pair").addEventListener("focusout", () => highlight(...resting()));
 $("pair").addEventListener("keydown", (event) => {
   const side = Number(event.target.dataset?.side);
   if (!event.target.matches(".word")) return;
@@ -379,9 +384,7 @@ $("pair").addEventListener("keydown", (event) => {
   else if (event.key === "End") to = words.at(-1);
   else return;
   event.preventDefault();
-  if (!to) return;
-  for (const word of shown.words[to.dataset.side]) word.tabIndex = word === to ? 0 : -1;
-  to.focus();
+  to?.focus();
 });
 
 $("least").addEventListener("input", () => {
@@ -411,7 +414,6 @@ new ResizeObserver(() => {
     layOut();
   }
 }).observe(document.body);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(current));
 document.fonts?.ready.then(() => shown && layOut());
 
 $("confidence").hidden = threshold === null;

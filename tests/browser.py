@@ -1,0 +1,62 @@
+"""The Chromium of this machine, for tests of pages. A module that imports this is skipped where there is none.
+
+With ZOO_BROWSER_REQUIRED=1, which .ci/run sets, it is an error instead.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATH = next(filter(None, map(shutil.which, NAMES)), None)  # playwright's own would have to be downloaded
+
+if os.environ.get("ZOO_BROWSER_REQUIRED") == "1":
+    if PATH is None:
+        raise RuntimeError(f"ZOO_BROWSER_REQUIRED=1, and no browser is installed: none of {', '.join(NAMES)}.")
+    import playwright.sync_api as playwright
+else:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if PATH is None:  # asked here: a fixture would be asked after a page's server was started
+        pytest.skip(f"no browser here: none of {', '.join(NAMES)}", allow_module_level=True)
+
+# WCAG's contrast of each element's text with its ground, both as they are blended
+CONTRASTS = """elements => {
+  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (...layers) => {
+    for (const layer of layers) {
+      pen.fillStyle = layer;
+      pen.fillRect(0, 0, 1, 1);
+    }
+    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((byte) =>
+      byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4,
+    );
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return elements.map((element) => {
+    const grounds = ["white"];
+    for (let part = element; part; part = part.parentElement) {
+      grounds.splice(1, 0, getComputedStyle(part).backgroundColor);
+    }
+    const [dark, light] = [luminance(...grounds), luminance(...grounds, getComputedStyle(element).color)].sort();
+    return (light + 0.05) / (dark + 0.05);
+  });
+}"""
+
+
+@contextmanager
+def open_browser() -> Iterator["playwright.Browser"]:
+    """A running browser."""
+    # a container may have no sandbox; what Chromium looks up by itself in the background is nothing of the page's
+    flags = ["--no-sandbox", "--disable-background-networking"]
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=PATH, args=flags)
+        yield opened
+        opened.close()
+
+
+def lowest_contrast(elements: "playwright.Locator") -> float:
+    """The lowest of the elements' contrasts; 4.5 is what WCAG asks for."""
+    return min(elements.evaluate_all(CONTRASTS))
