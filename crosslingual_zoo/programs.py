@@ -1,9 +1,16 @@
 """Runs of recipes as functions: what `pretraining/run.py` and `finetuning/run.py` do."""
 
+import contextlib
+import logging
 import os
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import datasets
+from accelerate.state import AcceleratorState
+from transformers.utils import logging as transformers_logging
 
 from finetuning import running
 from finetuning.results.published_rows import complete_published
@@ -14,6 +21,7 @@ from pretraining import training
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.console import quiet_libraries
+from zoo_core.interruption import stop_signals
 from zoo_core.processes import start_processes
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import run_lock
@@ -34,7 +42,7 @@ def pretrain(
 
     Raises:
         ValueError: a recipe, model or text that cannot be used, a run folder in use, or a loss that is not finite.
-        KeyboardInterrupt: after Ctrl-C, at once. `resume` continues from the last checkpoint (`save_every_steps`).
+        KeyboardInterrupt: after Ctrl-C, when the step is done and saved. `resume` continues there.
 
     Example:
         >>> folder = pretrain(
@@ -44,10 +52,11 @@ def pretrain(
 
     Source: the objectives' papers; each recipe's head names its own.
     """
-    given = list(overrides)
+    given = _checked(recipe, overrides)
     loaded = load_recipe(Recipe, recipe, given)
     check_recipe(loaded)
-    training.pretrain(loaded, resume=resume, argv=_command("pretraining/run.py", recipe, given, loaded.output_dir))
+    with _run():
+        training.pretrain(loaded, resume, argv=_command("pretraining/run.py", recipe, given, loaded.output_dir, resume))
     return Path(loaded.output_dir) / "model"
 
 
@@ -66,7 +75,7 @@ def finetune(
 
     Raises:
         ValueError: a recipe, model or rows that cannot be used, a run folder in use, or a loss that is not finite.
-        KeyboardInterrupt: after Ctrl-C, at once. `resume` continues from the last checkpoint.
+        KeyboardInterrupt: after Ctrl-C, when the step is done and saved. `resume` continues there.
 
     Example:
         >>> topics = finetune("finetuning/recipes/xlm_align/sample.yaml", ["model=runs/short/model", "seeds=[1]"])
@@ -76,21 +85,60 @@ def finetune(
 
     Source: XTREME (Hu et al., 2020), section 3, for the protocol of its tasks.
     """
-    given = list(overrides)
+    given = _checked(recipe, overrides)
     kind = [f"kind={recipe['kind']}"] if isinstance(recipe, Mapping) and "kind" in recipe else []
     config = [] if isinstance(recipe, Mapping) else ["--config", str(recipe)]
     loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])].recipe_class, recipe, given)
     complete_published(loaded)
-    quiet_libraries()
-    start_processes()
-    check_hardware(loaded.precision)
-    with run_lock(loaded.output_dir):
-        running.run(task_of(loaded), resume, _command("finetuning/run.py", recipe, given, loaded.output_dir))
+    with _run():
+        quiet_libraries()
+        start_processes()
+        check_hardware(loaded.precision)
+        with run_lock(loaded.output_dir):
+            command = _command("finetuning/run.py", recipe, given, loaded.output_dir, resume)
+            running.run(task_of(loaded), resume, command)
     return read_results(loaded.output_dir)
 
 
-def _command(program: str, recipe: Any, overrides: list[str], output_dir: str) -> list[str]:
-    """The command that does the same, for run.json. A dictionary is in the recipe that the run folder keeps."""
-    if isinstance(recipe, Mapping):
-        return [program, "--config", f"{output_dir}/recipe.yaml"]
-    return [program, "--config", str(recipe), *overrides]
+def _checked(recipe: Any, overrides: Iterable[str]) -> list[str]:
+    """The overrides. Raises ValueError for what is no list of them, and for a recipe of another type."""
+    if not isinstance(recipe, str | os.PathLike | Mapping):
+        raise ValueError(f"the recipe is {recipe!r}. Give a YAML file or a dictionary.")
+    if isinstance(overrides, str | Mapping):
+        raise ValueError(f'overrides is {overrides!r}. Give a list, as in ["output_dir=runs/short"].')
+    return list(overrides)
+
+
+@contextlib.contextmanager
+def _run() -> Iterator[None]:
+    """Ctrl-C saves first, and is then a KeyboardInterrupt. What a run sets in its process is restored after it:
+    accelerate's precision, and what libraries log and show."""
+    root, state = logging.getLogger(), dict(AcceleratorState._shared_state)
+    level, handlers, verbosity = root.level, list(root.handlers), transformers_logging.get_verbosity()
+    shown = {
+        transformers_logging: transformers_logging.is_progress_bar_enabled(),
+        datasets: datasets.is_progress_bar_enabled(),
+    }
+    AcceleratorState._reset_state()
+    try:
+        with stop_signals("resume=True continues the run"):
+            yield
+    except SystemExit as stopped:
+        if stopped.code != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from None
+    finally:
+        AcceleratorState._shared_state.clear()
+        AcceleratorState._shared_state.update(state)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        transformers_logging.set_verbosity(verbosity)
+        for library, is_shown in shown.items():
+            (library.enable_progress_bar if is_shown else library.disable_progress_bar)()
+
+
+def _command(program: str, recipe: Any, overrides: list[str], output_dir: str, resume: bool) -> list[str]:
+    """A command for run.json. It names the recipe of the run folder where the recipe was a dictionary."""
+    config = f"{output_dir}/recipe.yaml" if isinstance(recipe, Mapping) else str(recipe)
+    given = [] if isinstance(recipe, Mapping) else overrides
+    return [program, "--config", config, *given, *(["--resume"] if resume else [])]

@@ -73,7 +73,7 @@ def push(
 
     Args:
         model_dir: the folder, whose card (README.md) names `repo`.
-        repo: owner/name; it is made where it is not there.
+        repo: owner/name; it is created if it does not exist.
         dry_run: changes nothing, and lists each file with its size in bytes and whether it differs.
         private: makes a new repository private.
         revision: branch that is committed to.

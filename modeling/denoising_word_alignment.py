@@ -9,7 +9,7 @@ Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs
 source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from .symmetrization import argmax_links
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
 UNMASKED_SHARE = 0.15  # of the unmasked positions that are queries (Table 7)
+LABELED_BY = ("segment_ids", "special_tokens_mask")  # fields of a sub-batch
 
 
 class AlignmentLabels(NamedTuple):
@@ -57,20 +58,22 @@ def dwa_labels(
         states_BTH: (B, T, H) states of the text before it was masked, of any encoder.
         batch: the `tlm` sub-batch of `TlmCollator`; its `segment_ids` and `special_tokens_mask` (B, T) are read, and
             of packed rows `example_ids` (B, T).
-        config: the options, see `XlmAlignConfig`; by default the paper's.
+        config: the options of labeling, see `XlmAlignConfig`; by default those of the released code. Its layers are not
+            read: the paper labels by the states of layer 10 of 12, without dropout.
 
-    Raises ValueError where a field of `batch` is missing.
+    Raises ValueError where a field of `batch` is missing, and for states of another shape.
 
     Example:
         >>> batch = TlmCollator(tokenizer)(pairs)["tlm"]
         >>> text = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-        >>> states = encoder(input_ids=text, attention_mask=batch["attention_mask"]).last_hidden_state
+        >>> with torch.no_grad():  # of an encoder in evaluation mode
+        ...     states = encoder.eval()(input_ids=text, attention_mask=batch["attention_mask"]).last_hidden_state
         >>> links = dwa_labels(states, batch).links_PST[0].nonzero().tolist()  # [source token, target token], from 0
 
     Source: XLM-Align, section 3.1, Eqs. 1 to 9.
     """
     config = config or XlmAlignConfig()
-    check_fields(batch, config)
+    check_batch(states_BTH, batch, LABELED_BY)
     flat_FH = states_BTH.flatten(0, 1).float()
     (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
     masks = (source_mask_PS, target_mask_PT)
@@ -117,9 +120,11 @@ def dwa_loss(
         batch: the `tlm` sub-batch of `TlmCollator`; its `labels` (B, T) are read as well, and `draws` (B, T) where
             `config.query_positions` is unmasked or all_aligned (`TlmCollator(..., draws=True)`).
         q_linear, k_linear: maps of (..., H) to (..., H), the pointer network: `torch.nn.Linear(H, H)` each.
-        config: the options, see `XlmAlignConfig`; by default the paper's.
+        config: of its fields, `query_positions` and `pointer_start` are read; by default the paper's.
 
-    Returns a number with gradient, 0 where no masked word has a link. Raises ValueError where `draws` are missing.
+    Returns a number with gradient, 0 where no masked word has a link.
+
+    Raises ValueError where a field of `batch` is missing, for states of another shape, and for `query_positions` none.
 
     Example:
         >>> masked = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
@@ -129,13 +134,15 @@ def dwa_loss(
     Source: XLM-Align, section 3.2, Eqs. 11 to 15.
     """
     config = config or XlmAlignConfig()
-    check_fields(batch, config)
+    if config.query_positions == "none":
+        raise ValueError("config.query_positions is none, and no word points at its translation: leave dwa_loss out.")
     losses = dwa_losses(states_BTH, labels, batch, q_linear, k_linear, config)
     return losses.total / max(1, len(losses.losses_N))
 
 
 def dwa_losses(states_BTH, labels, batch, q_linear, k_linear, config: XlmAlignConfig) -> Losses:
     """DWA's cross-entropies (Eqs. 11 to 15), source to target and back; arguments as of `dwa_loss`."""
+    check_batch(states_BTH, batch, ("labels", *needed_draws(config)))
     flat_FH = states_BTH.flatten(0, 1)
     if config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines
         flat_FH = nn.functional.normalize(flat_FH, dim=1) * flat_FH.shape[1] ** 0.5
@@ -166,16 +173,21 @@ def labeled_queries(
     is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
     positions = config.query_positions
     if positions == "masked":
-        asks = (is_masked_PS1, is_masked_P1T)
+        queries = (is_masked_PS1, is_masked_P1T)
     else:
         draws_F = batch["draws"].flatten()
         draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
         if positions == "all_aligned":
-            asks = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
+            queries = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
         else:
             limit = UNMASKED_SHARE * DRAWS
-            asks = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
-    return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & asked), -1.0) for asked in asks)
+            queries = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
+    return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & is_query), -1.0) for is_query in queries)
+
+
+def needed_draws(config: XlmAlignConfig) -> tuple[str, ...]:
+    """The field of random numbers, where the configuration draws which words point at their translation."""
+    return ("draws",) if config.query_positions in ("unmasked", "all_aligned") else ()
 
 
 def words_of_side(batch: Mapping[str, torch.Tensor], side: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -203,12 +215,16 @@ def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (~mask_GT).byte().argsort(dim=1, stable=True)[:, :most] * exists_GK, exists_GK
 
 
-def check_fields(batch: Mapping[str, torch.Tensor], config: XlmAlignConfig) -> None:
-    """Raises ValueError for a `tlm` sub-batch without a field that DWA needs."""
-    is_drawn = config.query_positions in ("unmasked", "all_aligned")
-    for field in ("segment_ids", "special_tokens_mask", *(["draws"] if is_drawn else [])):
+def check_batch(states_BTH: torch.Tensor, batch: Mapping[str, torch.Tensor], fields: Sequence[str]) -> None:
+    """Raises ValueError for a `tlm` sub-batch without one of the fields, and for states of other positions."""
+    for field in fields:
         if field not in batch:
             raise ValueError(
-                f"sub-batch 'tlm' has no {field} (B, T), which dwa needs. `TlmCollator` makes it (draws with "
-                "draws=True). Or set the weight of dwa to 0."
+                f"the batch has no {field} (B, T), which dwa needs. Give the sub-batch 'tlm' of `TlmCollator` (draws: "
+                "with draws=True)."
             )
+    if states_BTH.shape[:2] != batch[fields[0]].shape:
+        raise ValueError(
+            f"the states have the shape {tuple(states_BTH.shape)}, and {fields[0]} {tuple(batch[fields[0]].shape)}. "
+            "Give a state for each position of the batch."
+        )

@@ -15,7 +15,7 @@ from transformers import initialization as init
 
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
-from .denoising_word_alignment import AlignmentLabels, check_fields, dwa_labels, dwa_losses
+from .denoising_word_alignment import AlignmentLabels, dwa_labels, dwa_losses
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .evaluation_mode import without_dropout
 from .masked_lm import (
@@ -119,7 +119,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
                 yield from super().predictions(name, batch, weights)
             return
         check_labels(name, batch)
-        check_fields(batch, self.config)  # before a forward
         labels = self.self_label(batch)
         outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=True)
         if weights.get(name, 1.0):

@@ -13,7 +13,6 @@ import os
 import torch
 from accelerate import Accelerator
 from accelerate.checkpointing import load_accelerator_state, save_accelerator_state
-from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType, ProjectConfiguration, parse_flag_from_env
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
@@ -171,7 +170,6 @@ def make_accelerator(
         raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
     check_launch()
     start_processes()
-    AcceleratorState._reset_state()  # an earlier run of this process may have had another precision
     accelerator = ShardingAccelerator(
         mixed_precision={"fp32": "no"}.get(precision, precision),
         log_with=tracker,

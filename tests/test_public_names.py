@@ -4,10 +4,12 @@ import doctest
 import inspect
 import io
 import json
+import logging
 import os
 import pydoc
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +18,18 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
+from accelerate import Accelerator
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 import crosslingual_zoo
 from hub_cards import card
 from modeling.optimal_transport import METHODS
+from pretraining.tracking import RunReport
 from tests.conftest import PREFIXES, TINY
 
 RUNS = {"pretrain", "finetune", "Results", "read_results", "push"}  # their examples build on a run
-NO_TENSORS = RUNS | {"Dictionary", "WordAlignment", "WordAligner", "project"}
+NO_TENSORS = RUNS | {"Collators", "Dictionary", "WordAlignment", "WordAligner", "project"}
 NO_TENSORS |= {name for name in crosslingual_zoo.__all__ if name.endswith("Config")}
 NO_ERRORS = {"AlignmentLabels", "WordAlignment"}  # what others return
 
@@ -149,32 +154,65 @@ def test_the_examples_of_runs(names_of_examples, sample_tokenizer_dir, tmp_path,
     run_examples("push", names_of_examples)
 
 
-def test_a_recipe_may_be_a_dictionary(sample_tokenizer_dir, sample_corpus_dir, tmp_path):
-    """Two runs of a process may differ in precision; the run folder holds what the command needs to run it again."""
-    recipe = {
-        "output_dir": str(tmp_path / "run"),
-        "tokenizer": str(sample_tokenizer_dir),
+@pytest.fixture
+def recipe(sample_tokenizer_dir, sample_corpus_dir, tmp_path):
+    """A recipe of four steps."""
+    mlm = {"batch_size": 4, "max_length": 32}
+    return {
+        "output_dir": tmp_path / "run",
+        "tokenizer": sample_tokenizer_dir,
         "model": {"type": "metaxlm", "config": {**TINY, "max_position_embeddings": 66}},
-        "monolingual": [{"language": "en", "path": str(sample_corpus_dir), "config": "en"}],
-        "phases": [
-            {
-                "name": "mlm",
-                "steps": 2,
-                "learning_rate": 1e-3,
-                "objectives": {"mlm": {"batch_size": 4, "max_length": 32}},
-            }
-        ],
+        "monolingual": [{"language": "en", "path": sample_corpus_dir, "config": "en"}],
+        "phases": ({"name": "mlm", "steps": 4, "learning_rate": 1e-3, "objectives": {"mlm": mlm}},),
     }
+
+
+def sessions(folder: Path) -> list[dict]:
+    return json.loads((folder / "run.json").read_text())["sessions"]
+
+
+def test_a_recipe_may_be_a_dictionary(recipe, tmp_path):
     folder = crosslingual_zoo.pretrain(recipe)
     assert crosslingual_zoo.MetaXlmForMaskedLM.from_pretrained(folder).config.hidden_size == 32
-    command = json.loads((tmp_path / "run/run.json").read_text())["sessions"][0]["command"]
-    assert command == f"pretraining/run.py --config {tmp_path}/run/recipe.yaml"
-    again = crosslingual_zoo.pretrain(tmp_path / "run/recipe.yaml", [f"output_dir={tmp_path}/again", "precision=bf16"])
+    assert sessions(tmp_path / "run")[0]["command"] == f"pretraining/run.py --config {tmp_path}/run/recipe.yaml"
+    again = crosslingual_zoo.pretrain(tmp_path / "run/recipe.yaml", [f"output_dir={tmp_path}/again"])
     assert again == tmp_path / "again/model"
     with pytest.raises(ValueError, match="unknown_field"):
         crosslingual_zoo.pretrain(recipe | {"unknown_field": 1})
     with pytest.raises(ValueError, match="kind"):
         crosslingual_zoo.finetune({"kind": "unknown", "output_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match="overrides"):
+        crosslingual_zoo.pretrain(recipe, "output_dir=x")
+    with pytest.raises(ValueError, match="recipe"):
+        crosslingual_zoo.pretrain(None)
+
+
+def test_a_run_leaves_its_process_as_it_was(recipe):
+    own = Accelerator(mixed_precision="no", cpu=True)
+    root, before = logging.getLogger(), transformers_logging.get_verbosity()
+    level, handlers = root.level, list(root.handlers)
+    crosslingual_zoo.pretrain(recipe, ["precision=bf16"])
+    assert own.mixed_precision == Accelerator(cpu=True).mixed_precision == "no"
+    assert (root.level, root.handlers, transformers_logging.get_verbosity()) == (level, handlers, before)
+    assert transformers_logging.is_progress_bar_enabled()
+
+
+def test_ctrl_c_saves_and_the_run_is_resumed(recipe, tmp_path, monkeypatch):
+    step = RunReport.step
+
+    def interrupted(self, number, *arguments):
+        step(self, number, *arguments)
+        if number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunReport, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            crosslingual_zoo.pretrain(recipe)
+    crosslingual_zoo.pretrain(recipe, resume=True)
+    first, second = sessions(tmp_path / "run")
+    assert second["command"] == f"{first['command']} --resume"
+    assert first["resumed_from"] is None and second["resumed_from"] == "step-3"
 
 
 def test_other_names_are_none():

@@ -62,7 +62,8 @@ def test_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_dir, sample_tok
         batch = collate(PAIRS)["tlm"]
         text = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
         with torch.no_grad():
-            unmasked = model.base_model(text, attention_mask=batch["attention_mask"])
+            unmasked = model.base_model.eval()(text, attention_mask=batch["attention_mask"])
+        model.train()
         labels = dwa_labels(unmasked.last_hidden_state, batch)
         outputs = model(
             batch["input_ids"],
@@ -87,5 +88,6 @@ def test_a_pandas_table_is_aligned(zoo_model_dir):
     table["links"] = [" ".join(f"{i}-{j}" for i, j in pair.links) for pair in aligned]
     table["probability"] = [min(pair.probabilities, default=None) for pair in aligned]
     assert len(table) == 4 and table["links"].str.fullmatch(r"(\d+-\d+( \d+-\d+)*)?").all()
+    assert all(pair.links for pair in aligned)
     assert aligned[0].source == ["The", "house", "is", "small."]
     assert table["probability"].dropna().between(0, 1).all()

@@ -97,10 +97,19 @@ def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any
     environment variable in a value (`${oc.env:NAME}`), and for fields that have no value (all of them together).
     """
     if config is None or isinstance(config, Mapping):
-        return _overridden(recipe_class, copy.deepcopy(dict(config or {})), overrides)
+        return _overridden(recipe_class, _plain(config or {}), overrides)
     for file, values in read_chain(config):  # what the files before it hold has been checked: it is at fault
         convert(recipe_class, values, "", f"in {file}")
     return _overridden(recipe_class, values, overrides, str(config))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a recipe in Python as YAML would give it: paths as text, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def change_recipe(recipe: Any, overrides: list[str]) -> Any:

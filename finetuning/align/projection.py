@@ -53,7 +53,8 @@ def project(
     Returns the label of each target word, spans in IOB2 and None for a word without a tag; and the labels that were
     lost, each with its source words, from `begin` to before `end`.
 
-    Raises ValueError for labels of a scheme for spans that cannot be read.
+    Raises ValueError for labels of a scheme for spans that cannot be read, a link of a word that does not exist, and
+    another number of probabilities than of links.
 
     Example:
         >>> project([(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7], ["B-PER", "I-PER", "O"], 4)
@@ -61,6 +62,11 @@ def project(
 
     Source: this zoo (hub_cards/models/xlm_align.md, "Labels across languages").
     """
+    if len(links) != len(probabilities):
+        raise ValueError(f"{len(links)} links and {len(probabilities)} probabilities. Give one for each link.")
+    for source, target in links:
+        if not (0 <= source < len(labels) and 0 <= target < length):
+            raise ValueError(f"link {source}-{target}: there are {len(labels)} labels and {length} words, from 0.")
     scheme = scheme_of(labels) if are_spans is None else None
     labels = scheme.to_iob2(labels) if scheme else labels
     if scheme or are_spans:

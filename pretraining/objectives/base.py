@@ -316,7 +316,7 @@ class Collators:
     Example:
         >>> collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
         >>> batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
-        >>> loss = model(**batch).loss  # of (B, T) rows of each
+        >>> loss = model(**batch).loss
 
     Source: XLM (Conneau and Lample, 2019) trains its objectives in turns; here a step holds all of them.
     """

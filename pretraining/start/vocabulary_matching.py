@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import torch
@@ -38,19 +38,25 @@ class Matching:
         >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
         >>> share = sum(map(bool, matching.sources)) / len(matching.sources)  # of the rows that are carried over
 
-    `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has. Source: MetaXLM (Chi et al.,
-    2021), section 3.2.
+    `embeddings` raises ValueError for a matrix of fewer rows than the old vocabulary has.
+
+    Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
 
     sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
     routes: list[str]  # (W) of ROUTES
-    overruled: list[int]  # new ids that a dictionary filled, and that stand in the old vocabulary as they are
+    overruled: list[int]  # new ids that a dictionary filled, and that the old vocabulary has, too
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
         """Returns the (W, H) embeddings of the new vocabulary: the rows of the matched tokens of `old_VH` (V, H), and
         where no token is matched a row of random numbers of torch's generator, of mean 0 and standard deviation `std`.
+
+        Raises ValueError for a matrix of fewer rows than the old vocabulary has.
         """
+        highest = max((number for source in self.sources for number in source), default=-1)
+        if highest >= len(old_VH):
+            raise ValueError(f"the matrix has {len(old_VH)} rows, and the old vocabulary a token {highest}.")
         new_WH = torch.randn(len(self.sources), old_VH.shape[1], dtype=old_VH.dtype, device=old_VH.device) * std
         mean_rows(new_WH, old_VH, self.sources)
         return new_WH
@@ -124,13 +130,12 @@ def match_vocabularies(
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    convert(
-        MetaPretrained,
-        {"path": "", "rows": rows, "dictionary": dictionary, "translations": translations},
-        "",
-        "match_vocabularies",
-    )
+    fields = {"rows": rows, "dictionary": dictionary, "translations": translations}
+    fields["dictionaries"] = [asdict(one) for one in dictionaries]
+    convert(MetaPretrained, fields, "", "match_vocabularies")
     is_matched = rows in ("matched", "matched_or_subwords")
+    if dictionaries and not is_matched:
+        raise ValueError(f"rows is {rows!r}, which reads no dictionary (matched and matched_or_subwords do).")
     read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)

@@ -63,7 +63,7 @@ def test_spans_without_types():
     links, labels = [(0, 1), (2, 2), (3, 3)], ["U", "O", "B", "L"]
     assert project(links, [0.9] * 3, labels, 4) == (["O", "B", "B", "I"], [])
     assert project(links[:1], [0.9], labels, 2) == (["O", "B"], [Span(2, 4, "")])
-    assert project(links[1:], [0.9] * 2, ["B", "B", "I"], 4, are_spans=True)[0] == ["O", "O", "B", "O"]
+    assert project(links[1:], [0.9] * 2, ["B", "B", "I", "O"], 4, are_spans=True)[0] == ["O", "O", "B", "O"]
 
 
 def test_a_span_is_one_run_over_words_without_a_link():
