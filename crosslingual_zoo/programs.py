@@ -71,6 +71,8 @@ def finetune(
         overrides: `field=value`, as on the command line: `model=runs/short/model`.
         resume: continue the run in `output_dir`; finished seeds are kept.
 
+    A recipe's `sweep` is not tried: that is `finetuning/run.py --sweep`.
+
     Returns the results, which `<output_dir>/results.json` holds: scores in percent, by language and seed.
 
     Raises:
