@@ -55,21 +55,24 @@ class Claim:
     name: str = option(MISSING, "what --only calls it")
     says: str = option(MISSING, "the claim")
     paper: str = option(MISSING, "paper, table, figure")
-    published: str = option("", "the paper's own figures, of its own models")
+    published: str = option("", "the scores of the paper's own models, in sentences")
     models: list[str] = option([], "models that it compares, a row each")
     tasks: list[str] = option([], "tasks that it measures")
     seeds: list[int] = option([], "its seeds, where --seeds has more; default: all of them")
     columns: list[Column] = option([], "columns of its table")
     plot: Literal["layers", "bars"] | None = option(None, "what is drawn")
-    verdict: str = option("", "what came out, in a few words")
-    answer: str = option("", "what came out, and why where it is another order than the paper's")
+    outcome: Literal["yes", "in part", "no", "open"] | None = option(None, "whether it holds here; none: not run yet")
+    verdict: str = option("", "the result, in a sentence or two")
+    setup: str = option("", "the sentence above its table: what is compared, on what data")
+    answer: str = option("", "the result, and why where the order is not the paper's")
 
 
 @dataclass
 class Plan:
     """bench/reproduce.yaml, or reproduce_full.yaml."""
 
-    about: str = option("", "the page's first paragraph")
+    about: str = option("", "the page's first paragraphs")
+    guide: str = option("", "the page's sections behind the list of claims: terms, scores, how to run")
     unit: str = option("core hours", "what hours are of")
     launch: list[str] = option([], "module, and its flags, that starts a job's; default: it is started by itself")
     models: dict[str, Work] = option({}, "by name, which names its folder")

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from zoo_core.provenance import write_csv
 FOLDER = Path("bench")
 KEY = ["model", "seed", "task"]
 COSTS = ["job", "core_hours", "gib", "command"]
+NOT_PUBLISHED = "The paper gives no scores for this claim."
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
+OUTCOMES = {
+    "yes": "the claim holds here",
+    "in part": "some of the claim holds here, or only under a condition",
+    "no": "the claim does not hold here",
+    "open": "this experiment cannot tell",
+}
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
 
@@ -26,7 +34,7 @@ def write_page(plan: Plan, jobs: list[CommandJob], flags: argparse.Namespace) ->
     page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
     scores = _joined(results.with_suffix(".csv"), _scores(plan, flags), KEY)
     costs = _joined(results.with_name(f"{results.name}-costs.csv"), _costs(jobs), ["job"])
-    lines = ["# The papers' claims, on a real encoder", "", *_overview(plan, costs, results.name)]
+    lines = ["# The papers' claims on a real encoder", "", *_overview(plan, scores, costs, results.name)]
     for claim in plan.claims:
         lines += _section(plan, claim, scores, costs, results)
     page.write_text("\n".join(lines), encoding="utf-8")
@@ -92,23 +100,45 @@ def _costs(jobs: list[CommandJob]) -> pandas.DataFrame:
     return pandas.DataFrame(found, columns=COSTS)
 
 
-def _overview(plan: Plan, costs: pandas.DataFrame, name: str) -> list[str]:
-    """What was run, what it took, and a line for each claim."""
-    total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
+def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame, name: str) -> list[str]:
+    """What was run, how many claims hold, a row for each claim, what all of it took, and the guide."""
+    outcomes = [claim.outcome for claim in plan.claims]
+    counts = [[outcome, str(outcomes.count(outcome)), meaning] for outcome, meaning in OUTCOMES.items()]
     rows = [
-        [f"[{claim.says}](#{_anchor(claim.says)})", claim.paper, claim.verdict or "not run yet"]
+        [
+            f"[{claim.says}](#{_anchor(claim.says)})",
+            claim.paper,
+            claim.outcome or "not run yet",
+            claim.verdict,
+            str(len(_seeds(claim, scores))),
+            f"`{claim.name}`",
+        ]
         for claim in plan.claims
     ]
+    total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
     return [
         plan.about.strip(),
         "",
-        f"{len(costs)} jobs, {total:.1f} core hours, {most:.1f} GiB at most; each job in [results/{name}-costs.csv]"
-        f"(results/{name}-costs.csv), each score in [results/{name}.csv](results/{name}.csv). Hours beside a row: "
-        "pre-training of one seed, with what it starts from but the head, and the claim's tasks on it.",
+        *([*markdown_table((["result", "claims", "meaning"], counts)), ""] if any(outcomes) else []),
+        *markdown_table((["claim", "paper", "result", "in short", "seeds", "name"], rows)),
         "",
-        *markdown_table((["claim", "paper", "here"], rows)),
+        f"All {len(costs)} jobs took {total:.1f} {plan.unit} and at most {most:.1f} GiB of memory. The results folder",
+        f"has [every score](results/{name}.csv) and [each job's costs and command](results/{name}-costs.csv).",
         "",
+        *([plan.guide.strip(), ""] if plan.guide else []),
     ]
+
+
+def _seeds(claim: Claim, scores: pandas.DataFrame) -> set[int]:
+    """The seeds that a claim's rows have."""
+    found = set(scores[scores["model"].isin(claim.models)]["seed"]) - {0}
+    return found & set(claim.seeds) if claim.seeds else found
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of paragraphs and tables, the first paragraph wrapped, and an empty one."""
+    first, *rest = text.split("\n", 1)
+    return [*textwrap.wrap(first, 140, break_long_words=False, break_on_hyphens=False), *rest, ""]
 
 
 def _anchor(heading: str) -> str:
@@ -118,8 +148,12 @@ def _anchor(heading: str) -> str:
 
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
-    lines = [f"## {claim.says}", "", f"**Paper** ({claim.paper}): {claim.published or 'no figures to compare'}.", ""]
-    lines += [f"**Here**: {claim.verdict}.", ""] if claim.verdict else []
+    lines = [
+        f"## {claim.says}",
+        "",
+        *_wrapped(f"**Paper** ({claim.paper}). {claim.published.strip() or NOT_PUBLISHED}"),
+    ]
+    lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
     if claim.seeds:  # so that rows are of one seed where one has no other
         scores = scores[scores["seed"].isin([0, *claim.seeds])]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
@@ -131,12 +165,12 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.D
         ]
         titles = {name: plan.models[name].title or name for name in claim.models}
         rows = [[titles[name], *row, _hours(plan, claim, name, costs)] for name, row in cells.items()]
+        lines += [*_wrapped(f"{claim.setup} Seeds: {len(_seeds(claim, scores))}.".strip())]
         lines += [*markdown_table((header, rows)), ""]
         if claim.plot and all(row[0] for row in cells.values()):
             picture = _plot(claim, titles, scores, results)
             lines += [f"![{claim.says}](results/{picture.name})", ""]
-    command = f"`python -m bench.reproduce --only {claim.name} --hub_root ../shared/hub`"
-    return [*lines, *([claim.answer.strip(), ""] if claim.answer else []), f"Run it: {command}.", ""]
+    return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]
 
 
 def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:

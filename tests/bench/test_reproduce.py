@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas
@@ -166,6 +167,22 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     _reproduction.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.0 |" in page
+
+
+def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
+    for path in (_reproduction.FOLDER / "results").glob("reproduce*.csv"):
+        (tmp_path / "results").mkdir(exist_ok=True)
+        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
+    committed = (_reproduction.FOLDER / "reproduce.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
+    monkeypatch.setattr(_reproduction, "_plot", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
+    flags = SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs")
+    _reproduction.write_page(PLAN, [], flags)
+    assert (tmp_path / "reproduce.md").read_text(encoding="utf-8") == committed
+    outcomes = [claim.outcome for claim in PLAN.claims]
+    assert None not in outcomes
+    for outcome in _reproduction.OUTCOMES:
+        assert f"| {outcome} | {outcomes.count(outcome)} |" in committed
 
 
 def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
