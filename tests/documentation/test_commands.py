@@ -223,7 +223,7 @@ def test_each_command_runs(command, place, pages, request):
     found = [how for pattern, how in HOW.items() if re.match(pattern, command)]
     assert len(found) == 1, f"{len(found)} entries of HOW for: {command}"
     if found[0] is push:
-        (card,) = re.findall(r"^python -m hub_cards\.card .*", pages["README.md"].text, re.MULTILINE)
+        card = re.search(r"^python -m hub_cards\.card .*--repo .*", pages["hub_cards/README.md"].text, re.MULTILINE)[0]
         return push(words, request.getfixturevalue("hub"), card)
     found[0](words)
 
