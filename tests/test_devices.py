@@ -86,11 +86,11 @@ def test_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokeni
     torch.manual_seed(0)
     # kd, which needs a teacher, is in the loop below
     collators = {key: getattr(OBJECTIVES[key], "collator_class", None) for key in cls.objectives}
-    options = {"tlm": {"draws": True}}  # for dwa
+    options = {"tlm": {"draws": True}, "btmlm": {"languages": ["de", "en"]}, "camlm": {"languages": ["de", "en"]}}
     batches = {}
     for key, collator in collators.items():
         if collator:
-            batches |= collator(sample_tokenizer, languages=["de", "en"], **options.get(key, {}))(EXAMPLES)
+            batches |= collator(sample_tokenizer, **options.get(key, {}))(EXAMPLES)
     if attention == "flash_stand_in":
         batches = {key: batch for key, batch in batches.items() if not OBJECTIVES[key].own_mask}
     learns = attention != "flex_attention"  # on a CPU
