@@ -86,7 +86,11 @@ def test_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokeni
     torch.manual_seed(0)
     # kd, which needs a teacher, is in the loop below
     collators = {key: getattr(OBJECTIVES[key], "collator_class", None) for key in cls.objectives}
-    options = {"tlm": {"draws": True}, "btmlm": {"languages": ["de", "en"]}, "camlm": {"languages": ["de", "en"]}}
+    options = {
+        "tlm": {"draws": True, "languages": ["de", "en"]},
+        "btmlm": {"languages": ["de", "en"]},
+        "camlm": {"languages": ["de", "en"]},
+    }
     batches = {}
     for key, collator in collators.items():
         if collator:
