@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
@@ -36,8 +37,8 @@ suppress_warnings = ["myst.header"]  # headings of the cards skip levels, as tho
 myst_enable_extensions = ["deflist", "dollarmath", "html_admonition"]
 myst_heading_anchors = 6  # the anchors of GitHub
 nb_execution_mode = "off"  # the outputs are those that are committed
-autodoc_class_signature = "separated"
-autodoc_default_options = {"members": True, "inherited-members": True, "special-members": "__init__, __call__"}
+autoclass_content = "both"  # the class, then `__init__`
+autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -46,11 +47,15 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 
+highlight_language = "none"  # of blocks that name none
+pygments_dark_style = "github-dark"
+
 html_theme = "furo"
 html_title = "crosslingual-zoo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
@@ -101,6 +106,12 @@ class LinkNames(SphinxTransform):
                 node.replace_self(addnodes.pending_xref("", node.copy(), **target, refdoc=self.env.docname))
 
 
+def write_math(translator, node: nodes.Node) -> None:
+    """Writes a formula as MathML, which browsers show without a script from elsewhere."""
+    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def add_index(app, error: Exception | None) -> None:
     """The site begins at index.html."""
     if error is None and app.builder.format == "html":
@@ -111,4 +122,5 @@ def setup(app) -> None:
     docstrings.setup(app)
     app.connect("source-read", prepare, priority=100)
     app.connect("build-finished", add_index)
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.add_transform(LinkNames)

@@ -11,7 +11,6 @@ from docutils.utils import new_document
 from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.util.docutils import SphinxDirective
 
-PACKAGES = ("crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretraining", "zoo_core")
 LISTS = {"Args": "Arguments", "Raises": "Raises"}  # sections of `name: meaning`
 LEADS = ("Returns", "Raises", "Source:", "Examples:", "Example:", "Notation:")  # words that begin a paragraph
 
@@ -30,6 +29,8 @@ def markdown_of(lines: list[str]) -> str:
             out += ["**Example**", _fence("python", rest)]
         elif first.lstrip().startswith(">>> "):
             out.append(_fence("python", block))
+        elif re.match(r"[\w, ]+: ", block) and "\n    " in block:
+            out += _items(block)
         elif block.startswith(" "):
             out.append(_fence("text" if out and not _is_code(block) else "python", block))
         else:
@@ -99,15 +100,6 @@ def convert(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
         lines[:] = [".. markdown::", "", *(f"   {line}" for line in text.split("\n")), ""]
 
 
-def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
-    """autodoc's event: leaves out what the libraries define, and what has no docstring of its own."""
-    target = obj.fget if isinstance(obj, property) else getattr(obj, "func", obj)
-    ours = (getattr(target, "__module__", None) or "").partition(".")[0] in PACKAGES
-    documented = (getattr(target, "__doc__", None) or "").strip()
-    return None if ours and documented and callable(target) else True
-
-
 def setup(app: Any) -> None:
     app.add_directive("markdown", Markdown)
     app.connect("autodoc-process-docstring", convert)
-    app.connect("autodoc-skip-member", skip)

@@ -5,8 +5,8 @@ A page says where: `{{ names("pretraining.objectives") }}`, `{{ pretraining_fiel
 """
 
 import contextlib
+import functools
 import importlib
-import importlib.metadata
 import io
 import os
 import pkgutil
@@ -14,6 +14,8 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 from unittest.mock import patch
 
 import crosslingual_zoo
@@ -26,6 +28,9 @@ from finetuning.tasks.registry import KINDS
 from pretraining.recipe import Recipe
 from zoo_core.command_line import field_groups
 
+METHODS = (FunctionType, classmethod, staticmethod, property, functools.cached_property)
+INHERITED = ("forward", "generate", "from_encoder", "__call__")  # shown with each class that has them
+
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100  # columns of a help text
 FIELDS_BEGIN = "\nRecipe"  # in a help text: the fields, which have pages of their own
@@ -37,14 +42,22 @@ def fill(page: str) -> str:
     return Environment(undefined=StrictUndefined).from_string(page).render({f.__name__: f for f in made})
 
 
-def names(*packages: str) -> str:
-    """Documents the public names that these modules or packages define."""
-    found = [name for name in NAMES if f"{crosslingual_zoo._MODULES[name]}.".startswith(packages)]
-    assert found, packages
-    directives = {name: "class" if isinstance(getattr(crosslingual_zoo, name), type) else "function" for name in found}
-    return "\n\n".join(
-        f"```{{eval-rst}}\n.. auto{kind}:: crosslingual_zoo.{name}\n```" for name, kind in directives.items()
-    )
+def names(*modules: str) -> str:
+    """Documents the public names that are defined in modules whose names begin so."""
+    found = [name for name in NAMES if crosslingual_zoo._MODULES[name].startswith(modules)]
+    assert found, modules
+    return "\n\n".join(_name(name, getattr(crosslingual_zoo, name)) for name in found)
+
+
+def _name(name: str, value: Any) -> str:
+    if not isinstance(value, type):
+        return f"```{{eval-rst}}\n.. autofunction:: crosslingual_zoo.{name}\n```"
+    own = [key for key, member in vars(value).items() if isinstance(member, METHODS) and not key.startswith("_")]
+    own = [key for key in own if (getattr(value, key).__doc__ or "").strip()]
+    bases = [base for base in value.__mro__[1:] if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
+    inherited = [key for key in INHERITED if key not in vars(value) and any(key in vars(base) for base in bases)]
+    own += [key for key in ("__call__",) if key in vars(value)]
+    return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n   :members: {', '.join(inherited + own)}\n```"
 
 
 def pretraining_fields() -> str:
