@@ -1,4 +1,4 @@
-"""Sphinx's settings. The repository itself is the source: the pages stay where they are, and `make docs` reads them there.
+"""Sphinx's settings. The repository is the source folder: `make docs` reads the pages where they are.
 
 docs/reference.py writes what the pages of docs/reference/ generate; docs/docstrings.py reads docstrings as Markdown.
 """
@@ -103,12 +103,13 @@ class LinkNames(SphinxTransform):
         for node in list(self.document.findall(nodes.literal)):
             if node.astext() in reference.NAMES and isinstance(node.parent, nodes.paragraph | nodes.entry | nodes.term):
                 target = dict(refdomain="py", reftype="obj", reftarget=f"crosslingual_zoo.{node.astext()}")
-                node.replace_self(addnodes.pending_xref("", node.copy(), **target, refdoc=self.env.docname))
+                node.replace_self(addnodes.pending_xref("", node.deepcopy(), **target, refdoc=self.env.docname))
 
 
 def write_math(translator, node: nodes.Node) -> None:
     """Writes a formula as MathML, which browsers show without a script from elsewhere."""
-    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    text = tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block))
+    translator.body.append(text.replace("\N{REVERSE SOLIDUS OPERATOR}", "\N{SET MINUS}"))  # more fonts have the latter
     raise nodes.SkipNode
 
 

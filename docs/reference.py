@@ -18,11 +18,11 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
-import crosslingual_zoo
-from crosslingual_zoo import __all__ as NAMES
 from docstrings import escape
 from jinja2 import Environment, StrictUndefined
 
+import crosslingual_zoo
+from crosslingual_zoo import __all__ as NAMES
 from finetuning.align.command import COMMANDS
 from finetuning.tasks.registry import KINDS
 from pretraining.recipe import Recipe
@@ -32,7 +32,7 @@ METHODS = (FunctionType, classmethod, staticmethod, property, functools.cached_p
 INHERITED = ("forward", "generate", "from_encoder", "__call__")  # shown with each class that has them
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDTH = 100  # columns of a help text
+WIDTH = 88  # columns of a help text
 FIELDS_BEGIN = "\nRecipe"  # in a help text: the fields, which have pages of their own
 
 
@@ -54,10 +54,12 @@ def _name(name: str, value: Any) -> str:
         return f"```{{eval-rst}}\n.. autofunction:: crosslingual_zoo.{name}\n```"
     own = [key for key, member in vars(value).items() if isinstance(member, METHODS) and not key.startswith("_")]
     own = [key for key in own if (getattr(value, key).__doc__ or "").strip()]
+    source = "class" if issubclass(value, tuple) else "both"  # a named tuple makes up the text of its constructor
     bases = [base for base in value.__mro__[1:] if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
     inherited = [key for key in INHERITED if key not in vars(value) and any(key in vars(base) for base in bases)]
     own += [key for key in ("__call__",) if key in vars(value)]
-    return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n   :members: {', '.join(inherited + own)}\n```"
+    options = f"   :class-doc-from: {source}\n   :members: {', '.join(inherited + own)}"
+    return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n{options}\n```"
 
 
 def pretraining_fields() -> str:
@@ -87,7 +89,10 @@ def finetuning_fields() -> str:
 def _group(title: str, summary: str, variants: list, rows: list, level: int = 2) -> str:
     head = [f"{'#' * level} `{title}`"] if title else []
     terms = [f"`{place}`\n: {escape(text)}" for place, text in variants]
-    terms += [f"`{name}` *{escape(kind)}; {escape(default)}*\n: {escape(text) or 'see below'}" for name, kind, default, text in rows]
+    terms += [
+        f"`{name}` *{escape(kind)}; {escape(default)}*\n: {escape(text) or 'its fields follow'}"
+        for name, kind, default, text in rows
+    ]
     return "\n\n".join([*head, *([escape(summary)] if summary else []), *terms])
 
 
