@@ -108,8 +108,10 @@ class LinkNames(SphinxTransform):
 
 def write_math(translator, node: nodes.Node) -> None:
     """Writes a formula as MathML, which browsers show without a script from elsewhere."""
-    text = tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block))
-    translator.body.append(text.replace("\N{REVERSE SOLIDUS OPERATOR}", "\N{SET MINUS}"))  # more fonts have the latter
+    is_block = isinstance(node, nodes.math_block)
+    text = tex2mathml(node.astext(), as_block=is_block)
+    text = text.replace("\N{REVERSE SOLIDUS OPERATOR}", "\N{SET MINUS}")  # more fonts have the latter
+    translator.body.append(f'<div class="formula">{text}</div>' if is_block else text)
     raise nodes.SkipNode
 
 
