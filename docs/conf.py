@@ -1,6 +1,7 @@
 """Sphinx's settings. The repository is the source folder: `make docs` reads the pages where they are.
 
-docs/reference.py writes what the pages of docs/reference/ generate; docs/docstrings.py reads docstrings as Markdown.
+docs/reference.py writes what the pages of docs/reference/ generate; docs/docstrings.py reads docstrings as Markdown, and
+docs/formulas.py writes formulas.
 """
 
 import json
@@ -12,7 +13,6 @@ import tomllib
 from pathlib import Path
 
 from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import docstrings  # noqa: E402
+import formulas  # noqa: E402
 import reference  # noqa: E402
 
 project = "crosslingual-zoo"
@@ -106,15 +107,6 @@ class LinkNames(SphinxTransform):
                 node.replace_self(addnodes.pending_xref("", node.deepcopy(), **target, refdoc=self.env.docname))
 
 
-def write_math(translator, node: nodes.Node) -> None:
-    """Writes a formula as MathML, which browsers show without a script from elsewhere."""
-    is_block = isinstance(node, nodes.math_block)
-    text = tex2mathml(node.astext(), as_block=is_block)
-    text = text.replace("\N{REVERSE SOLIDUS OPERATOR}", "\N{SET MINUS}")  # more fonts have the latter
-    translator.body.append(f'<div class="formula">{text}</div>' if is_block else text)
-    raise nodes.SkipNode
-
-
 def add_index(app, error: Exception | None) -> None:
     """The site begins at index.html."""
     if error is None and app.builder.format == "html":
@@ -125,5 +117,5 @@ def setup(app) -> None:
     docstrings.setup(app)
     app.connect("source-read", prepare, priority=100)
     app.connect("build-finished", add_index)
-    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    formulas.setup(app)
     app.add_transform(LinkNames)

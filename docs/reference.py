@@ -58,7 +58,9 @@ def _name(name: str, value: Any) -> str:
     bases = [base for base in value.__mro__[1:] if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
     inherited = [key for key in INHERITED if key not in vars(value) and any(key in vars(base) for base in bases)]
     own += [key for key in ("__call__",) if key in vars(value)]
-    options = f"   :class-doc-from: {source}\n   :members: {', '.join(inherited + own)}"
+    options = f"   :class-doc-from: {source}"
+    if inherited + own:  # `:members:` without names takes all
+        options += f"\n   :members: {', '.join(inherited + own)}"
     return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n{options}\n```"
 
 
