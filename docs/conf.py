@@ -1,7 +1,6 @@
 """Sphinx's settings. The repository is the source folder: `make docs` reads the pages where they are.
 
-docs/reference.py writes what the pages of docs/reference/ generate; docs/docstrings.py reads docstrings as Markdown, and
-docs/formulas.py writes formulas.
+reference.py generates parts of docs/reference/, docstrings.py reads docstrings, and formulas.py writes formulas.
 """
 
 import json

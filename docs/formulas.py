@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers show without a script. docutils knows most of LaTeX's commands, and names others."""
+"""Formulas as MathML, which browsers show without a script. A command of LaTeX that docutils lacks is a warning."""
 
 import re
 from typing import Any
