@@ -53,7 +53,7 @@ def _name(name: str, value: Any) -> str:
     if not isinstance(value, type):
         return f"```{{eval-rst}}\n.. autofunction:: crosslingual_zoo.{name}\n```"
     own = [key for key, member in vars(value).items() if isinstance(member, METHODS) and not key.startswith("_")]
-    own = [key for key in own if (getattr(value, key).__doc__ or "").strip()]
+    own = [key for key in own if _is_documented(getattr(value, key))]
     source = "class" if issubclass(value, tuple) else "both"  # a named tuple makes up the text of its constructor
     bases = [base for base in value.__mro__[1:] if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
     inherited = [key for key in INHERITED if key not in vars(value) and any(key in vars(base) for base in bases)]
@@ -62,6 +62,13 @@ def _name(name: str, value: Any) -> str:
     if inherited + own:  # `:members:` without names takes all
         options += f"\n   :members: {', '.join(inherited + own)}"
     return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n{options}\n```"
+
+
+def _is_documented(member: Any) -> bool:
+    """Whether a method or property has a docstring, and is not one that a library made."""
+    module = getattr(member, "__module__", None) or crosslingual_zoo.__name__  # of a property: none
+    packages = (crosslingual_zoo.__name__, *crosslingual_zoo._PACKAGES)
+    return bool((member.__doc__ or "").strip()) and module.partition(".")[0] in packages
 
 
 def pretraining_fields() -> str:
