@@ -34,7 +34,7 @@ include_patterns = ["*.md", *(f"{folder}/**.md" for folder in FOLDERS), "noteboo
 exclude_patterns = ["docs/navigation.md", "docs/_build", "hub_cards/templates", "runs", ".*"]
 suppress_warnings = ["myst.header"]  # headings of the cards skip levels, as those of transformers' do
 
-myst_enable_extensions = ["deflist", "dollarmath", "html_admonition"]
+myst_enable_extensions = ["alert", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 6  # the anchors of GitHub
 nb_execution_mode = "off"  # the outputs are those that are committed
 autoclass_content = "both"  # the class, then `__init__`
