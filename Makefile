@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/alignment_quality.py bench/word_logits.py bench/reproduce.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-install dist check bench reproduce space
+.PHONY: help setup demo test test-all test-install dist docs check bench reproduce space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
@@ -51,6 +51,9 @@ dist: setup ## build the sdist and the wheel into dist/, and check them
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
+
+docs: setup ## build the documentation site into docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx -E -W --keep-going -c docs -d docs/_build/doctrees . docs/_build/html
 
 space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an id of the Hub
 	@test -n "$(MODEL)" || { echo "Name the model: make space MODEL=runs/m/model, or an id of the Hub" >&2; exit 1; }

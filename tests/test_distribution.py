@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MADE = {"build", "crosslingual_zoo.egg-info", "dist", "runs"}
+MADE = {"_build", "build", "crosslingual_zoo.egg-info", "dist", "runs"}
 PACKAGES = {"crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretraining", "sample_corpus", "zoo_core"}
 # by package, the data that code reads
 DATA = {

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,63 +93,79 @@ def parse_command_line(
         fail(f"{parser.prog}: error: {error}")
 
 
-def print_fields(recipe_class: type, console: Any = None) -> None:
-    """Prints every field of a recipe class, grouped by dataclass: dotted name, type, default, meaning.
+@dataclasses.dataclass(frozen=True)
+class FieldGroup:
+    """Fields that `--help` lists together: those of a dataclass, or of the classes that a TypedDict has by name."""
 
-    A dataclass that stands at several places is printed once, its places in braces.
-    """
+    place: str  # dotted name; empty at the top of the recipe; where a class is used at several places, these in braces
+    title: str
+    summary: str
+    variants: list[tuple[str, str]]  # of a TypedDict: place and summary of each class
+    fields: list[tuple[str, str, str, str]]  # dotted name, type, default with bounds, meaning
+
+
+def field_groups(recipe_class: type) -> list[FieldGroup]:
+    """Returns all fields of a recipe class, grouped by dataclass. A dataclass at several places is listed once."""
+    places: dict[type, list[str]] = {}
+    _find_places(recipe_class, "", places)
+    return [_field_group(group, _join_places(prefixes)) for group, prefixes in places.items()]
+
+
+def _field_group(group: type, place: str) -> FieldGroup:
+    hints = field_types(group)
+    if typing.is_typeddict(group):
+        variants = [(f"{place}.{name}", summary_of(variant)) for name, variant in hints.items()]
+        shared: dict[tuple, list[str]] = {}  # a field that several classes have is listed once
+        for name, variant in hints.items():
+            for item in dataclasses.fields(variant):
+                shared.setdefault((item.name, item.metadata.get("help"), str(item.default)), []).append(name)
+        listed = []
+        for (field, *_), names in shared.items():
+            variant = hints[names[0]]
+            item = next(item for item in dataclasses.fields(variant) if item.name == field)
+            owners = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
+            listed.append(_field_row(f"{place}.{owners}.{field}", item, field_types(variant)[field]))
+        return FieldGroup(place, place, "", variants, listed)
+    summary = summary_of(group)
+    if summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
+        summary = ""
+    listed = [
+        _field_row(f"{place}.{item.name}" if place else item.name, item, hints[item.name])
+        for item in dataclasses.fields(group)
+    ]
+    return FieldGroup(place, place or group.__name__, summary, [], listed)
+
+
+def _field_row(name: str, item: dataclasses.Field, expected: Any) -> tuple[str, str, str, str]:
+    bounds = bounds_text(item.metadata.get("bounds", {}))
+    default = f"{_default_text(item, expected)}{', ' if bounds else ''}{bounds}"
+    return name, type_name(expected), default, item.metadata.get("help", "")
+
+
+def print_fields(recipe_class: type, console: Any = None) -> None:
+    """Prints the groups of `field_groups`: of each field its dotted name, type, default and meaning."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     console = console or Console(highlight=False)
-    places: dict[type, list[str]] = {}
-    _find_places(recipe_class, "", places)
-
-    def show_field(name: str, item: dataclasses.Field, expected: Any) -> None:
-        line = Text.assemble("  ", (name, "bold cyan"), "  ", (type_name(expected), "green"))
-        bounds = bounds_text(item.metadata.get("bounds", {}))
-        line.append(f"  {_default_text(item, expected)}{', ' if bounds else ''}{bounds}", "dim")
-        console.print(line, soft_wrap=True)
-        if item.metadata.get("help"):
-            console.print(Padding(Text(item.metadata["help"]), (0, 0, 0, 6), expand=False))
-
-    for group, prefixes in places.items():
-        prefix = _join_places(prefixes)
-        if typing.is_typeddict(group):
-            _print_variants(console, prefix, field_types(group), show_field)
-            continue
-        summary = summary_of(group)
-        title = Text.assemble(("\n" + (prefix or group.__name__), "bold underline"))
-        if summary and not summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
-            title.append(f"  {summary}", "italic")
+    for group in field_groups(recipe_class):
+        title = Text.assemble(("\n" + group.title, "bold underline"))
+        if group.summary:
+            title.append(f"  {group.summary}", "italic")
         console.print(title, soft_wrap=False)
-        hints = field_types(group)
-        for item in dataclasses.fields(group):
-            show_field(f"{prefix}.{item.name}" if prefix else item.name, item, hints[item.name])
+        for place, summary in group.variants:
+            console.print(Text.assemble("  ", (place, "bold cyan"), "  ", (summary, "italic")), soft_wrap=True)
+        for name, kind, default, meaning in group.fields:
+            line = Text.assemble("  ", (name, "bold cyan"), "  ", (kind, "green"), "  ", (default, "dim"))
+            console.print(line, soft_wrap=True)
+            if meaning:
+                console.print(Padding(Text(meaning), (0, 0, 0, 6), expand=False))
 
 
 def summary_of(group: type) -> str:
     """The first paragraph of a class's docstring."""
     return (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
-
-
-def _print_variants(
-    console: Any, prefix: str, variants: dict[str, type], show_field: Callable[[str, dataclasses.Field, Any], None]
-) -> None:
-    """Prints the keys of a TypedDict with what each is, then the fields of their classes, each field once."""
-    console.print(f"\n[bold underline]{prefix}[/]", soft_wrap=False)
-    for name, group in variants.items():
-        console.print(f"  [bold cyan]{prefix}.{name}[/]  [italic]{summary_of(group)}[/]", soft_wrap=True)
-    shared: dict[tuple, list[str]] = {}
-    for name, group in variants.items():
-        for item in dataclasses.fields(group):
-            shared.setdefault((item.name, item.metadata.get("help"), str(item.default)), []).append(name)
-    for (field, *_), names in shared.items():
-        group = variants[names[0]]
-        item = next(item for item in dataclasses.fields(group) if item.name == field)
-        owners = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
-        show_field(f"{prefix}.{owners}.{field}", item, field_types(group)[field])
 
 
 def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:

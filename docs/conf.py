@@ -1,0 +1,120 @@
+"""Sphinx's settings. The repository is the source folder: `make docs` reads the pages where they are.
+
+reference.py generates parts of docs/reference/, docstrings.py reads docstrings, and formulas.py writes formulas.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import docstrings  # noqa: E402
+import formulas  # noqa: E402
+import reference  # noqa: E402
+
+project = "crosslingual-zoo"
+author = copyright = "The Crosslingual Zoo contributors"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+extensions = ["sphinx.ext.autodoc", "myst_nb", "sphinx_copybutton"]
+root_doc = "README"  # the navigation of docs/navigation.md is appended to it
+NAVIGATION = ROOT / "docs" / "navigation.md"
+FOLDERS = ("bench", "finetuning", "hub_cards", "pretraining", "sample_corpus", "docs")
+include_patterns = ["*.md", *(f"{folder}/**.md" for folder in FOLDERS), "notebooks/*.ipynb"]
+exclude_patterns = ["docs/navigation.md", "docs/_build", "hub_cards/templates", "runs", ".*"]
+suppress_warnings = ["myst.header"]  # headings of the cards skip levels, as those of transformers' do
+
+myst_enable_extensions = ["alert", "deflist", "dollarmath", "html_image"]
+myst_heading_anchors = 6  # the anchors of GitHub
+nb_execution_mode = "off"  # the outputs are those that are committed
+autoclass_content = "both"  # the class, then `__init__`
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+
+highlight_language = "none"  # of blocks that name none
+pygments_dark_style = "github-dark"
+
+html_theme = "furo"
+html_title = "crosslingual-zoo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_math_renderer = "mathml"
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+# GitHub sets this variable in a workflow. Without it, files are downloads, and the names of folders are no links.
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
+ADDRESS = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
+if ADDRESS:
+    html_theme_options = {"source_repository": ADDRESS, "source_branch": "main", "source_directory": ""}
+
+
+def prepare(app, docname: str, source: list[str]) -> None:
+    """Fills in what is generated, appends the navigation, and resolves links to what is no page of the site."""
+    if docname.startswith("docs/reference/"):
+        source[0] = reference.fill(source[0])
+    if docname.startswith("notebooks/"):
+        notebook = json.loads(source[0])
+        notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython3"  # knows `!command`
+        source[0] = json.dumps(notebook)
+        return
+    source[0] = re.sub(r"\A---\n.*?\n---\n", "", source[0], flags=re.DOTALL)  # the Hub's metadata
+    folder = (ROOT / docname).parent
+
+    def link(match: re.Match) -> str:
+        text, target = match.groups()
+        place = (folder / target.partition("#")[0]).resolve()
+        if "://" in target or target.startswith(("#", "mailto:")) or not place.exists():
+            return match[0]  # Sphinx warns of what is missing
+        if place.is_dir():
+            return f"[{text}]({ADDRESS}/tree/main/{place.relative_to(ROOT)})" if ADDRESS else text
+        if ADDRESS and place.suffix in (".py", ".yaml", ".yml", ".json", ".csv", ".txt"):
+            return f"[{text}]({ADDRESS}/blob/main/{place.relative_to(ROOT)})"
+        return match[0]
+
+    source[0] = re.sub(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)", link, source[0])
+    if docname == root_doc:
+        source[0] += "\n\n" + NAVIGATION.read_text(encoding="utf-8")
+
+
+class LinkNames(SphinxTransform):
+    """Makes links to the reference of the public names that stand in code."""
+
+    default_priority = 600
+
+    def apply(self) -> None:
+        for node in list(self.document.findall(nodes.literal)):
+            if node.astext() in reference.NAMES and isinstance(node.parent, nodes.paragraph | nodes.entry | nodes.term):
+                target = dict(refdomain="py", reftype="obj", reftarget=f"crosslingual_zoo.{node.astext()}")
+                node.replace_self(addnodes.pending_xref("", node.deepcopy(), **target, refdoc=self.env.docname))
+
+
+def add_index(app, error: Exception | None) -> None:
+    """The site begins at index.html."""
+    if error is None and app.builder.format == "html":
+        shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app) -> None:
+    docstrings.setup(app)
+    app.connect("source-read", prepare, priority=100)
+    app.connect("build-finished", add_index)
+    formulas.setup(app)
+    app.add_transform(LinkNames)
