@@ -120,7 +120,7 @@ def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame, nam
         plan.about.strip(),
         "",
         *([*markdown_table((["result", "claims", "meaning"], counts)), ""] if any(outcomes) else []),
-        *markdown_table((["claim", "paper", "result", "in short", "seeds", "name"], rows)),
+        *markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows)),
         "",
         f"All {len(costs)} jobs took {total:.1f} {plan.unit} and at most {most:.1f} GiB of memory. The results folder",
         f"has [every score](results/{name}.csv) and [each job's costs and command](results/{name}-costs.csv).",
