@@ -193,7 +193,7 @@ def help_of(words: list[str]) -> None:
 
 
 HOW: dict[str, Callable[[list[str]], None]] = {
-    r"make (demo|dist|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
+    r"make (demo|dist|docs|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
     r"pip install ": installs,
     r"\. \S+/bin/activate": activate,
     r"(accelerate launch .*|python )pretraining/run\.py --config": pre_train,
