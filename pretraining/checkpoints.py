@@ -1,9 +1,9 @@
-"""The run folder: what may be resumed, and checkpoints that are either complete or not there.
+"""The run folder: runs that can be resumed, and checkpoints, which are either complete or missing.
 
 <output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
              checkpoints/step-N/model/        loads like the final model
              checkpoints/step-N/              optimizer, random states, progress.json, checksums.json
-             checkpoints/damaged-step-N/      one whose files no longer held what was written
+             checkpoints/damaged-step-N/      a checkpoint whose files have changed since they were written
              model/                           the result: this folder is the Hub repository
 """
 
@@ -44,32 +44,42 @@ FREE_ON_RESUME += ("model.attention", "model.skip_padding")
 
 
 def open_run_folder(recipe: Recipe, resume: bool) -> None:
-    """Check that a run may start, or go on, in its folder.
+    """Checks that a run can start or resume in its folder.
 
-    Raises `ValueError` for a folder that is not empty without `resume`, for `resume` under another recipe (naming the
+    Raises `ValueError` for a folder that is not empty without `resume`, for `resume` with another recipe (naming the
     fields), and for a run that is already finished.
     """
     folder = Path(recipe.output_dir)
     held = not_own(folder, BEGUN)
     if not held and resume:
-        raise ValueError(f"there is nothing to resume: {str(folder)!r} is empty or missing.")
+        raise ValueError(
+            f"there is nothing to resume: {str(folder)!r} is empty or missing. Check output_dir, or leave --resume out."
+        )
     if not held:
         return
     if not resume:
-        advice = "Continue the run with --resume, or give another output_dir."
+        advice = "Resume the run with --resume, or give another output_dir."
         raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
     if not (folder / "recipe.yaml").exists():
-        raise ValueError(f"{str(folder)!r} is not a run folder: it holds no recipe.yaml.")
+        raise ValueError(
+            f"{str(folder)!r} is not a run folder: it has no recipe.yaml. Set output_dir to the folder of the run."
+        )
     before = recipe_of_run(folder / "recipe.yaml", Recipe)
     changed = [line for line in recipe_differences(before, asdict(recipe)) if not line.startswith(FREE_ON_RESUME)]
     if changed:
-        raise ValueError(f"the recipe is not the one this run was started with: {'; '.join(changed)}.")
+        raise ValueError(
+            f"the recipe has changed since this run started: {'; '.join(changed)}. Resume with the same values, or "
+            "start a new run in another output_dir."
+        )
     if (folder / "model").exists():
-        raise ValueError(f"the run in {str(folder)!r} is finished: model/ is there.")
+        raise ValueError(
+            f"the run in {str(folder)!r} is finished: its result is in model/. To train more, start a new run from it "
+            "(model.start_from) in another output_dir."
+        )
 
 
 def start_run_folder(recipe: Recipe) -> None:
-    """Remove what a killed run left in the folder that `open_run_folder` has checked, and write the resolved recipe."""
+    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe."""
     folder = Path(recipe.output_dir)
     remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
     remove_own(folder, HALF_WRITTEN)
@@ -77,20 +87,20 @@ def start_run_folder(recipe: Recipe) -> None:
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first. What is being written has another name until it is whole."""
+    """Returns the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""
     found = (path for path in folder.glob("checkpoints/step-*") if re.fullmatch(STEP, path.name) and path.is_dir())
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run."""
+    """Returns the newest complete checkpoint of a run, or None."""
     return next(reversed(checkpoints_of(folder)), None)
 
 
 def checked_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose files hold what was written, None where there is no checkpoint at all.
+    """Returns the newest checkpoint whose files are as they were written, or None where there is no checkpoint.
 
-    Damaged ones that are newer are put aside as `damaged-step-N`. Raises `ValueError` where all are damaged.
+    Renames newer, damaged checkpoints to `damaged-step-N`. Raises `ValueError` where all are damaged.
     """
     damaged = []
     for checkpoint in reversed(checkpoints_of(folder)):
@@ -104,23 +114,23 @@ def checked_checkpoint(folder: Path) -> Path | None:
         damaged.append(checkpoint)
     if damaged:
         raise ValueError(
-            f"no checkpoint of {str(folder)!r} can be resumed; in {checkpoint.name}, {found.rstrip('.')}. Restore the "
+            f"no checkpoint of {str(folder)!r} can be resumed. In {checkpoint.name}: {found.rstrip('.')}. Restore the "
             "files, or start a new run in another output_dir."
         )
     return None
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with the files of a checkpoint, by its `checksums.json`; None where nothing is."""
+    """Returns what is wrong with the files of a checkpoint according to its `checksums.json`, or None."""
     try:
         written, found = read_json(checkpoint / CHECKSUMS), _checksums(checkpoint)
     except (OSError, ValueError) as error:
         return f"{CHECKSUMS} or another file cannot be read ({error})"
     changed = [name for name, checksum in written.items() if found.get(name) != checksum]
     if "progress.json" not in written:
-        return f"{CHECKSUMS} does not list what a checkpoint has"
+        return f"{CHECKSUMS} does not list the files of a checkpoint"
     others = f" and {len(changed) - 3} others" if len(changed) > 3 else ""
-    return f"missing or changed since they were written: {', '.join(changed[:3])}{others}" if changed else None
+    return f"files are missing or have changed: {', '.join(changed[:3])}{others}" if changed else None
 
 
 def _checksums(folder: Path) -> dict[str, str]:
@@ -136,14 +146,14 @@ def _sha256(path: Path) -> str:
 
 
 def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write weights, configuration, code and tokenizer: a folder that the Auto classes load and the Hub can hold."""
+    """Writes weights, configuration, code and tokenizer as a folder for the Auto classes and the Hub."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     forget_machine(folder)
 
 
 def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Have accelerate keep the weights as `model/`, a folder that loads like the final one, and not a second time."""
+    """Makes accelerate save the weights only once, as `model/`, a folder that loads like the final one."""
 
     def save(models, weights, output_dir):
         if accelerator.is_main_process:
@@ -155,8 +165,8 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
         # tied weights are written once, hence not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
         if unexpected or set(missing) - set(model._tied_weights_keys):
-            names = f"lacks {sorted(missing)[:3]} or holds {unexpected[:3]} besides"
-            raise ValueError(f"the checkpoint {input_dir} is not of this model: it {names}.")
+            names = f"weights missing: {sorted(missing)[:3]}, not expected: {unexpected[:3]}"
+            raise ValueError(f"the checkpoint {input_dir} is of another model ({names}).")
         model.tie_weights()
 
     accelerator.register_save_state_pre_hook(save)
@@ -164,11 +174,11 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
 
 
 def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep: int) -> None:
-    """Write `checkpoints/step-N`: aside first, then synchronized to disk and renamed, then older ones are dropped.
+    """Writes `checkpoints/step-N` under a temporary name, synchronizes and renames it, then removes older ones.
 
-    `progress` goes into its progress.json; `step` is the number of steps done in all phases.
+    `progress` is written to its progress.json; `step` is the number of steps done in all phases.
 
-    Raises `ValueError` where the disk refuses (full, quota, permissions). What was there before stays as it was.
+    Raises `ValueError` where it cannot be written (full disk, quota, permissions). Earlier checkpoints stay unchanged.
     """
     step = progress["step"]
     final = folder / "checkpoints" / f"step-{step}"
@@ -192,8 +202,8 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
             raise  # the main process reports it, and tidies up
         shutil.rmtree(aside, ignore_errors=True)
         raise ValueError(
-            f"the checkpoint of step {step} could not be written ({error}); the one before it is "
-            f"{newest_checkpoint(folder)}. Free some space on the disk, then continue with --resume."
+            f"the checkpoint of step {step} could not be written ({error}). The newest checkpoint is "
+            f"{newest_checkpoint(folder)}. Free some space on the disk, then resume with --resume."
         ) from error
     if accelerator.is_main_process and keep:
         for old in checkpoints_of(folder)[:-keep]:
@@ -202,7 +212,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
 
 
 def publish_model(folder: Path, checkpoint: Path) -> None:
-    """Copy the last checkpoint's model to `<run>/model`, whole or not at all."""
+    """Copies the last checkpoint's model to `<run>/model`, completely or not at all."""
     aside = folder / ".model.tmp"
     try:
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What makes a pre-training recipe one that can be run: checks across its fields, before anything is read."""
+"""Checks of a pre-training recipe's fields against each other, before any model or text is read."""
 
 import re
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from zoo_core.recipes import nearest
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Checks across fields.
+    """Checks the fields of a recipe against each other.
 
-    Raises `ValueError` that names the field, for: no phase; text that an objective lacks; a learning rate that is
-    missing; a phase or corpus name used twice.
+    Raises `ValueError` with the name of the field for a recipe without a phase, an objective without text, a missing
+    learning rate, and a phase or corpus name that is used twice.
     """
     if Path(recipe.output_dir).is_file():
         raise ValueError(f"output_dir is {recipe.output_dir}, which is a file. Name a folder.")
     recipe.named_corpora()  # no two of one name
-    _require(bool(recipe.phases), "phases", [], "a run needs at least one")
+    _require(bool(recipe.phases), "phases", [], "a run needs at least one phase")
     names = [phase.name for phase in recipe.phases]
     for index, phase in enumerate(recipe.phases):
-        _require(names.count(phase.name) == 1, "phases.name", phase.name, "the logs tell phases apart by it")
+        _require(names.count(phase.name) == 1, "phases.name", phase.name, "names of phases must be unique")
         _check_phase(recipe, index, f"phases.{index}")
     for kind in ("monolingual", "bitext", "linked"):
         for index, corpus in enumerate(getattr(recipe, kind)):
@@ -39,7 +39,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_teacher(recipe)
     _check_evaluation(recipe)
     betas = recipe.optimizer.betas
-    _require(len(betas) == 2, "optimizer.betas", betas, "Adam has two")
+    _require(len(betas) == 2, "optimizer.betas", betas, "give two numbers, such as [0.9, 0.98]")
 
 
 def _check_phase(recipe: Recipe, index: int, place: str) -> None:
@@ -49,30 +49,40 @@ def _check_phase(recipe: Recipe, index: int, place: str) -> None:
     for name, objective in phase.objectives.items():
         _check_objective(recipe, phase, objective, f"{place}.objectives.{name}")
     if not any(objective.weight for objective in phase.objectives.values()):
-        raise ValueError(f"all objectives of {place} have weight 0: nothing would be learned.")
+        raise ValueError(
+            f"all objectives of {place} have weight 0, so the model would learn nothing. Set one weight above 0."
+        )
 
 
 def _check_schedule(phases: Sequence[Phase], index: int, place: str) -> None:
     phase = phases[index]
     if phase.optimizer == "carried":
-        _require(index > 0, f"{place}.optimizer", "carried", "there is no phase before it")
-        why = "the phase goes on in the schedule of the phase before (optimizer: carried)"
+        _require(index > 0, f"{place}.optimizer", "carried", "the first phase has none to continue; set it to fresh")
+        why = "the phase continues the schedule of the phase before (optimizer: carried); remove the field"
         _require_defaults(phase, ("learning_rate", "warmup_steps", "schedule"), place, why)
         return
     rate, warmup = phase.learning_rate, phase.warmup_steps
-    _require(rate is not None, f"{place}.learning_rate", rate, "a schedule needs a peak")
+    _require(rate is not None, f"{place}.learning_rate", rate, "set the peak learning rate, such as 5e-5")
     steps = sum(other.steps for other in scheduled_together(phases, index))
-    _require(warmup <= steps, f"{place}.warmup_steps", warmup, f"the schedule has {steps:,} steps")
+    _require(warmup <= steps, f"{place}.warmup_steps", warmup, f"the schedule has only {steps:,} steps")
 
 
 def _check_objective(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
     if not getattr(recipe, objective.text):
-        raise ValueError(f"{place} reads {objective.text} text, but `{objective.text}` lists no corpus.")
+        raise ValueError(
+            f"{place} reads {objective.text} text, but `{objective.text}` lists no corpus. Add one, or remove the "
+            "objective."
+        )
     read = objective.sub_batch()
     if read not in phase.objectives:
-        raise ValueError(f"{place} reads the examples of {read}: add it to the phase, be it with weight 0.")
+        raise ValueError(
+            f"{place} reads the examples of {read}, which is not in the phase. Add {read}, with weight 0 if the model "
+            "should not learn it."
+        )
     if objective.has_teacher and not recipe.teacher:
-        raise ValueError(f"{place} learns from a teacher, and the recipe names none: set `teacher` (path, language).")
+        raise ValueError(
+            f"{place} learns from a teacher, but the recipe has none. Set teacher.path and teacher.language."
+        )
     if getattr(objective, "packed", False):
         _check_packed(recipe, phase, objective, f"{place}.packed")
 
@@ -80,54 +90,60 @@ def _check_objective(recipe: Recipe, phase: Phase, objective: Objective, place: 
 def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
     for name, other in phase.with_examples.items():
         shares = objective.text == "bitext" == other.text
-        _require(other.packed or not shares, place, True, f"{objective.name} and {name} learn from the same pairs")
+        why = f"{objective.name} and {name} read the same pairs; set packed to the same value for both"
+        _require(other.packed or not shares, place, True, why)
     if recipe.prepared is not None:
         return
     for corpus_name, corpus in recipe.named_corpora().items():
         tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
         is_read = corpus.kind == objective.text and is_selected(corpus_name, phase.corpora)
         streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
-        _require(not streamed, place, True, f"{corpus_name} is streamed; set streaming to false, or prepare it")
+        why = f"{corpus_name} is streamed; set streaming to false, or prepare it (python -m pretraining.tools.prepare)"
+        _require(not streamed, place, True, why)
 
 
 def _check_corpus(corpus: Monolingual | Bitext | LinkedPairs, place: str) -> None:
     for name in ("language", "source_language", "target_language", "name"):
-        _require(getattr(corpus, name, None) != "", f"{place}.{name}", "", "a corpus is told by it from others")
+        _require(getattr(corpus, name, None) != "", f"{place}.{name}", "", "it must not be empty")
     if isinstance(corpus, LinkedPairs):
-        _require(not corpus.streaming, f"{place}.streaming", True, "links are read from a table")
+        _require(not corpus.streaming, f"{place}.streaming", True, "linked pairs cannot be streamed; set it to false")
     if not isinstance(corpus, Monolingual):
         return
     document, pattern = corpus.document_column, corpus.document_pattern
-    why = "rows of a shuffled stream have no neighbors; set streaming to false"
+    why = "a shuffled stream has no adjacent rows; set streaming to false"
     _require(document is None or not corpus.streaming, f"{place}.document_column", document, why)
     if pattern is not None:
-        _require(document is not None, f"{place}.document_pattern", pattern, "it needs document_column to match in")
+        why = "it is matched in document_column, which is not set; set both"
+        _require(document is not None, f"{place}.document_pattern", pattern, why)
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{place}.document_pattern is {pattern!r}, no regular expression: {error}.") from error
+            raise ValueError(
+                f"{place}.document_pattern is {pattern!r}, which is not a regular expression: {error}."
+            ) from error
 
 
 def _check_teacher(recipe: Recipe) -> None:
     taught = any(objective.has_teacher for phase in recipe.phases for objective in phase.objectives.values())
     if recipe.teacher:
-        _require(taught, "teacher.path", recipe.teacher.path, "no phase has an objective that learns from a teacher")
+        why = "no phase has an objective that learns from a teacher; add kd to a phase, or remove teacher"
+        _require(taught, "teacher.path", recipe.teacher.path, why)
 
 
 def check_meta_pretrained(recipe: Recipe) -> None:
-    """Raises ValueError for a start whose fields contradict each other."""
+    """Raises ValueError where fields of model.meta_pretrained contradict each other."""
     start = recipe.model.meta_pretrained
     if start is None:
         return
-    why = f"the model starts from model.meta_pretrained.path {start.path!r} already"
+    why = f"the model already starts from model.meta_pretrained.path {start.path!r}; set only one of them"
     _require(not recipe.model.start_from, "model.start_from", recipe.model.start_from, why)
     asks = start.rows in ("matched", "matched_or_subwords")
-    why = "it asks no dictionary (matched and matched_or_subwords do)"
+    why = "it uses no dictionary, but dictionaries has some; set rows to matched or matched_or_subwords"
     _require(asks or not start.dictionaries, "model.meta_pretrained.rows", start.rows, why)
     languages = recipe.languages
     for index, dictionary in enumerate(start.dictionaries):
         name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
-        why = f"the recipe has no text of it. {nearest(language, languages)}"
+        why = f"the recipe has no text in this language. {nearest(language, languages)}"
         _require(not languages or language in languages, name, language, why)
 
 
@@ -135,9 +151,10 @@ def _check_evaluation(recipe: Recipe) -> None:
     evaluation, held_out = recipe.evaluation, recipe.evaluation.held_out_fraction
     for name in ("back_translation", "alignment"):
         if value := getattr(evaluation, name):
-            why = "it is measured on held-out translation pairs, and "
-            _require(bool(recipe.bitext), f"evaluation.{name}", value, f"{why}`bitext` lists none")
-            _require(held_out > 0, f"evaluation.{name}", value, f"{why}evaluation.held_out_fraction keeps none")
+            why = "it needs held-out translation pairs, but "
+            _require(bool(recipe.bitext), f"evaluation.{name}", value, f"{why}`bitext` lists no corpus")
+            why += "evaluation.held_out_fraction is 0; set it above 0, such as 0.02"
+            _require(held_out > 0, f"evaluation.{name}", value, why)
 
 
 def _require_defaults(given: Any, names: Sequence[str], place: str, why: str) -> None:

@@ -12,8 +12,8 @@ DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 
   python pretraining/run.py --config pretraining/recipes/xlm_align/smoke.yaml
   python pretraining/run.py --config RECIPE.yaml phases.0.steps=100 output_dir=runs/short
-  python pretraining/run.py --config RECIPE.yaml --dry_run     # the plan and the first batch, nothing trained
-  accelerate launch pretraining/run.py --config RECIPE.yaml --resume     # several processes
+  python pretraining/run.py --config RECIPE.yaml --dry_run     # print the plan and the first batch, train nothing
+  accelerate launch pretraining/run.py --config RECIPE.yaml --resume     # resume on several GPUs or processes
 
 The run folder holds model/ (a Hub repository), checkpoints/, events.jsonl, curves.png, run.json and recipe.yaml."""
 
@@ -24,7 +24,7 @@ FLAGS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with stop_signals(), user_errors(RESUME):

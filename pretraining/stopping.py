@@ -1,4 +1,4 @@
-"""Why a run ends between two steps: a signal, data that cannot be read, or a loss or gradient that is not finite.
+"""Reasons to end a run between two steps: a signal, data that cannot be read, a loss or gradient that is not finite.
 
 Legend: `B` rows of a sub-batch, `N` predictions.
 """
@@ -22,21 +22,23 @@ from zoo_core.provenance import write_json
 SHOWN = 5  # examples in the message; the file has them all
 REPORT = "not_finite.json"
 AFTER_DIVERGENCE = (
-    "Resumed, the run would come to the same batch: start a new one from there (model.start_from=<that folder>/model, "
+    "A resumed run would reach the same batch. Start a new run from that state (model.start_from=<that folder>/model, "
     "another output_dir) with a lower learning_rate, a longer warm-up or a lower optimizer.max_grad_norm."
 )
 
 
 class Stops:
-    """What asks this process to stop, and what all processes of the run agree on between two steps."""
+    """The reasons of this process to stop, and the agreement of all processes on them between two steps."""
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.error: Exception | None = None  # why this process has no batch
 
     def fetch(self, batches: Iterator[dict], recipe: Recipe) -> list[dict]:
-        """The micro-batches of the next step; none where the phase ends, a signal came or reading failed: the process
-        is in the middle of a step, and others wait for it."""
+        """Returns the micro-batches of the next step; none where the phase ends, a signal came or reading failed.
+
+        It raises no error: the process is in the middle of a step, and others wait for it.
+        """
         try:
             with nullcontext() if recipe.num_workers else at_once():  # loading.py looks while it waits for workers
                 return list(islice(batches, recipe.gradient_accumulation_steps))
@@ -47,12 +49,12 @@ class Stops:
         return []
 
     def reasons(self) -> torch.Tensor:
-        """(3,) SIGTERM, SIGINT, no batch: 1 where this process has it, to be summed over all."""
+        """Returns (3,) SIGTERM, SIGINT, no batch: 1 where this process has the reason, to be summed over all."""
         reasons = [received() == signal.SIGTERM, received() == signal.SIGINT, self.error is not None]
         return torch.tensor(reasons, dtype=torch.float64, device=self.accelerator.device)
 
     def agreed(self, reasons: torch.Tensor) -> Stopped | ValueError | None:
-        """Why all processes have to stop, from the sum of their `reasons`."""
+        """Returns why all processes have to stop, from the sum of their `reasons`."""
         terminated, interrupted, has_no_batch = reasons.bool().tolist()
         if has_no_batch:
             errors = gather_object([self.error and (str(self.error) or repr(self.error))])
@@ -64,20 +66,20 @@ class Stops:
 
 
 class LossTrace:
-    """What the forward passes of one step of this process gave, kept on the device until it is asked for."""
+    """The losses of one step of this process, kept on the device until they are needed."""
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator, self.micro_batches = accelerator, []
 
     def start_step(self) -> None:
-        """Forget the step before, and note the random state: a checkpoint of this step that fails is one before it."""
+        """Forgets the step before, and keeps the random state, for the checkpoint that a failed step leaves."""
         self.micro_batches.clear()
         device = self.accelerator.device
         self.random_state = torch.get_rng_state()
         self.cuda_random_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def add(self, batch: dict, output) -> None:
-        """Remember a micro-batch and its `PreTrainingOutput`."""
+        """Keeps the losses of a micro-batch and its `PreTrainingOutput`."""
         losses = []
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
@@ -87,8 +89,11 @@ class LossTrace:
         self.micro_batches.append(losses)
 
     def report(self, what: str, folder: Path) -> str:
-        """Write the batch of all processes to `<folder>/not_finite.json`, return to the random state before the step,
-        and say `what` happened with the first examples whose loss is not finite."""
+        """Writes the batch of all processes to `<folder>/not_finite.json`, and restores the random state before the
+        step.
+
+        Returns `what` happened, with the first examples whose loss is not finite.
+        """
         torch.set_rng_state(self.random_state)
         if self.cuda_random_state is not None:
             torch.cuda.set_rng_state(self.cuda_random_state, self.accelerator.device)
@@ -101,8 +106,8 @@ class LossTrace:
                 more = f" and {len(examples) - SHOWN} more" if len(examples) > SHOWN else ""
                 process = f" in process {number}" if len(processes) > 1 else ""
                 found = f"{first['loss']} ({first['value']}) of example {', '.join(examples[:SHOWN])}{more}{process}"
-                return f"{what}; the first loss that is not finite is {found}. The batch is in {REPORT}."
-        return f"{what}; every single loss is finite. The batch is in {REPORT}."
+                return f"{what}; the first loss that is not finite is {found}. See {REPORT} for the batch."
+        return f"{what}; each single loss is finite. See {REPORT} for the batch."
 
     def _first(self) -> dict | None:
         """The first loss that is not finite, one of its values, and its examples by corpus."""

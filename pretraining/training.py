@@ -48,9 +48,9 @@ SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the sa
 
 
 def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
-    """Everything from a checked recipe to a finished run folder (or, with `dry_run`, to a printed plan).
+    """Trains the model of a checked recipe and writes its run folder; with `dry_run`, only prints a plan.
 
-    Raises `ValueError` for whatever the user has to correct; see `check_recipe`, `Start`, `load_corpora` and
+    Raises `ValueError` for errors that the user can correct; see `check_recipe`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()
@@ -109,7 +109,7 @@ def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | No
 
 
 class Training:
-    """One run. Beside the weights it is at: phase `index`, `phase_step` steps done in it, `step` steps done in all."""
+    """One training run. Its state: weights, phase `index`, `phase_step` steps done in it, and `step` steps in all."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Training:
         argv: list[str],
         teacher: TeacherModel | None = None,
     ):
-        """`teacher` is shown every batch before the model, and adds to it what the model learns from it."""
+        """`teacher` reads every batch before the model, and adds its answers to the batch."""
         self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
         self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
@@ -128,10 +128,10 @@ class Training:
         self.empty_steps = 0  # those that predicted nothing
 
     def run(self, checkpoint: Path | None = None) -> None:
-        """Train from the start or from `checkpoint` to the end, and leave the result in `<output_dir>/model`.
+        """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
 
         Raises `Stopped` after a signal, and `ValueError` where a loss is not finite, the data cannot be read or the
-        disk is full: what can be saved is saved before, and `resume` goes on from there.
+        disk is full. The state is saved before, if possible, and `resume` continues from it.
         """
         hold_signals()
         register_model_folder(self.accelerator, self.feed.tokenizer)
@@ -238,7 +238,10 @@ class Training:
                 output = self.model(**batch, objective_weights=weights)
             if not output.loss_sum.requires_grad:
                 losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
-                raise ValueError(f"phase {phase.name!r} trains {trained}, and its losses ({losses}) pass through none.")
+                raise ValueError(
+                    f"phase {phase.name!r} trains {trained}, but its losses ({losses}) depend on none of these "
+                    "parameters. Change `trainable` or the objectives of the phase."
+                )
             accelerator.backward(output.loss_sum)
         return output
 
@@ -290,7 +293,7 @@ class Training:
     def _save(self) -> None:
         if not all_finite(self.model, self.accelerator):
             kept = newest_checkpoint(self.folder) or "the start"
-            error = f"weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
+            error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise stop_all(ValueError(error), self.accelerator.is_main_process)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
@@ -305,8 +308,8 @@ class Training:
         self.empty_steps = progress["empty_steps"]
         if progress["num_processes"] != self.accelerator.num_processes:
             self.report.say(
-                f"the run had {progress['num_processes']} processes and has {self.accelerator.num_processes} now: data "
-                "and masks go on exactly, the random numbers of dropout do not"
+                f"The run had {progress['num_processes']} processes and now has {self.accelerator.num_processes}. Data "
+                "and masks continue exactly; the random numbers of dropout differ."
             )
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()

@@ -98,9 +98,11 @@ class Collator:
         if not isinstance(max_length, int) or max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {max_length!r}.")
         if getattr(tokenizer, "mask_token_id", None) is None:
-            raise ValueError(f"a {type(tokenizer).__name__} has no mask token. Give the tokenizer of a masked LM.")
+            raise ValueError(
+                f"a {type(tokenizer).__name__} has no mask token. Give the tokenizer of a masked language model."
+            )
         if isinstance(languages, str):
-            raise ValueError(f"languages must be a list of codes, got {languages!r}.")
+            raise ValueError(f"languages must be a list of language codes, got {languages!r}.")
         self.tokenizer, self.mask_probability, self.max_length = tokenizer, mask_probability, max_length
         self.draws = draws
         self.languages = languages or None
@@ -238,8 +240,8 @@ class Collator:
         if not isinstance(examples, Sequence) or isinstance(examples, str) or not examples:
             what = type(examples).__name__ if not isinstance(examples, list) else "list without any"
             raise ValueError(
-                f"{type(self).__name__} takes a list of examples, got a {what}. Give the collator to a DataLoader or a "
-                "Trainer, which makes lists of a dataset's rows."
+                f"{type(self).__name__} takes a list of examples, got a {what}. Pass the collator to a DataLoader or a "
+                "Trainer, which collect the rows of a dataset into lists."
             )
         for number, example in enumerate(examples):
             self._check_keys(example, number)
@@ -256,13 +258,13 @@ class Collator:
         for key in asked:
             if key not in example:
                 raise ValueError(
-                    f"{kind}: example {number} has no {key!r}, it has {', '.join(map(str, example)) or 'no keys'}. "
-                    f"Examples need {' and '.join(asked)}."
+                    f"{kind}: example {number} has no {key!r}, but {', '.join(map(str, example)) or 'no keys'}. "
+                    f"Examples need the keys {' and '.join(asked)}."
                 )
         for key in asked[len(self.keys) :]:
             if not isinstance(example[key], str) or example[key] not in self.languages.rows:
                 raise ValueError(
-                    f"{kind}: {key} of example {number} is {example[key]!r}, which is no language of the model. "
+                    f"{kind}: {key} of example {number} is {example[key]!r}, which is not a language of the model. "
                     f"{nearest(str(example[key]), self.languages.rows)}"
                 )
 
@@ -284,16 +286,16 @@ class Collator:
                     "token ids."
                 )
             if not len(ids):
-                raise ValueError(f"{kind}: {key!r} of example {number} has no token. Leave such examples out.")
+                raise ValueError(f"{kind}: {key!r} of example {number} has no tokens. Leave such examples out.")
             if not 0 <= ids.min() <= ids.max() < len(self.tokenizer):
                 raise ValueError(
-                    f"{kind}: {key!r} of example {number} has ids from {ids.min()} to {ids.max()}, and the tokenizer "
-                    f"has {len(self.tokenizer)} tokens."
+                    f"{kind}: {key!r} of example {number} has ids from {ids.min()} to {ids.max()}, but the tokenizer "
+                    f"has {len(self.tokenizer)} tokens. Tokenize the text with the collator's tokenizer."
                 )
             if not special.isdisjoint(ids.tolist()):
                 raise ValueError(
-                    f"{kind}: {key!r} of example {number} has special tokens. Tokenize it with "
-                    "add_special_tokens=False: the collator adds them."
+                    f"{kind}: {key!r} of example {number} has special tokens, which the collator adds itself. Tokenize "
+                    "the text with add_special_tokens=False."
                 )
             tokens.append(ids.astype(np.int32))
         return tokens
@@ -323,7 +325,7 @@ class Collators:
 
     def __init__(self, **collators: Collator):
         if not collators:
-            raise ValueError("Collators needs a collator or more, as in Collators(mlm=MlmCollator(tokenizer)).")
+            raise ValueError("Collators needs at least a collator, as in Collators(mlm=MlmCollator(tokenizer)).")
         self.collators = collators
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
@@ -338,7 +340,8 @@ class Collators:
             number = min(unread)
             asked = "; ".join(f"{name}: {' and '.join(of.keys)}" for name, of in self.collators.items())
             raise ValueError(
-                f"example {number} has {', '.join(map(str, examples[number]))}, which none reads ({asked})."
+                f"example {number} has {', '.join(map(str, examples[number]))}, which no collator reads. They read: "
+                f"{asked}."
             )
         return batch
 
@@ -361,7 +364,7 @@ class Setting:
 class Objective:
     """One objective of a phase: its options, as a recipe gives them, and what it is."""
 
-    weight: float = option(1.0, "factor of this objective's cross-entropies in the loss", low=0)
+    weight: float = option(1.0, "weight of this objective in the loss; 0: the model does not learn it", low=0)
 
     name: ClassVar[str]
     text: ClassVar[Literal["monolingual", "bitext", "linked"]]
@@ -427,14 +430,15 @@ class ExampleObjective(Objective):
 
     batch_size: int = option(
         MISSING,
-        "examples per step over all processes and accumulated micro-batches (a pair is one example, and where texts "
-        "are packed a bin of them)",
+        "examples per step, summed over all processes and micro-batches; a pair is one example, and with packed a bin "
+        "of texts is one",
         low=1,
         high=LARGEST_BATCH,
     )
     max_length: int = option(
         256,
-        "positions of an example, special tokens included; of each side where an objective reads them apart",
+        "longest example in tokens, special tokens included; where an objective reads the two sides as separate "
+        "inputs, the longest side",
         low=SHORTEST,
     )
 
@@ -481,7 +485,9 @@ class ExampleObjective(Objective):
 class MaskedObjective(ExampleObjective):
     """An objective that predicts masked tokens."""
 
-    mask_probability: float = option(0.15, "share of the ordinary tokens that is predicted", above=0, below=1)
+    mask_probability: float = option(
+        0.15, "share of tokens that the model predicts; special tokens do not count", above=0, below=1
+    )
 
     is_masked_lm: ClassVar[bool] = True
 
@@ -492,7 +498,7 @@ class PackableObjective(MaskedObjective):
 
     packed: bool = option(
         False,
-        "an example is a bin of short texts that together fill max_length positions, each a row of its own that sees "
-        "no other; batch_size counts bins. With model.skip_padding short texts cost no more than long ones, and "
-        "updates are alike in size. Not of streamed text",
+        "true: an example is a bin of short texts, at most max_length tokens in all, and batch_size counts bins. Each "
+        "text stays a row that sees no other text. Steps are then similar in size, and with model.skip_padding short "
+        "texts take no more time than long ones. Needs text that is not streamed",
     )

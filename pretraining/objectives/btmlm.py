@@ -71,8 +71,8 @@ class BtmlmCollator(Collator):
         super().__init__(tokenizer, mask_probability, max_length, languages)
         if self.languages is None or len(self.languages.rows) < 2:
             raise ValueError(
-                f"{type(self).__name__} writes in another language and needs two languages or more. Give those of the "
-                "model, as languages=model.config.languages."
+                f"{type(self).__name__} generates tokens in another language, so it needs two languages or more. Give "
+                "languages=model.config.languages."
             )
         if target_languages not in ("paired", "all"):
             raise ValueError(f"target_languages must be paired or all, got {target_languages!r}.")
@@ -138,24 +138,24 @@ class Btmlm(MaskedObjective):
     """ERNIE-M's back-translation masked LM of monolingual text: a text is predicted with pseudo tokens behind it."""
 
     max_length: int = option(
-        256, "positions of a text with its pseudo tokens, for which room is kept, special tokens included", low=SHORTEST
+        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut", low=SHORTEST
     )
     pseudo_share: float = option(
         0.2,
-        "pseudo tokens for each token of a text, one or more (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
+        "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
         above=0,
         high=1,
     )
     temperature: float = option(
         0.0,
-        "0 fills a pseudo position with the likeliest token, as evaluation always does; more draws from the softmax of "
-        "logits / this, by random numbers of each process, as dropout's are",
+        "how pseudo tokens are generated in training. 0: the most likely token, as always in evaluation; above 0: "
+        "sampled from the softmax of logits / temperature, with random numbers of each process, as for dropout",
         low=0,
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",
-        "languages of the pseudo tokens, drawn by the size of their pairs to the power alpha. paired: those that "
-        "`bitext` pairs with the text's language (texts of a language without pairs are left out); all: every other "
+        "languages of the pseudo tokens, sampled by the size of their pairs to the power alpha. paired: languages that "
+        "`bitext` pairs with the text's language; texts in a language without pairs are left out. all: every other "
         "language of `bitext`",
     )
 
@@ -180,23 +180,23 @@ class Btmlm(MaskedObjective):
         alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
         if len(alone) == len(languages):
             raise ValueError(
-                f"{place} writes pseudo tokens in another language, and no translation pair of `bitext` gives one to "
-                f"{', '.join(languages)}. Add pairs, or take it out."
+                f"{place} generates pseudo tokens in another language, but no pair of `bitext` has "
+                f"{', '.join(languages)}. Add pairs, or remove the objective."
             )
         if alone:
-            logger.info("%s leaves out %s, which `bitext` pairs with no other language.", place, ", ".join(alone))
+            logger.info("%s leaves out texts in %s: `bitext` has no pair with it.", place, ", ".join(alone))
 
     def check_model(self, setting: Setting) -> None:
         if not getattr(setting.config, "num_languages", 0):
             raise ValueError(
-                f"{setting.place} needs a model with languages, and {setting.source} has num_languages 0. Set "
-                "model.config.languages."
+                f"{setting.place} needs a model with language embeddings, but {setting.source} has num_languages 0. "
+                "Set model.config.languages."
             )
         can_translate = bool((setting.learned or {}).get("languages"))
         if not can_translate and not any(isinstance(o, Camlm) for o in [*setting.before, *setting.beside]):
             logger.warning(
-                f"Phase {setting.phase!r} generates pseudo tokens, and neither it nor a phase before it learns to "
-                f"translate ({Camlm.name}), nor has the checkpoint: they will be noise."
+                f"Phase {setting.phase!r} generates pseudo tokens, but the model has not learned to translate: they "
+                f"will be noise. Add {Camlm.name} to this phase or an earlier one, or start from a checkpoint with it."
             )
 
     @staticmethod

@@ -72,7 +72,7 @@ class CaMlm(MaskedObjective):
     """What both keys of CA-MLM share."""
 
     terms: list[Literal["inner", "cross"]] = option(
-        [], "`inner` (a side from itself), `cross` (a side from both); default: both"
+        [], "parts of the loss. inner: each side is predicted from itself; cross: from both sides; default: both parts"
     )
 
     loss_terms: ClassVar[tuple[str, ...]] = ("inner", "cross")
@@ -86,7 +86,8 @@ class CaMlm(MaskedObjective):
     def check_model(self, setting: Setting) -> None:
         if not setting.config.cross_attention:
             raise ValueError(
-                f"{setting.place} needs cross-attention: {setting.source} sets model.config.cross_attention to false."
+                f"{setting.place} needs cross-attention, but {setting.source} has cross_attention false. Set "
+                "model.config.cross_attention to true."
             )
 
     @staticmethod

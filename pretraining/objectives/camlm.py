@@ -64,7 +64,7 @@ class CamlmCollator(Collator):
 
 @dataclass
 class Camlm(PackableObjective):
-    """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted from the other alone."""
+    """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted only from the other."""
 
     name = CamlmCollator.name
     text = "bitext"

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Dwa(Objective):
-    """XLM-Align's denoising word alignment, on the masked pairs of tlm; model.config says what it labels and asks."""
+    """XLM-Align's denoising word alignment, on the masked pairs of tlm; model.config sets its layers and queries."""
 
     name = "dwa"
     text = "bitext"
@@ -33,14 +33,14 @@ class Dwa(Objective):
         if setting.config.query_positions == "none":
             if learned and all(isinstance(objective, Dwa) for objective in learned):
                 raise ValueError(
-                    f"{setting.place} has nothing to predict, because model.config.query_positions is none. Set it to "
-                    "masked, or add an objective."
+                    f"{setting.place} predicts nothing, because model.config.query_positions is none. Set it to "
+                    "masked, or add an objective to the phase."
                 )
         elif self.weight and not setting.before and setting.learned is None:
             logger.warning(
-                f"Phase {setting.phase!r} has {self.name}, and the model starts from random weights: before it has "
-                "learned anything its labels are noise (XLM-Align, section 6). Set model.start_from to a pretrained "
-                f"model, or put a phase of mlm and {Tlm.name} before this one."
+                f"Phase {setting.phase!r} has {self.name}, but the model starts from random weights: it labels its own "
+                "links, and these labels will be noise (XLM-Align, section 6). Set model.start_from to a pretrained "
+                f"model, or add a phase with mlm and {Tlm.name} before this one."
             )
 
     @staticmethod

@@ -12,7 +12,7 @@ from pretraining.objectives.mlm import Mlm
 
 @dataclass
 class Kd(Objective):
-    """MetaXLM's knowledge distillation, on the masked texts of mlm in the language of the recipe's `teacher`."""
+    """MetaXLM's knowledge distillation, on the masked texts of `mlm` in the language of the recipe's `teacher`."""
 
     name = "kd"
     text = "monolingual"

@@ -90,7 +90,9 @@ class LinksCollator(Collator):
         for key, column in zip(self.keys, columns, strict=True):
             for number, value in enumerate(column):
                 if not isinstance(value, str):
-                    raise ValueError(f"{kind}: {key!r} of example {number} is a {type(value).__name__}. Give a text.")
+                    raise ValueError(
+                        f"{kind}: {key!r} of example {number} must be a text, got a {type(value).__name__}."
+                    )
         try:
             links = links_of(columns[2])
         except ValueError as error:
@@ -98,7 +100,7 @@ class LinksCollator(Collator):
         read = [of(column, self.tokenizer) for of in (tokens_of_words, words_of_tokens) for column in columns[:2]]
         for key, side in zip(self.keys, read[:2], strict=False):
             if empty := [number for number, tokens in enumerate(side) if not tokens]:
-                raise ValueError(f"{kind}: {key!r} of example {empty[0]} has no token. Leave such examples out.")
+                raise ValueError(f"{kind}: {key!r} of example {empty[0]} has no tokens. Leave such examples out.")
         room = self.max_length - SPECIALS_OF_TEXT
         sides = [[np.array(ids[:room], dtype=np.int64) for ids in column] for column in read]
         sides.append([np.array(of, dtype=np.int64) for of in links])
@@ -108,7 +110,7 @@ class LinksCollator(Collator):
 
 @dataclass
 class Links(ExampleObjective):
-    """Links between words, made by hand or the model's own, of the recipe's `linked` pairs; of XLM-Align."""
+    """XLM-Align's learning from links between words of the recipe's `linked` pairs, made by people or by the model."""
 
     name = LinksCollator.name
     text = "linked"

@@ -1,4 +1,4 @@
-"""Who sees whom in a batch, printed as the collators' docstrings draw it."""
+"""Prints which tokens of a batch attend to which, as in the collators' docstrings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,18 +8,18 @@ from zoo_core.masking import IGNORED
 
 
 def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
-    """Prints for each sub-batch of a collator's batch who sees whom in one of its rows.
+    """Prints which tokens attend to which in one row of each sub-batch of a collator's batch.
 
     The token of a line attends to the columns marked `x`. `a` and `b` are tokens of the two sides, special tokens
-    included, `m` and `m'` those of them that are predicted, `p` positions that BTMLM's first step fills. Of two sides
-    that are inputs of their own, a side attends to itself in both streams and, behind `|`, to the other in the stream
-    `cross`.
+    included. `m` and `m'` are the predicted tokens of the two sides, and `p` the positions that BTMLM's first step
+    fills. Where the two sides are separate inputs, a side attends to itself in both streams. In the stream `cross` it
+    also attends to the other side, shown after `|`.
 
     Args:
         batch: `{name: sub-batch}` of (B, T) fields, as a collator returns it.
-        row: from 0.
+        row: number of the row, from 0.
 
-    Raises IndexError for a row that the batch does not have.
+    Raises IndexError for a row number that the batch does not have.
 
     Example:
         >>> picture(CamlmCollator(tokenizer)([{"source": "The house.", "target": "Das Haus."}]))

@@ -1,11 +1,14 @@
-"""Pre-training runs side by side: held-out losses, retrieval and alignment over the steps, by language.
+"""Compare pre-training runs: held-out losses, retrieval and alignment over the steps, by language.
 
     python -m pretraining.tools.compare --output runs/compared \\
         --run XLM runs/xlm-1 runs/xlm-2 --run MetaXLM runs/metaxlm-1 runs/metaxlm-2
 
---run takes a name and one or more run folders of pretraining/run.py; several folders are seeds of one experiment.
-Writes comparison.png (means over seeds, and the range of the seeds), comparison.md (every figure at the last step that
-all runs were evaluated at) and comparison.csv (every figure of every evaluation of every folder).
+--run takes a name and one or more run folders of pretraining/run.py. Several folders are seeds of one experiment.
+
+The command writes three files:
+  comparison.png  curves: the mean over seeds, and the range of the seeds
+  comparison.md   every figure at the last step at which all runs were evaluated
+  comparison.csv  every figure of every evaluation of every folder
 """
 
 from pathlib import Path
@@ -21,19 +24,19 @@ TITLES = {"held_out/": "held-out loss (nats), ", "retrieval/": "retrieval accura
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--run", nargs="+", action="append", required=True, metavar=("NAME", "DIR"), help="a name and its run folders"
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="where the comparison is written")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     flags = parser.parse_args(argv)
     with user_errors():
         names = [name for name, *_ in flags.run]
         for name, *folders in flags.run:
             if not folders or names.count(name) > 1:
                 raise ValueError(
-                    f"--run {name} names no folder, or is given twice. Give all folders of a name behind it."
+                    f"--run {name} has no folder, or is given twice. Give each name once, followed by all its folders."
                 )
         table = pd.concat(
             [evaluations(folder).assign(run=name, folder=folder) for name, *folders in flags.run for folder in folders]
@@ -48,7 +51,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def evaluations(folder: str) -> pd.DataFrame:
-    """The figures of all evaluations of a run: step, figure, value. Raises ValueError for a folder without any."""
+    """Returns the figures of all evaluations of a run: step, figure, value.
+
+    Raises ValueError for a folder without evaluations.
+    """
     found = [
         (event["step"], key, value)
         for event in read_events(Path(folder))
@@ -57,14 +63,14 @@ def evaluations(folder: str) -> pd.DataFrame:
     ]
     if not found:
         raise ValueError(
-            f"{folder} holds no evaluations of a pre-training run. Name a folder that pretraining/run.py wrote, of a "
-            "recipe with evaluation.held_out_fraction."
+            f"{folder} has no evaluations of a pre-training run. Give a folder that pretraining/run.py wrote with "
+            "evaluation.held_out_fraction above 0."
         )
     return pd.DataFrame(found, columns=["step", "figure", "value"])
 
 
 def differences(runs: list[list[str]]) -> list[str]:
-    """Sentences on what makes figures of these runs incomparable, as far as their run.json say."""
+    """Returns sentences on why figures of these runs cannot be compared, according to their run.json."""
     found: dict[str, list[str]] = {}
     for name, *folders in runs:
         for path in (Path(folder) / "run.json" for folder in folders):
@@ -73,12 +79,14 @@ def differences(runs: list[list[str]]) -> list[str]:
     if len(found) < 2:
         return []
     groups = "; ".join(", ".join(dict.fromkeys(names)) for names in found.values())
-    return [f"These runs have tokenizers of their own ({groups}): losses a token, in nats, cannot be compared."]
+    return [f"These runs have different tokenizers ({groups}). Do not compare their losses: they are nats per token."]
 
 
 def to_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
-    """A table of every figure at the last step at which all folders of all runs were evaluated; where there is none, at
-    the last one of each run."""
+    """Returns a table of every figure at the last step at which all folders of all runs were evaluated.
+
+    Where there is no such step, the table has the last evaluation of each run.
+    """
     runs = list(table["run"].unique())
     seeds = table.groupby("run")["folder"].nunique()
     common = set.intersection(*(set(group["step"]) for _, group in table.groupby(["folder", "figure"])))
@@ -86,11 +94,11 @@ def to_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
     lines += [line for warning in warnings for line in (f"**Note:** {warning}", "")]
     if common:
         last = dict.fromkeys(runs, max(common))
-        lines += [f"After {max(common):,} steps, a figure a seed:", ""]
+        lines += [f"After {max(common):,} steps, one figure per seed:", ""]
     else:
         last = dict(table.groupby("run")["step"].max())
         each = ", ".join(f"{run} {last[run]:,}" for run in runs)
-        lines += [f"There is no step at which all of them were evaluated. The last of each: {each}.", ""]
+        lines += [f"There is no step at which all runs were evaluated. The last step of each run: {each}.", ""]
     lines += ["| | " + " | ".join(runs) + " |", "|---|" + "---|" * len(runs)]
     table = table[table["step"] == table["run"].map(last)]
     for figure in sorted(table["figure"].unique(), key=_order):
@@ -112,7 +120,7 @@ def _title(figure: str) -> str:
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
-    """A panel a figure: the mean of each run over its seeds, in a band from the lowest to the highest."""
+    """Draws one panel per figure: the mean of each run over its seeds, in a band from the lowest to the highest."""
     figures = sorted(table["figure"].unique(), key=_order)
     styles = line_styles(table["run"].unique())
     columns = min(3, len(figures))

@@ -1,18 +1,19 @@
-"""The controlled pair: a text and its twin in a made-up language, every token id shifted by a constant.
+"""Make a controlled pair: a text and its twin in a made-up language, with every token id shifted by a constant.
 
     python -m pretraining.tools.controlled_pair --dataset local/bible --config en --output runs/pair --vocab_size 4000
     python -m pretraining.tools.controlled_pair --dataset local/sick --text_columns premise hypothesis \\
         --tokenizer runs/pair/tokenizer --output runs/pair_sick
 
-A column may also hold lists of words, each with a label in another column: every word gets its twin.
+The two languages have the same structure and share no token (after K et al. 2020 and Dufter and Schuetze 2020). Their
+translations and word alignments are known exactly. On this pair you see in minutes what an objective does for
+alignment.
 
-Two languages of the same structure that share no token, whose translations and word alignments are known exactly (after
-K et al. 2020 and Dufter and Schuetze 2020): what an objective does for alignment shows here in minutes.
+A column may also hold lists of words, each with a label in another column. Every word then gets its twin.
 
-The tokenizer's tokens are doubled: the twin of a token has every character c replaced by the private-use character
-0xF0000 + c, and the same score, so that a twin text is segmented exactly as its original. Twin id = id + constant;
-special tokens, the unknown token and the word mark are shared. en-fake.txt is their dictionary in MUSE's format: every
-word of the text and its twin, the most frequent first.
+The command doubles the tokens of the tokenizer. In the twin of a token, the private-use character 0xF0000 + c replaces
+every character c. A token and its twin have the same score, so a twin text is cut exactly as its original.
+Twin id = id + constant. Both languages share special tokens, the unknown token and the word mark. en-fake.txt is their
+dictionary in MUSE's format: every word of the text and its twin, the most frequent first.
 """
 
 import re
@@ -36,21 +37,23 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def twin_of(text: str) -> str:
-    """The twin of a normalized text: characters shifted into the private-use planes; spaces and word marks stay.
+    """Returns the twin of a normalized text: all characters but spaces and word marks, shifted to private-use planes.
 
-    Raises ValueError for a character beyond U+1FFFF, which has no room there.
+    Raises ValueError for a character beyond U+1FFFF, which does not fit there.
     """
     codes = {c: TWIN_PLANE + ord(c) for c in text if not (c.isspace() or c == WORD_MARK)}
     if beyond := [c for c, code in codes.items() if code > LAST_CODE_POINT]:
-        raise ValueError(f"the character U+{ord(beyond[0]):04X} is beyond U+1FFFF, and has no twin. Remove its texts.")
+        raise ValueError(
+            f"the character U+{ord(beyond[0]):04X} is beyond U+1FFFF and can have no twin. Remove texts with it."
+        )
     return text.translate({ord(c): code for c, code in codes.items()})
 
 
 def double_tokens(model: bytes) -> bytes:
-    """A serialized SentencePiece model with a twin of every ordinary token appended, in the order of the originals.
+    """Returns a serialized SentencePiece model with the twins of all ordinary tokens appended, in the same order.
 
-    The word mark alone would be its own twin, a token that both languages share. It goes, and every character gets a
-    token with the mark before it, of the same probability as the two it replaces.
+    A token of only the word mark would be its own twin, which both languages would share. It is removed. Instead,
+    every character gets a token with the mark before it, as probable as the two tokens that it replaces.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -69,7 +72,7 @@ def double_tokens(model: bytes) -> bytes:
 
 
 def twin_offset(tokenizer: Any) -> int:
-    """The constant between the id of a token and its twin's.
+    """Returns the constant between the id of a token and the id of its twin.
 
     Raises ValueError for a tokenizer whose tokens were not doubled by this program.
     """
@@ -78,14 +81,14 @@ def twin_offset(tokenizer: Any) -> int:
     tokens = tokenizer.convert_ids_to_tokens(list(range(first, len(tokenizer) - 1)))
     if odd or [twin_of(token) for token in tokens[:ordinary]] != tokens[ordinary:]:
         raise ValueError(
-            f"the tokenizer {tokenizer.name_or_path} has no twin tokens. Name the tokenizer/ folder that this program "
+            f"the tokenizer {tokenizer.name_or_path} has no twin tokens. Give the tokenizer/ folder that this command "
             "wrote, or leave --tokenizer out to train one."
         )
     return ordinary
 
 
 def translator(tokenizer: Any) -> Callable[[Any], Any]:
-    """text -> its twin, normalized as the tokenizer normalizes; a list of words -> the list of their twins."""
+    """Returns a function from a text to its twin, normalized by the tokenizer, and from a list of words to theirs."""
     normalizer = tokenizer.backend_tokenizer.normalizer
 
     def translate(text: str | list[str | None] | None) -> str | list[str | None] | None:
@@ -99,7 +102,7 @@ def translator(tokenizer: Any) -> Callable[[Any], Any]:
 def write_pair(splits: dict[str, Any], text_columns: list[str], tokenizer: Any, output_dir: str | Path) -> None:
     """Writes the configurations `en` and `fake` with all splits as a dataset in the Hub's layout.
 
-    All other columns are carried over, ids and label names included (hence parquet, which keeps the types).
+    All other columns are copied, with ids and label names. The files are parquet, which keeps types.
     """
     output = Path(output_dir)
     translate = translator(tokenizer)
@@ -135,7 +138,7 @@ def write_dictionary(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
 
 
 def texts_of(splits: dict[str, Any], text_columns: list[str]) -> Iterable[str]:
-    """The texts of the split to learn from (`train`, or the first); lists of words as one text."""
+    """Yields the texts of the split to learn from (`train`, or the first); a list of words becomes one text."""
     rows = splits.get("train", next(iter(splits.values())))
     for column in text_columns:
         for text in rows[column]:
@@ -144,7 +147,7 @@ def texts_of(splits: dict[str, Any], text_columns: list[str]) -> Iterable[str]:
 
 
 def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[str, Any]:
-    """All splits of a dataset. Raises ValueError for a text column that is missing or holds something else."""
+    """Returns all splits of a dataset. Raises ValueError for a text column that is missing or holds no text."""
     splits = {}
     for name in split_names(Table(path=path, config=config)):
         splits[name] = load_table(Table(path=path, config=config, split=name))
@@ -152,19 +155,19 @@ def load_splits(path: str, config: str | None, text_columns: list[str]) -> dict[
             feature = require_column(splits[name], column, f"{path}, split {name},")
             kind = getattr(getattr(feature, "feature", feature), "dtype", "a struct")  # of words, where it holds lists
             if column not in splits[name].column_names or kind != "string":
-                raise ValueError(f"column {column} of {path} holds {kind}, not text. Name other --text_columns.")
+                raise ValueError(f"column {column} of {path} holds {kind}, not text. Give other --text_columns.")
     return splits
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--dataset", required=True, metavar="DIR", help="dataset of the original: folder, id or file")
-    parser.add_argument("--config", metavar="NAME", help="its configuration, where it has several")
+    parser.add_argument("--dataset", required=True, metavar="DIR", help="original text: folder, Hub id or file")
+    parser.add_argument("--config", metavar="NAME", help="configuration of the dataset, if it has several")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write: en/, fake/ and tokenizer/")
     parser.add_argument("--vocab_size", type=int, default=4000, metavar="N", help="ids before doubling (default 4000)")
     parser.add_argument("--text_columns", "--text-columns", nargs="+", default=["text"], metavar="COLUMN")
-    parser.add_argument("--tokenizer", metavar="DIR", help="doubled tokenizer to use, instead of training one")
+    parser.add_argument("--tokenizer", metavar="DIR", help="doubled tokenizer to use (default: train one)")
     flags = parser.parse_args(argv)
     with user_errors():
         from transformers import AutoTokenizer  # slow to import

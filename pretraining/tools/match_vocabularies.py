@@ -1,4 +1,4 @@
-"""Which rows of a model of one language a new vocabulary takes over (MetaXLM, section 3.2), and the model it makes.
+"""Matches a new vocabulary to that of a model of one language (MetaXLM, section 3.2), and writes the initial model.
 
 python -m pretraining.tools.match_vocabularies --config RECIPE
 """
@@ -12,32 +12,32 @@ from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.recipes import option
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Match a vocabulary to that of a model of one language, and report what can be carried over (MetaXLM).
+DESCRIPTION = """Match a new vocabulary to that of a model of one language, and report which tokens match (MetaXLM).
 
   python -m pretraining.tools.match_vocabularies --config RECIPE [model.meta_pretrained.rows=subwords]
   python -m pretraining.tools.match_vocabularies model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
 
-The recipe's corpora, where it has any, are tokenized to tell which share of each language's text is covered."""
+If the recipe has corpora, the report also has the share of each language's text that the matched tokens cover."""
 
 FLAGS = {
     "--output": {
         "metavar": "DIR",
-        "help": "folder to write: the model as it starts, with the tokenizer (model/), and vocabulary_matching.json; "
-        "default: the report is printed and nothing is written",
+        "help": "folder to write: the initial model with the tokenizer (model/), and vocabulary_matching.json; "
+        "default: print the report and write nothing",
     },
 }
 
 
 @dataclass
 class MatchingRecipe(Recipe):
-    """A pre-training recipe, of which the command needs model.meta_pretrained and tokenizer alone."""
+    """A pre-training recipe. This command needs only model.meta_pretrained and tokenizer."""
 
-    output_dir: str = option("", "run folder of the training; this command does not write to it")
+    output_dir: str = option("", "folder of the training run; this command does not write to it")
     model: ModelStart = field(default_factory=lambda: ModelStart(type="metaxlm"))
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
         if recipe.phases:
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         config = start.build_config(tokenizer)
         if not source.carries_rows:
             initialize = source.settings.initialize
-            print(f"initialize is {initialize}: no row is carried over. With both or embeddings it would be:\n")
+            print(f"initialize is {initialize}: all rows are random. With both or embeddings the match would be:\n")
         matching = source.match(tokenizer, as_if_carried=True)
         found = report(matching, source.tokenizer, tokenizer, CorpusReader.of(recipe).token_counts(tokenizer))
         print(to_text(found), end="")

@@ -1,4 +1,4 @@
-"""Tokenize the corpora of a recipe once, into shards that training maps into memory.
+"""Tokenizes the corpora of a recipe once, into files (shards) that training maps into memory.
 
 python -m pretraining.tools.prepare --config RECIPE.yaml --output DIR
 """
@@ -16,31 +16,31 @@ from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 
-DESCRIPTION = """Tokenize the corpora of a recipe once, into shards that training maps into memory.
+DESCRIPTION = """Tokenize the corpora of a recipe once, into files (shards) that training maps into memory.
 
   python -m pretraining.tools.prepare --config RECIPE.yaml --output shards/mine
   python pretraining/run.py --config RECIPE.yaml prepared=shards/mine --dry_run
   accelerate launch pretraining/run.py --config RECIPE.yaml prepared=shards/mine
 
-A run with `prepared` sees what it would see without: the same examples, held-out rows and masks. But it starts at once
-and opens no table. Interrupted in whatever way, the same command goes on with the shard that was next; after a change
-of the recipe or of a table it writes what is new. The folder keeps corpora of other recipes with the same tokenizer.
+A run with `prepared` trains on the same examples, held-out rows and masks as without. It starts at once and opens no
+table. If the command is interrupted, run it again: it continues with the next shard. After a change of the recipe or of
+a table, it writes only what is new. The folder keeps corpora of other recipes with the same tokenizer.
 
-Streamed corpora are read once, from their start, in their own order; from then on they are like the others: shuffled
-whole, long texts in windows that keep all their tokens, and their size counted."""
+The command reads streamed corpora once, from the start and in order. After that they are like other corpora: they are
+shuffled as a whole, long texts are cut into windows without losing tokens, and their size is counted."""
 
 FLAGS = {
-    "--output": {"metavar": "DIR", "help": "folder of the shards; default: the recipe's `prepared`"},
-    "--num_workers": {"type": int, "metavar": "N", "help": "processes that tokenize a shard (default: CPUs)"},
+    "--output": {"metavar": "DIR", "help": "folder to write the shards to (default: the recipe's `prepared`)"},
+    "--num_workers": {"type": int, "metavar": "N", "help": "processes that tokenize (default: one per CPU core)"},
     "--max_rows": {"type": int, "metavar": "N", "help": "read at most N rows of each streamed corpus (default: all)"},
-    "--shard_mib": {"type": int, "default": 64, "metavar": "N", "help": "text of a shard (default: %(default)s)"},
+    "--shard_mib": {"type": int, "default": 64, "metavar": "N", "help": "text per shard in MiB (default: %(default)s)"},
 }
 
 logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
         check_recipe(recipe)
@@ -54,22 +54,22 @@ def main(argv: list[str] | None = None) -> None:
         except BaseException as error:  # `datasets` waits for its processes meanwhile, and raises that they are late
             if KeyboardInterrupt not in (type(error), type(error.__context__)):
                 raise
-            print("\ninterrupted; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+            print("\nInterrupted. Finished shards are kept; run the same command to continue.", file=sys.stderr)
             sys.exit(130)
 
 
 def _end(parent: int, number: int, frame: Any) -> None:
-    """As after Ctrl-C, so that `datasets` ends the processes that tokenize; those end at once."""
+    """Raises KeyboardInterrupt as Ctrl-C does, so that `datasets` ends its processes; those end at once."""
     if os.getpid() != parent:
         os._exit(0)
     raise KeyboardInterrupt
 
 
 def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int | None, shard_bytes: int) -> None:
-    """Writes the shards of the recipe's corpora into the folder `output`, and prints what it holds.
+    """Writes the shards of the recipe's corpora into the folder `output`, and prints their rows and tokens.
 
-    Raises ValueError for whatever `open_sources` finds, for a folder of another kind or tokenizer, and for one that
-    another process is writing.
+    Raises ValueError for the errors of `open_sources`, for a folder with other files or another tokenizer, and for a
+    folder that another process is writing.
     """
 
     from pretraining.data import prepared
@@ -81,7 +81,7 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
 
     folder, started = Path(output), time.perf_counter()
     if others := prepared.others_in(folder):
-        raise ValueError(f"--output {folder} holds other files, such as {others[0]}: name an empty folder.")
+        raise ValueError(f"--output {folder} holds other files, such as {others[0]}. Give an empty folder.")
     with run_lock(folder):
         tokenizer = Start.of(recipe).load_tokenizer()
         fingerprint = tokenizer_fingerprint(tokenizer)
@@ -117,22 +117,25 @@ def prepare(recipe: Recipe, output: str | Path, num_workers: int, max_rows: int 
         rows, tokens = (sum(columns[key][name] for key in corpus["columns"]) for name in ("rows", "tokens"))
         print(f"{corpus['name']}: {rows:,} rows, {tokens:,} tokens")
     if others:
-        print(f"kept from before: {', '.join(corpus['name'] for corpus in others)}")
+        print(f"kept from earlier calls: {', '.join(corpus['name'] for corpus in others)}")
     rate = writer.tokens / (time.perf_counter() - started)
-    print(f"{writer.tokens:,} tokens written, {rate:,.0f} a second\ntrain with: prepared={folder}")
+    print(f"{writer.tokens:,} tokens written, {rate:,.0f} per second\ntrain with: prepared={folder}")
 
 
 def _check_flags(flags: Any, recipe: Recipe) -> tuple[str, int]:
     output = flags.output or recipe.prepared
     if not output:
-        raise ValueError("--output is missing, and the recipe has no `prepared`: name a folder for the shards.")
+        raise ValueError("--output is missing, and the recipe has no `prepared`. Give a folder for the shards.")
     for name in ("num_workers", "max_rows", "shard_mib"):
         value = getattr(flags, name)
         if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}: give 1 or more.")
+            raise ValueError(f"--{name} must be at least 1, got {value}.")
     tables = [*recipe.monolingual, *(t for c in recipe.bitext for t in (c.table, c.source) if t is not None)]
     if flags.max_rows and not any(table.streaming for table in tables):
-        raise ValueError(f"--max_rows is {flags.max_rows}, and the recipe streams no corpus: name a split.")
+        raise ValueError(
+            f"--max_rows is {flags.max_rows}, but no corpus of the recipe is streamed. Leave it out. To read fewer "
+            "rows, set `split` of the corpus to a part, such as train[:1000]."
+        )
     return output, flags.num_workers or len(os.sched_getaffinity(0))
 
 

@@ -18,10 +18,11 @@ DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from th
 
   python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
 
-Held-out rows are left out, and a table that several corpora share is read once. Then set `tokenizer` in the recipe."""
+Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
+to the folder."""
 
 FLAGS = {
-    "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "ids of the tokenizer, specials included"},
+    "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},
     "--output": {"required": True, "metavar": "DIR", "help": "folder to write; AutoTokenizer loads it"},
     "--max_texts": {"type": int, "metavar": "N", "help": "use at most the first N texts of each column (default: all)"},
 }
@@ -35,19 +36,20 @@ MAX_BYTES = 1 << 24
 def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: int) -> None:
     """Trains on `texts` and writes a tokenizer that AutoTokenizer loads (XLMRobertaTokenizer, 512 positions).
 
-    A unigram model, as XLM-R's (Conneau et al. 2020, section 3), with SentencePiece's default character coverage of
-    0.9995. `vocab_size` counts all ids; little text may give fewer. Equal texts give equal files.
+    The tokenizer is a unigram model like XLM-R's (Conneau et al. 2020, section 3), with SentencePiece's default
+    character coverage of 0.9995. `vocab_size` counts all ids. A small text may give fewer. Equal texts give equal
+    files.
 
-    Raises ValueError for no text, and for a vocabulary smaller than the characters of the text.
+    Raises ValueError where there is no text, and for a vocabulary smaller than the characters of the text.
     """
     save_tokenizer(train_unigram(texts, vocab_size - SPECIALS_BESIDE_SPM), output_dir)
 
 
 def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float = 0.9995) -> bytes:
-    """A serialized SentencePiece model with at most this many tokens, specials included.
+    """Returns a serialized SentencePiece model with at most this many tokens, special tokens included.
 
-    Characters are given tokens, the most frequent first, until they cover this share of the text; the rest is unknown.
-    Raises ValueError as `train_tokenizer`.
+    The most frequent characters that cover this share of the text get tokens. The other characters are unknown.
+    Raises ValueError like `train_tokenizer`.
     """
     import sentencepiece
 
@@ -55,8 +57,8 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
     first = next(texts, None)
     if first is None:
         raise ValueError(
-            "There is no text to train a tokenizer on: every row is empty or held out. Tokens are learned from text. "
-            "Check the text columns of the corpora and evaluation.held_out_fraction."
+            "There is no text to train a tokenizer on: every row is empty or held out. Check the text columns of the "
+            "corpora and evaluation.held_out_fraction."
         )
     model = io.BytesIO()
     try:
@@ -80,7 +82,7 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
 
 
 def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
-    """Writes a SentencePiece model as a folder that AutoTokenizer loads, free of the traces of its making."""
+    """Writes a SentencePiece model as a folder that AutoTokenizer loads, without paths of this machine."""
     from transformers import XLMRobertaTokenizer
 
     folder = Path(output_dir)
@@ -96,12 +98,12 @@ def _reason(error: RuntimeError) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
         check_recipe(recipe)
         if flags.vocab_size < 1:
-            raise ValueError(f"--vocab_size is {flags.vocab_size}. Give the number of ids, such as 8000.")
+            raise ValueError(f"--vocab_size must be at least 1, got {flags.vocab_size}. Give a number such as 8000.")
         require_empty(flags.output)
         from pretraining.data.sources import open_sources, training_texts
         from zoo_core.console import quiet_libraries
@@ -113,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
         from transformers import AutoTokenizer
 
         ids = len(AutoTokenizer.from_pretrained(flags.output))
-        fewer = f" (the text gives no more; {flags.vocab_size:,} were asked for)" if ids < flags.vocab_size else ""
+        fewer = f" (the text is too small for {flags.vocab_size:,})" if ids < flags.vocab_size else ""
         print(f"{ids:,} ids: {flags.output}{fewer}")
 
 

@@ -1,4 +1,4 @@
-"""Leaves out of a model and its tokenizer the tokens that the text of a recipe does not hold.
+"""Removes tokens that do not occur in the text of a recipe from a model and its tokenizer.
 
 python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
 """
@@ -14,26 +14,29 @@ from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Leave out of a model and its tokenizer the tokens that the text of a recipe does not hold.
+DESCRIPTION = """Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
 
   python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
 
-model.start_from is read, output_dir/model is written: a checkpoint for the languages of this text alone, which cuts it
-as before and gives the same hidden states. Of 250,002 tokens, two languages use some ten thousand: a fraction of the
-size, and a translation model that predicts among what it needs."""
+The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
+cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
+250,002 tokens. The checkpoint is much smaller, and a translation model predicts among fewer tokens."""
 # fields of a configuration, or of its backbone's, that hold token ids
 WITH_IDS = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask")] + ["special_token_ids"]
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
-    """A unigram tokenizer.json with these ids alone, in their order. Text of kept tokens is cut as before: where all of
-    the best segmentation is left, it is the best of what is left.
+    """Returns a unigram tokenizer.json with only these ids, in their order.
 
-    Raises ValueError for a tokenizer that is not a unigram one.
+    It cuts text of kept tokens as before: the best segmentation remains the best if all of its tokens are kept.
+    Raises ValueError for a tokenizer of another type.
     """
     model = definition["model"]
     if model["type"] != "Unigram":
-        raise ValueError(f"the tokenizer's model is {model['type']}, and only Unigram ones (XLM-R's) can be trimmed.")
+        raise ValueError(
+            f"the tokenizer's model is {model['type']}, but only Unigram models can be trimmed. Start from a model "
+            "with a tokenizer like XLM-R's."
+        )
     new = {int(old): number for number, old in enumerate(kept_C)}
     vocabulary = [model["vocab"][old] for old in new if old < len(model["vocab"])]
     model = model | {"vocab": vocabulary, "unk_id": new[model["unk_id"]]}
@@ -45,7 +48,7 @@ def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, 
 
 
 def trim_model(model: Any, kept_C: np.ndarray) -> Any:
-    """A model of the zoo whose rows are those of these ids, in their order."""
+    """Returns a model of the zoo with only the rows of these ids, in their order."""
     import torch
 
     new = {int(old): number for number, old in enumerate(kept_C)}
@@ -65,12 +68,12 @@ def trim_model(model: Any, kept_C: np.ndarray) -> Any:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
+    """Runs the command; `argv` defaults to the command line."""
     recipe, _ = parse_command_line(Recipe, DESCRIPTION, {}, argv)
     with user_errors():
         check_recipe(recipe)
         if not recipe.model.start_from:
-            raise ValueError("the recipe names no model.start_from, and there is nothing to trim.")
+            raise ValueError("model.start_from is empty. Set it to the model to trim, a folder or a Hub id.")
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
         from pretraining.data.corpora import load_corpora, tokens_of_text
@@ -86,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
         trim_model(start.build_model(config), kept_C).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
-        print(f"{len(kept_C):,} of {len(tokenizer):,} tokens: {folder}")
+        print(f"{len(kept_C):,} of {len(tokenizer):,} tokens kept: {folder}")
 
 
 if __name__ == "__main__":
