@@ -493,7 +493,7 @@ def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: s
     """
     sizes, codes = corpus.sizes, languages_of(corpus)
     if names and sizes and set(names) != set(sizes):
-        raise ValueError(f"{field} has {', '.join(names)}, but sizes has {', '.join(sizes)}. Both must name the same.")
+        raise ValueError(f"{field} are {', '.join(names)}, but sizes has {', '.join(sizes)}. Both must name the same.")
     names = names or list(sizes)
     expected = tuple(f"{{{word}}}" for word in words[: len(codes)])
     if names and codes != expected:
