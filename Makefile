@@ -1,13 +1,13 @@
-# The commands of this repository; `make help` lists them. Each sets up what it needs, in a virtual environment.
+# The commands of this repository; `make help` lists them. Each one first sets up a virtual environment.
 #
 #   PYTHON       the Python to set up with, 3.11 to 3.13     make test PYTHON=python3.12
-#   VENV         where the virtual environment goes          make test VENV=/tmp/zoo
+#   VENV         the folder of the virtual environment       make test VENV=/tmp/zoo
 #   TORCH        the torch to install                        make test TORCH=torch==2.11.0
-#   MODEL        of make space, a folder or an id            make space MODEL=runs/m/model
-#   FLAGS        of make reproduce                           make reproduce FLAGS="--only dwa --seeds 1"
-#   TORCH_INDEX  where torch without CUDA is had, if pip's own index only has it with CUDA
+#   MODEL        the model, a folder or an id of the Hub     make space MODEL=runs/m/model
+#   FLAGS        the options of bench.reproduce              make reproduce FLAGS="--only dwa --seeds 1"
+#   TORCH_INDEX  the index of torch without CUDA, for when pip's own index only has torch with CUDA
 #
-# pytest reads its options from PYTEST_ADDOPTS too: PYTEST_ADDOPTS="-k alignment" make test
+# pytest also reads options from PYTEST_ADDOPTS: PYTEST_ADDOPTS="-k alignment" make test
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,21 +26,21 @@ BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/align
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
-	@echo "Variables and their use stand at the head of the Makefile."
+	@echo "The comment at the top of the Makefile lists the variables."
 
-setup: $(VENV)/installed ## make the virtual environment and install everything into it
+setup: $(VENV)/installed ## create the virtual environment and install everything into it
 
-demo: setup ## the whole path for all four models on the sample corpus: offline, CPU, minutes
+demo: setup ## run the whole path of all four models on the sample corpus: offline, on the CPU, in minutes
 	$(BIN)/python demo.py
 
-test: setup ## the tests of the first tier, on two processes: five minutes
+test: setup ## run the tests of the first tier, on two processes: five minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: setup ## all tests: also processes, kills, browser, oldest versions, the commands of the pages
+test-all: setup ## run all tests, also of processes, kills, the browser, oldest versions and the commands of the pages
 	$(BIN)/python -m pytest -n 2
 
 # `build` may hold files of an earlier build that are gone since, and setuptools would pack them.
-test-install: ## install the wheel alone, without extras, into an environment of its own, and run the demo of one model there
+test-install: ## install only the wheel, without extras, into a new environment, and run the demo of one model there
 	@rm -rf build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(MAKE) "$$folder/venv/torch" VENV="$$folder/venv" && \
 	"$$folder/venv/bin/python" -m pip install --quiet . "$(TORCH)" && \
@@ -59,7 +59,7 @@ space: setup ## try a model in the browser: make space MODEL=runs/m/model, or an
 	@test -n "$(MODEL)" || { echo "Name the model: make space MODEL=runs/m/model, or an id of the Hub" >&2; exit 1; }
 	$(BIN)/python hub_cards/space/app.py --model $(MODEL)
 
-check: setup ## lint, formatting, and whether the installed packages agree with each other
+check: setup ## check lint, formatting, and that the installed packages are compatible
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PIP) check
@@ -71,8 +71,8 @@ bench: $(if $(BENCHMARKS),setup) ## run every benchmark of bench/, one after the
 # pip before 23.3 downloads whole wheels in a dry run, and the one of torch is what the dry run below is to avoid.
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
-	    echo "'$(PYTHON)' is not a Python from 3.11 to 3.13, which torch and this project need." >&2; \
-	    echo "Name one that is: make PYTHON=python3.12" >&2; exit 1; }
+	    echo "'$(PYTHON)' is not Python 3.11 to 3.13, which torch and this project need." >&2; \
+	    echo "Name one: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade "pip>=23.3"
 	@touch $@
@@ -104,5 +104,5 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml
 	$(PIP) install --quiet --no-deps --target $(VENV)/oldest-transformers $(OLDEST)
 	@touch $@
 
-reproduce: setup ## the papers' claims on a real encoder: core hours, in portions that go on (bench/reproduce.md)
+reproduce: setup ## test the papers' claims on a real encoder: takes core hours, and can be resumed (bench/reproduce.md)
 	$(BIN)/python -m bench.reproduce $(FLAGS)

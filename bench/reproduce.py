@@ -1,18 +1,19 @@
-"""The papers' claims on a real encoder, from the encoder to the page: `python -m bench.reproduce`, or `make reproduce`.
+"""Tests the papers' claims on a real encoder, and writes the page: `python -m bench.reproduce`, or `make reproduce`.
 
-  python -m bench.reproduce --list                         # what is run, and the hours of one core it takes
-  python -m bench.reproduce --hub_root ../shared/hub       # all of it: bench/reproduce.md, and its plots and tables
-  python -m bench.reproduce --only dwa --seeds 1 --hours 5 # a part; a portion of five core hours
-  python -m bench.reproduce --missing                      # what the results below have not yet
+  python -m bench.reproduce --list                         # list the jobs and their hours of one core
+  python -m bench.reproduce --hub_root ../shared/hub       # run all jobs; write bench/reproduce.md, plots and tables
+  python -m bench.reproduce --only dwa --seeds 1 --hours 5 # run one claim with one seed, for about five core hours
+  python -m bench.reproduce --missing                      # run only the jobs that the results below lack
 
-bench/reproduce.yaml says what: models, each a recipe and what it changes; tasks, each a recipe too; and the claims,
-with the models and tasks that they compare. Every model is trained once a seed, in runs/reproduce, and every job is the
-command that anybody would type. The same command again continues: what is finished is kept, what was interrupted is
-resumed. The encoder is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. `--budget full` is the papers' own
-sizes (bench/reproduce_full.yaml), for GPUs and the Hub.
+bench/reproduce.yaml lists the models and the tasks, each with its recipe, and the claims, each with the models and
+tasks that it compares. Every model is trained once per seed, in runs/reproduce. Every job is a command that you could
+type yourself. To resume, run the same command again: it keeps finished jobs and resumes interrupted ones. The encoder
+is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. `--budget full` uses the papers' sizes
+(bench/reproduce_full.yaml), for GPUs and the Hub.
 
-Writes bench/results/reproduce.csv (a row for each score), reproduce-costs.csv (core hours and memory of each job) and
-bench/reproduce.md with its plots, of whatever is finished; of the papers' sizes reproduce_full.csv, and so on.
+The command writes the results of the finished jobs: bench/results/reproduce.csv (a row for each score),
+reproduce-costs.csv (core hours and memory of each job) and bench/reproduce.md with its plots. The files of
+`--budget full` are reproduce_full.csv and so on.
 """
 
 import argparse
@@ -31,7 +32,7 @@ NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the pag
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     flags = read_flags(argv)
-    with user_errors("the same command continues"):
+    with user_errors("run the same command again to resume"):
         quiet_libraries()
         plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
         claims = chosen_claims(plan, flags.only)
@@ -43,30 +44,30 @@ def main(argv: list[str] | None = None) -> None:
         failed = {} if flags.page else run(jobs, flags)
         write_page(plan, jobs_of(plan, plan.claims, flags), flags)
         if failed:
-            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Their logs say why.")
+            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
 
 
 def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Returns the parsed command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--budget", choices=list(NAMES), default="small", help="small: one CPU core (default); full: the papers' sizes"
     )
-    parser.add_argument("--only", nargs="+", metavar="CLAIM", help="these claims alone; --list has their names")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default 1 2 3")
+    parser.add_argument("--only", nargs="+", metavar="CLAIM", help="run only these claims; --list shows their names")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="seeds to train with (default 1 2 3)")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="the runs' folders (default runs/reproduce, or runs/reproduce_full)"
+        "--output", type=Path, metavar="DIR", help="folder of the runs (default runs/reproduce, or runs/reproduce_full)"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="jobs at a time, one core each (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="jobs to run at a time, one core each (default 1)")
     parser.add_argument(
         "--hours",
         type=float,
-        help="start nothing more after so many core hours",
+        help="core hours after which no further job starts",
     )
-    parser.add_argument("--missing", action="store_true", help="leave out what the results have, by the same command")
-    parser.add_argument("--list", action="store_true", help="show what is run and what it takes, and stop")
-    parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is finished")
+    parser.add_argument("--missing", action="store_true", help="leave out jobs whose exact command the results have")
+    parser.add_argument("--list", action="store_true", help="list the jobs and their hours, and stop")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the page with the finished jobs")
     flags = parser.parse_args(argv)
     flags.name = NAMES[flags.budget]
     flags.output = flags.output or Path("runs") / flags.name
@@ -74,16 +75,16 @@ def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
-    """The claims of these names, or all. Raises ValueError for a name that none has."""
+    """Returns the claims of these names, or all. Raises ValueError for an unknown name."""
     known = [claim.name for claim in plan.claims]
     for name in names or ():
         if name not in known:
-            raise ValueError(f"--only {name} is none of {', '.join(known)}. {nearest(name, known)}")
+            raise ValueError(f"--only {name} is not one of {', '.join(known)}. {nearest(name, known)}")
     return [claim for claim in plan.claims if not names or claim.name in names]
 
 
 def missing_jobs(jobs: list[CommandJob], name: str) -> list[CommandJob]:
-    """Those whose command the results do not have, and what these need."""
+    """Returns the jobs whose command the results lack, and the jobs that these need."""
     commands = set(recorded_costs(name)["command"])
     found: list[CommandJob] = []
     needed: set[str] = set()
@@ -107,9 +108,9 @@ def show_list(claims: list[Claim], jobs: list[CommandJob], unit: str) -> None:
 
 
 def run(jobs: list[CommandJob], flags: argparse.Namespace) -> dict[str, str]:
-    """Runs what is not done, `flags.jobs` at a time and for about `flags.hours`; returns what failed, and why.
+    """Runs unfinished jobs, `flags.jobs` at a time and for about `flags.hours`; returns what failed, and why.
 
-    Raises ValueError, before anything is run, for what was done by another command.
+    Raises ValueError, before anything is run, for a job that was done with another command.
     """
     for job in jobs:
         job.state()

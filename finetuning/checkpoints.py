@@ -1,4 +1,4 @@
-"""Checkpoints of a run, whatever the kind of task: the one it starts from, and the one it resumes from."""
+"""Checkpoints of a run, of any kind of task: the one that it starts from, and the one that it resumes from."""
 
 import re
 from pathlib import Path
@@ -15,15 +15,15 @@ CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
 
 
 def fine_tuned_on(config: Any) -> list[str]:
-    """The tasks that a model was fine-tuned on, as its configuration names them."""
+    """Returns the tasks that a model was fine-tuned on, as its configuration names them."""
     return list(getattr(config, "fine_tuned_on", None) or [])
 
 
 def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
-    """As `describe_model`, of the model that a recipe starts from: its `model`, or what `init_from` made of that.
+    """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
-    Identity and fingerprint are those of `model`; `init_from` of the identity says which fine-tuned model it became.
-    Raises ValueError as `describe_model` and `best_seed`, and where the run kept no models.
+    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model.
+    Raises ValueError as `describe_model` and `best_seed` do, and if the run kept no models.
     """
     described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
     if recipe.init_from is None:
@@ -32,7 +32,7 @@ def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
     folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"init_from is {recipe.init_from}, and {folder} is not there: that run kept no models. Name a run that "
+            f"init_from is {recipe.init_from}, and {folder} does not exist: that run kept no models. Name a run that "
             "trains, and run it with save_models=true."
         )
     facts["fingerprint"] = folder_fingerprint(folder)
@@ -41,22 +41,22 @@ def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
 
 
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
-    """The seed of a finished run with the best development score: its model's folder, and what results say of it.
+    """Returns the model folder of the seed with the best development score, and the facts that results show of it.
 
-    Of a run that selected nothing (`selection: last`), the first seed. `fingerprint` is that of `model`.
+    It is the first seed of a run without selection (`selection: last`). `fingerprint` is that of `model`.
     """
     results_file = Path(run) / "results.json"
     if not results_file.is_file():
         raise ValueError(
-            f"init_from is {run}, and there is no results.json: it is no finished run of finetuning/run.py. Finish "
+            f"init_from is {run}, and there is no results.json: it is not a finished run of finetuning/run.py. Finish "
             "that run first, or leave init_from out."
         )
     results = read_json(results_file, needs=("model", "protocol", "seeds", "task", "setting"))
     if results["model"]["fingerprint"] != fingerprint:
         raise ValueError(
             f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
-            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Give both the same "
-            "model."
+            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Use the same "
+            "model for both."
         )
     scores = Protocol.of(results["protocol"]).selection.scores or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
@@ -66,13 +66,13 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
 
 
 def trainer_checkpoints(folder: Path) -> list[Path]:
-    """The Trainer's checkpoints in a folder, the oldest first. `checkpoint-12.bak` is none of them."""
+    """Returns the Trainer's checkpoints in a folder, oldest first. `checkpoint-12.bak` is not one of them."""
     found = (path for path in folder.glob("*") if re.fullmatch(CHECKPOINT, path.name) and path.is_dir())
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def last_complete_checkpoint(folder: Path) -> str | None:
-    """The newest of the Trainer's checkpoints that was written to its end, which trainer_state.json marks."""
+    """Returns the newest complete checkpoint of the Trainer, which has a trainer_state.json."""
 
     def is_complete(checkpoint: Path) -> bool:
         try:

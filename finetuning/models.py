@@ -1,4 +1,4 @@
-"""Models that a user names: found, described, and loaded."""
+"""Finds, describes and loads the models that a user names."""
 
 import contextlib
 from pathlib import Path
@@ -28,13 +28,13 @@ def describe_model(
     max_length: int | None = None,
     trust_remote_code: bool = False,
 ) -> Start:
-    """The model to start from.
+    """Returns the path, configuration, tokenizer and identity of a model, without its weights.
 
-    `model` is a folder or a Hub id (`owner/name@revision` pins it), `tokenizer` likewise (default: the model's),
-    `hub_root` a folder that mirrors the Hub. Code of theirs runs with `trust_remote_code` alone.
+    `model` is a folder or a Hub id (`owner/name@revision` pins it), and so is `tokenizer` (default: the model's).
+    `hub_root` is a folder that mirrors the Hub. Their code runs only with `trust_remote_code`.
 
-    Raises ValueError for a model that cannot be found, without tokenizer, whose vocabulary is not the tokenizer's, or
-    with fewer positions than `max_length`, and for code that would have to run.
+    Raises ValueError if the model is not found, has no tokenizer, has another vocabulary than the tokenizer, has fewer
+    positions than `max_length`, or needs code that must not run.
     """
     path = find_model(model, hub_root)
     if Path(path).is_dir():
@@ -53,7 +53,7 @@ def describe_model(
 
 
 def check_positions(max_length: int, config: Any, path: str) -> None:
-    """Raises ValueError where the model of `path` has fewer positions than `max_length`."""
+    """Raises ValueError if the model of `path` has fewer positions than `max_length`."""
     positions = longest_input(config)
     if max_length > positions:
         raise ValueError(
@@ -63,7 +63,7 @@ def check_positions(max_length: int, config: Any, path: str) -> None:
 
 
 def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:
-    """Resolved path of a model, a folder that is there or an id of the Hub; `owner/name@revision` is downloaded.
+    """Returns the path of a model: an existing folder or a Hub id; `owner/name@revision` is downloaded.
 
     Raises ValueError for a missing folder or revision.
     """
@@ -80,14 +80,14 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
 
 
 def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model. Raises ValueError where it cannot be read."""
+    """Returns the configuration of a model. Raises ValueError if it cannot be read."""
     path = find_model(model, hub_root)
     with main_first(), readable_errors(model):
         return load_config(path, trust_remote_code)
 
 
 def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
-    """As `load_whole`, of the model that a recipe or an option calls `name`.
+    """Loads a model as `load_whole` does; `name` is what a recipe or an option calls it.
 
     Also raises ValueError for weights that are not finite.
     """
@@ -95,20 +95,20 @@ def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bo
         model = load_whole(auto_class, path, name, trust_remote_code, **options)
     for key, value in model.named_parameters():
         if value.numel() and not all(bound.isfinite() for bound in value.aminmax()):  # NaN is both bounds
-            raise ValueError(f"The weights of {name} are not finite ({key}): nothing they compute means anything.")
+            raise ValueError(f"The weights of {name} are not finite ({key}). Use another checkpoint.")
     return model
 
 
 @contextlib.contextmanager
 def readable_errors(name: str):
-    """What transformers raises where a checkpoint cannot be read, as a ValueError that names the recipe's model."""
+    """Turns transformers' error for an unreadable checkpoint into a ValueError that names the recipe's model."""
     try:
         yield
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         is_there = Path(name).exists()
-        taken = "" if is_there else f" There is no folder {name} in {Path.cwd()}, so it was taken for an id of the Hub."
+        taken = "" if is_there else f" {Path.cwd()} has no folder {name}, so it was taken for an id of the Hub."
         raise ValueError(
-            f"The model {name} cannot be loaded: {reason}{taken} Check the name, and for an id of the Hub the "
-            "connection."
+            f"The model {name} cannot be loaded: {reason}{taken} Check the name, and the connection "
+            "for an id of the Hub."
         ) from error

@@ -1,7 +1,7 @@
 """The fine-tuning recipe: every field that `finetuning/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them
-(`training.learning_rate=2e-5`). Reading, checking and printing is done by `zoo_core.recipes`.
+(`training.learning_rate=2e-5`). `zoo_core.recipes` reads, checks and prints recipes.
 """
 
 from dataclasses import dataclass, field
@@ -31,24 +31,26 @@ add_resolver(
 )
 
 INIT_FROM = (
-    "folder of a finished run that was fine-tuned from the same `model`: this one starts from its fine-tuned model, of "
-    "the seed that was best on the development rows, and its results say so"
+    "folder of a finished run that was fine-tuned from the same `model`; this run starts from the model of its seed "
+    "with the best development score, and the results name it"
 )
 
 
 @dataclass
 class Translations:
-    """Another table whose rows translate those of the table that names it, joined on an id; split by split."""
+    """A table with translations of the rows of another table, joined on an id, split by split."""
 
-    path: str = option(MISSING, "as in train; `{language}` stands for the code of the translated rows' language")
-    config: str | None = option(None, "as in train; `{language}` likewise")
+    path: str = option(
+        MISSING, "as in train; `{language}` stands for the language code of the rows that are translated"
+    )
+    config: str | None = option(None, "as in train; `{language}` as in path")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
     text_columns: list[str] = option(
         ["text"],
-        "columns of the translations, in the order of the translated columns; tagging and question_answering, in "
-        "training: and the column of their labels",
+        "columns of the translations, in the order of the translated columns; tagging and question_answering also need "
+        "the column of their labels, in training tables",
     )
-    join_on: str = option("id", "column of both tables; rows with the same value translate each other")
+    join_on: str = option("id", "column of both tables; rows with the same value are translations of each other")
 
 
 @dataclass
@@ -57,35 +59,33 @@ class LabeledTable(Table):
 
     text_columns: list[str] = option(
         ["text"],
-        "one column of text, or two that are encoded as a pair; tagging: one column of lists of words; "
+        "one column of text, or two columns that are encoded as a pair; tagging: one column of lists of words; "
         "question_answering: question and context",
     )
     label_column: str = option(
         "label",
-        "column of the label: class labels, whole numbers or strings; tagging: of lists, a label for each word; "
-        "question_answering: of answers, with fields text and answer_start",
+        "column of the label: class labels, whole numbers or strings; tagging: lists with a label for each word; "
+        "question_answering: answers with the fields text and answer_start",
     )
     label_names: list[str] = option(
-        [], "names of the labels 0, 1, ... where the column holds bare numbers, or the order of the labels it holds"
+        [], "names of the labels 0, 1, ... if the column has numbers; otherwise the order of its labels"
     )
-    language_column: str | None = option(
-        None, "column that names the language of a row, where the table holds several languages"
-    )
+    language_column: str | None = option(None, "column with the language of each row, for a table of several languages")
     where: dict[str, str] = option(
         {},
-        "only rows whose columns have these values, as in {domain: books}; `*` stands for any text, and `{language}` "
-        "as in path",
+        "use only the rows whose columns have these values, as in {domain: books}; `*` matches any text, and "
+        "`{language}` is as in path",
     )
     language_names: dict[str, str] = option(
-        {}, "what `{language}` stands for where that is not the code, as in {sw: swahili}"
+        {}, "what `{language}` stands for if it is not the language code, as in {sw: swahili}"
     )
     translation_columns: list[str] = option(
         [],
-        "plug-in: columns of the same rows that hold the translations of `text_columns`, in their order; tagging and "
-        "question_answering, in training: and the column of their labels",
+        "plug-in: columns of the same rows with the translations of `text_columns`, in the same order; tagging and "
+        "question_answering also need the column of their labels, in training tables",
     )
     translations: Translations | None = option(
-        None, "plug-in: table of the translations, where they are not columns of this one"
+        None, "plug-in: table of the translations, if they are not columns of this one"
     )
 
 
@@ -99,7 +99,7 @@ class TrainingTable(LabeledTable):
     )
 
     dev_split: str | None = option(
-        None, "split of the same dataset on which `selection: source_dev` selects, if `evaluation` names none"
+        None, "split of the same dataset for `selection: source_dev`; used if `evaluation` names none"
     )
 
 
@@ -107,47 +107,49 @@ class TrainingTable(LabeledTable):
 class EvaluationTable(LabeledTable):
     """Labeled rows to evaluate on, in every language."""
 
-    path: str = option(MISSING, "as in train; `{language}` stands for each of `languages`, one table a language")
+    path: str = option(MISSING, "as in train; `{language}` stands for each of `languages`, with one table per language")
     config: str | None = option(None, "as in train; `{language}` stands for each of `languages`")
-    split: str = option("test", "evaluated split; nothing is ever selected on it")
+    split: str = option("test", "split that is evaluated; never used for selection")
     languages: list[str] = option([], "languages to evaluate; default: every language of `language_column`")
-    dev_split: str | None = option(None, "split on which `selection` selects; never the evaluated one")
-    note: str | None = option(
-        None, "what a reader must know where this is not the benchmark's own split; it becomes a warning of the results"
-    )
+    dev_split: str | None = option(None, "split that `selection` uses; must not be the evaluated one")
+    note: str | None = option(None, "how the split differs from the benchmark's own; the results show it as a warning")
     differs: str | None = option(
         None,
-        "in a few words, how these rows are not those of published figures, as in 'other tokens': results say it, and "
-        "published rows beside them",
+        "in a few words, how these rows differ from those of published scores, as in 'other tokens'; the results and "
+        "their published rows show it",
     )
 
 
 @dataclass
 class Hyperparameters:
-    """What every kind of task trains with."""
+    """Hyperparameters of every kind of task that trains."""
 
     learning_rate: float = option(MISSING, "peak learning rate", above=0)
     layerwise_decay: float = option(
         1.0,
-        "d: layer i of n (from 0) learns at d^(n-i) of the rate, the embeddings at d^(n+1), the head at 1",
+        "d: factor d^(n-i) on the learning rate of layer i of n (from 0), d^(n+1) of the embeddings, 1 of the head",
         above=0,
         high=1,
     )
     epochs: float = option(3.0, "passes over the training rows", low=0, high=10**6)
-    max_steps: int = option(0, "number of steps, in place of epochs; 0: by epochs")
-    warmup_steps: float = option(
-        0.1, "updates of linear warm-up; below 1: that share of all steps", low=0, high=LARGEST_COUNT
+    max_steps: int = option(0, "number of steps to train, instead of epochs; 0: use epochs")
+    warmup_steps: float = option(0.1, "steps of linear warm-up; below 1: share of all steps", low=0, high=LARGEST_COUNT)
+    schedule: Literal["linear", "constant", "cosine"] = option(
+        "linear", "schedule of the learning rate after the warm-up"
     )
-    schedule: Literal["linear", "constant", "cosine"] = option("linear", "after the warm-up")
-    weight_decay: float = option(0.0, "decoupled weight decay; biases and LayerNorms have none", low=0)
+    weight_decay: float = option(0.0, "decoupled weight decay; not applied to biases and LayerNorms", low=0)
     betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2", low=0, below=1)
     epsilon: float = option(1e-6, "AdamW's epsilon", above=0)
-    max_grad_norm: float = option(1.0, "gradients are clipped to this global norm; 0: no clipping", low=0)
+    max_grad_norm: float = option(1.0, "global norm that gradients are clipped to; 0: no clipping", low=0)
     gradient_accumulation_steps: int = option(
-        1, "micro-batches per step and process: changes memory, not the step", low=1
+        1, "micro-batches per step and process; more need less memory and compute the same step", low=1
     )
-    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
+    gradient_checkpointing: bool = option(
+        False, "recompute activations in the backward pass; needs less memory, ~30% slower"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = option(
+        "fp32", "precision of the forward and backward pass; weights stay fp32"
+    )
 
 
 @dataclass
@@ -155,29 +157,29 @@ class Training(Hyperparameters):
     """Hyperparameters."""
 
     batch_size: int = option(
-        32, "examples per step over all processes and accumulated micro-batches", low=1, high=LARGEST_BATCH
+        32, "examples per step, summed over processes and accumulated micro-batches", low=1, high=LARGEST_BATCH
     )
     used_rows_only: bool = option(
         True,
-        "hold gradient and optimizer state of those rows of the word embeddings alone that the training rows' tokens "
-        "use; the others have no gradient. Changes memory and time, not the model; false: of all rows",
+        "keep gradients and optimizer state only for the word embeddings of tokens in the training rows; the others "
+        "have no gradient. Saves memory and time, and the model is the same; false: for all word embeddings",
     )
 
 
 @dataclass
 class PublishedRow:
-    """Which published result stands beside ours; it is printed, never computed with.
+    """The published result to print next to ours; it is never used in a computation.
 
-    Where `paper` is a file of hub_cards/published, its table and row give the figures, and none stand here.
+    If `paper` is a file of hub_cards/published, the scores are read from its table and row. Give none here.
     """
 
     paper: str = option(
-        MISSING, "veco, ernie_m, ...: a file of hub_cards/published; or another paper, whose figures then stand here"
+        MISSING, "veco, ernie_m, ...: a file of hub_cards/published; or another paper, with its scores given here"
     )
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")
     note: str | None = option(
-        None, "what a reader must know of the figures; it becomes a warning of the results; default: that of the file"
+        None, "caveat about the scores, which the results show as a warning; default: the note of the file"
     )
 
 
@@ -187,14 +189,14 @@ class Published(PublishedRow):
 
     languages: dict[str, float] = option({}, "score of each language, in percent")
     further: dict[str, dict[str, float]] = option(
-        {}, "by the name of a further score, such as exact_match: that of each language, in percent"
+        {}, "further scores by name, such as exact_match: the score of each language, in percent"
     )
-    average: float | None = option(None, "average as printed, in percent")
-    average_over: list[str] = option([], "languages of that average, where the scores of some are not known")
+    average: float | None = option(None, "average as printed in the paper, in percent")
+    average_over: list[str] = option([], "languages of that average, if the scores of some are unknown")
 
 
 class TaskRecipe:
-    """The fields that recipes share. A kind that lacks one has the default."""
+    """The fields that recipes share. A kind without one of them has its default."""
 
     main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
     task_type: ClassVar[str]  # as the Hub calls the kind of task
@@ -214,13 +216,13 @@ class TaskRecipe:
     compare_with: dict[str, list[str]] = {}
 
     def check(self) -> None:
-        """Raises ValueError for values that cannot be run, and for fields that contradict each other."""
+        """Raises ValueError for invalid values, and for fields that contradict each other."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 
 
 class TrainedRecipe(TaskRecipe):
-    """What the recipes of all kinds have that are trained."""
+    """The fields of all kinds that train."""
 
     training: Hyperparameters
     num_workers: int
@@ -234,15 +236,16 @@ class TrainedRecipe(TaskRecipe):
         super().check()
         training = self.training
         if not training.epochs and not training.max_steps:
-            raise ValueError("training.epochs and training.max_steps are 0. Set one of them.")
+            raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
         if len(training.betas) != 2:
             raise ValueError(f"training.betas must be two numbers, got {training.betas}.")
         if self.push_to_hub and len(self.seeds) > 1:
             raise ValueError(
-                f"push_to_hub is {self.push_to_hub}, which holds one model, and seeds is {self.seeds}. Set seeds=[1]."
+                f"push_to_hub is {self.push_to_hub}, which has room for one model, and seeds is {self.seeds}. Set "
+                "seeds=[1]."
             )
         if self.push_to_hub and not self.save_models:
-            raise ValueError(f"push_to_hub is {self.push_to_hub}, and the model is not kept. Set save_models=true.")
+            raise ValueError(f"push_to_hub is {self.push_to_hub}, and save_models is false. Set save_models=true.")
 
 
 @dataclass
@@ -250,55 +253,59 @@ class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
     main_score, task_type = "accuracy", "text-classification"
-    model: str = option(MISSING, "checkpoint to start from: a folder, or owner/name or owner/name@revision of the Hub")
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
+    model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
         OUTPUT_DIR + "${setting_suffix:${setting},${plug_in}}",
-        "folder of the results: results.{json,md,csv}, scores.png, one folder per seed",
+        "folder of the results: results.{json,md,csv}, scores.png and one folder per seed",
     )
     hub_root: str | None = option(
-        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+        None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
     )
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
-    kind: Literal["classification"] = option("classification", "kind of task: texts or pairs with a label")
+    kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot",
-        "zero_shot: train on the source language, evaluate on every language; translate_train_all: train on the source "
-        "language and its translations; supervised: train on rows of every evaluated language, labeled in it",
+        "every language is evaluated; zero_shot: train on the source language; translate_train_all: train on the "
+        "source language and its translations; supervised: train on labeled rows of every evaluated language",
     )
     plug_in: bool = option(
         False,
-        "VECO with translate_train_all: heads read [H:S] of a text and its translation, which every table then has to "
-        "name; both sides are learned from, and texts of the evaluated language are scored",
+        "VECO with translate_train_all: the head reads [H:S] of a text and its translation. Every table must name the "
+        "translations. Training uses both sides, and evaluation scores the texts of the evaluated language",
     )
     translations_from: str | None = option(
-        None, "translate_train_all: who or what translated which texts; the results say it"
+        None, "translate_train_all: who or what translated which texts; the results show it"
     )
     source_language: str = option("en", "language of the original training rows")
     train: list[TrainingTable] = option([], "training rows; several tables are read one after another")
-    evaluation: list[EvaluationTable] = option([], "what is evaluated; every language of every table, each once")
+    evaluation: list[EvaluationTable] = option([], "tables to evaluate; a language may occur in one of them only")
     selection: Literal["last", "source_dev", "mean_dev"] = option(
         "source_dev",
-        "which checkpoint is evaluated: the last, or the best on the source language's development rows, or on the "
-        "mean over all languages' development rows",
+        "checkpoint that is evaluated: the last one, the one with the best score on the source language's development "
+        "rows, or the one with the best mean over the development rows of all languages",
     )
     dev_fraction: float = option(
-        0.1, "share of the training rows held out for `source_dev` where no table has a `dev_split`", low=0, below=1
+        0.1, "share of the training rows held out for `source_dev` if no table has a `dev_split`", low=0, below=1
     )
-    evaluate_every_steps: int = option(0, "updates between evaluations on dev, and checkpoints; 0: once an epoch")
+    evaluate_every_steps: int = option(0, "steps between checkpoints, each evaluated on dev; 0: one epoch")
     max_length: int = option(
-        128, "positions of an example, special tokens included; longer texts are cut and counted", low=8
+        128, "tokens of an example with special tokens; longer texts are cut, and the results count them", low=8
     )
-    max_train_examples: int = option(0, "training rows used, drawn at random; 0: all")
-    max_evaluation_examples: int = option(0, "evaluated rows per language, drawn at random; 0: all")
+    max_train_examples: int = option(0, "number of training rows to sample at random; 0: use all")
+    max_evaluation_examples: int = option(
+        0, "number of rows per language to sample at random for evaluation; 0: use all"
+    )
     evaluation_batch_size: int = option(
-        64, "examples in a forward pass of evaluation, per process", low=1, high=LARGEST_BATCH
+        64, "examples per forward pass and process in evaluation", low=1, high=LARGEST_BATCH
     )
     training: Training = field(default_factory=Training)
     seeds: list[int] = option(
-        [1], "one run each; scores are reported by seed, with mean and standard deviation", below=SEEDS
+        [1],
+        "seeds, with one run each; results have the score of each, the mean and the standard deviation",
+        below=SEEDS,
     )
     num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
@@ -306,10 +313,10 @@ class Recipe(TrainedRecipe):
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
     sweep: dict[str, list[Any]] = option(
         {},
-        "by dotted field, values that are tried with each other where --sweep is given, as in "
-        "{training.epochs: [3, 5]}; the point that is best on the development rows is run",
+        "values to try with --sweep, by dotted field, as in {training.epochs: [3, 5]}; every combination is tried, and "
+        "the one with the best development score is run",
     )
-    published: Published | None = option(None, "published figure to print beside ours")
+    published: Published | None = option(None, "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()
@@ -321,7 +328,7 @@ class Recipe(TrainedRecipe):
             )
         if is_translated != bool(self.translations_from):
             raise ValueError(
-                f"setting is {self.setting}, and translations_from is {self.translations_from!r}. Scores depend on who "
-                "translated, so a run on translations says it, and no other does. "
+                f"setting is {self.setting}, and translations_from is {self.translations_from!r}. Scores depend on the "
+                "translator: translate_train_all needs this field, and other settings must not have it. "
                 + ("Set translations_from." if is_translated else "Leave translations_from out.")
             )

@@ -3,19 +3,19 @@
     python finetuning/run.py --config finetuning/recipes/xlm_align/xnli.yaml model=FacebookAI/xlm-roberta-base
     python finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco-large/model
 
-A recipe's `kind` says which fields it has: classification (the default), tagging, question_answering, translation, or
-word_alignment, retrieval and mining, which train nothing.
-`--help` shows those of classification, `--help kind=translation` those of translation, and with --config those of the
-file's kind.
+The recipe's `kind` determines its fields: classification (the default), tagging, question_answering, translation,
+word_alignment, retrieval or mining. The last three train nothing.
+`--help` lists the fields of classification, and `--help kind=translation` those of translation. With --config it lists
+the fields of the file's kind.
 
     python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base
 
-runs every task of a benchmark, each by its recipe, and makes one table of them: see `--suite xtreme --help`.
+This command runs every task of a benchmark with its recipe, and writes one table: see `--suite xtreme --help`.
 
-Writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot; recipe.yaml
-and run.json; seed-N/model and seed-N/predictions, a file a language.
-Ctrl-C or SIGTERM saves the step that is being trained; a second one stops at once.
---resume continues an interrupted run: finished seeds are kept, and the current seed goes back to its last checkpoint.
+A run writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot;
+recipe.yaml and run.json; seed-N/model and seed-N/predictions, with one file per language.
+Ctrl-C or SIGTERM finishes the current step and saves a checkpoint; a second one stops the run at once.
+--resume resumes an interrupted run: finished seeds are kept, and the current seed restarts from its last checkpoint.
 """
 
 import os
@@ -27,19 +27,19 @@ from zoo_core.command_line import RESUME, parse_command_line, user_errors
 from zoo_core.interruption import stop_signals
 
 FLAGS = {
-    "--resume": dict(action="store_true", help="resume the run in output_dir; finished seeds are kept"),
+    "--resume": dict(action="store_true", help="resume the run in output_dir, and keep its finished seeds"),
     "--sweep": dict(
         action="store_true",
-        help="first try the values of the recipe's `sweep` with each other, one seed each, by their development scores "
-        "alone; then run the best",
+        help="first run every combination of the values in the recipe's `sweep`, with one seed each; then run the "
+        "recipe with the combination that has the best development score",
     ),
     "--skip_missing": dict(
         action="store_true",
-        help="leave out languages whose tables cannot be found; the results say which",
+        help="leave out languages whose tables are not found; the results list them",
     ),
     "--check_data": dict(
         action="store_true",
-        help="read and encode all data, list faults of rows, say by language what is cut or left out, and stop",
+        help="read and encode all data, list faulty rows and, by language, what is cut or left out; then stop",
     ),
 }
 

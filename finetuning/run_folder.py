@@ -1,4 +1,4 @@
-"""The output folder of a run: never mixed with another run's, resumable seed by seed."""
+"""The output folder of a run. It holds one run only, and a run is resumed seed by seed."""
 
 import dataclasses
 import sys
@@ -31,12 +31,13 @@ class RunFolder:
         self.recipe, self.model = recipe, model
         self.facts: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output_dir {self.path} is a file. Name another one.")
+            raise ValueError(f"output_dir {self.path} is a file. Name a folder.")
         held = not_own(self.path, f"{HALF_WRITTEN}|{SWEEP}")
         if not held:
             if resume and PartialState().is_main_process:
                 print(
-                    f"nothing to resume in {self.path}: this is a new run (output_dir names an older run's folder)",
+                    f"nothing to resume in {self.path}: a new run starts. To resume another run, set output_dir to its "
+                    "folder.",
                     file=sys.stderr,
                 )
             return
@@ -52,7 +53,7 @@ class RunFolder:
         check_same_start(self.path, self.facts["model"], model)
 
     def begin(self, protocol: Protocol, argv: list[str], lists: dict[str, list[dict[str, Any]]]) -> None:
-        """Writes recipe.yaml and run.json, and `<name>.csv` of each of the lists that has rows."""
+        """Writes recipe.yaml, run.json and a `<name>.csv` of each list that has rows."""
         data = data_of(protocol)
         if self.facts is not None:
             check_same_data(self.path, self.facts["data"], data)
@@ -70,44 +71,43 @@ class RunFolder:
         state.wait_for_everyone()
 
     def check_is_there(self) -> None:
-        """Raises ValueError where the folder has been removed, or emptied, since the run began."""
+        """Raises ValueError if the folder was removed or emptied since the run began."""
         if not (self.path / "run.json").is_file():
             raise ValueError(
-                f"output_dir {self.path} was removed, or emptied, while the run was writing into it: its recipe.yaml "
-                "and run.json are gone. Remove what is left there, and start the run again."
+                f"output_dir {self.path} was removed or emptied during the run: its recipe.yaml and run.json are gone. "
+                "Remove what is left of it, and start the run again."
             )
 
     def of_seed(self, seed: int) -> Path:
-        """The folder of one seed."""
+        """Returns the folder of one seed."""
         folder = self.path / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
         return folder
 
     def finished(self, seed: int) -> dict[str, Any] | None:
-        """The scores of a seed that was run to its end."""
-        advice = "Restore the file, or remove it: the seed is then run again."
+        """Returns the scores of a finished seed, or None."""
+        advice = "Restore the file, or remove it to run the seed again."
         return read_json(self.path / f"seed-{seed}" / "scores.json", None, advice=advice)
 
 
 def not_empty(path: Path, held: list[str]) -> ValueError:
-    """The error of a new run's folder that holds something."""
+    """Returns the error for a new run whose folder is not empty."""
     return ValueError(
-        f"output_dir {path} is not empty: it holds {held[0]}. Results of two runs would be mixed. Add --resume to "
-        "continue the run that is there, or name another `output_dir`."
+        f"output_dir {path} is not empty: it holds {held[0]}. Add --resume to resume the run in it, or name another "
+        "`output_dir`."
     )
 
 
 def check_same_recipe(path: Path, recipe: TaskRecipe) -> None:
-    """Raises ValueError where the run in `path` was started with another recipe, but for fields that may change."""
+    """Raises ValueError if the run in `path` was started with another recipe, except for fields that may change."""
     if changes := changes_that_count(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)):
         raise ValueError(
-            f"{path} was started with another recipe: {'; '.join(changes)}. Give the recipe it was started with, or "
-            "name another folder."
+            f"{path} was started with another recipe: {'; '.join(changes)}. Use that recipe, or name another folder."
         )
 
 
 def changes_that_count(before: dict[str, Any], now: dict[str, Any], swept: Iterable[str] = ()) -> list[str]:
-    """Differences of two recipes, but for fields that may change and those that are `swept`."""
+    """Returns the differences of two recipes, except for fields that may change and those that are `swept`."""
     free = (*MAY_CHANGE, *swept)
     return [
         line
@@ -118,7 +118,7 @@ def changes_that_count(before: dict[str, Any], now: dict[str, Any], swept: Itera
 
 
 def data_of(protocol: Protocol) -> dict[str, Any]:
-    """What a protocol says of the data that are trained on, selected by and evaluated, as run.json keeps it."""
+    """Returns what run.json keeps of the data of training, selection and evaluation."""
     return {
         "training_data": protocol.training_data,
         "selection_data": protocol.selection.data,
@@ -135,7 +135,7 @@ def check_same_data(path: Path, before: dict[str, Any], now: dict[str, Any], adv
 
 
 def check_same_weights(path: Path, model: str, before: str | None, now: str | None) -> None:
-    """Raises ValueError where a model's fingerprint is not the one that the run in `path` was started with."""
+    """Raises ValueError if the run in `path` was started with a model of another fingerprint."""
     if before != now:
         raise ValueError(
             f"The weights of {model} have changed since {path} was started: {str(before)[:15]} -> {str(now)[:15]}. "
@@ -144,17 +144,17 @@ def check_same_weights(path: Path, model: str, before: str | None, now: str | No
 
 
 def check_same_start(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError where `init_from` of a model is another fine-tuned model than when the run was started.
+    """Raises ValueError if `init_from` gives another fine-tuned model than when the run was started.
 
-    Without a `fingerprint`, that of another seed.
+    Without a `fingerprint`, only the seeds are compared.
     """
     then, today = ((model.get("init_from") or {}) for model in (before, now))
     if not then or not today:
         return
     if then["seed"] != today["seed"]:
         raise ValueError(
-            f"{path} started from seed {then['seed']} of {today['run']}, and the best one there is seed "
-            f"{today['seed']} now: seeds were added to it. Run this one again in another folder, or remove its folder."
+            f"{path} started from seed {then['seed']} of {today['run']}, whose best seed is now {today['seed']}, "
+            "because seeds were added. Start this run again in another folder, or remove its folder."
         )
     if "fingerprint" in today:
         check_same_weights(path, today["run"], then["fingerprint"], today["fingerprint"])

@@ -1,10 +1,11 @@
-"""Writes the model card, README.md, into a model folder, from what the runs wrote down.
+"""Writes the model card, README.md, into a model folder, from the files of its runs.
 
     python -m hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli/results.json
 
-Everything in the card is read from config.json, the weights and provenance/. --results and --run first collect results
-of this model's tasks, recipe and facts of its pre-training run (by default the folder above) into provenance/. Without
-them the card is written again from what is there. What is not known is left out.
+The command first collects into provenance/. Every call collects what it finds: the recipe and facts of the pre-training
+run in the folder above the model, and the results of the run that fine-tuned the model. --results adds results of other
+tasks, and --run names another pre-training run. New results replace earlier ones of the same run, and others are kept.
+Then the command writes the card from config.json, the weights and provenance/. It leaves out unknown facts.
 """
 
 import hashlib
@@ -49,23 +50,25 @@ def write_card(
 ) -> Path:
     """Collects into provenance/, writes README.md and .eval_results/ into `model_dir`, and returns the card's path.
 
-    `repo` (owner/name), `license` and `base_model` (the Hub id of what the weights started from, where the recipe names
-    a copy of it) are remembered for the next time.
+    The next call remembers `repo` (owner/name), `license` and `base_model`. `base_model` is the Hub id of the model
+    that the run started from, for a recipe that names a copy of it.
 
-    Raises ValueError, before anything is written, for what is missing or of another model, and, without `overwrite`,
-    for files that were not written here or were edited since.
+    Raises ValueError, before anything is written, for missing files and files of another model. Without `overwrite`, it
+    also raises for files that this function did not write, or that were edited since.
     """
     folder = Path(model_dir)
     if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}: name the one that save_pretrained wrote.")
+        raise ValueError(f"There is no folder {folder}. Name one that save_pretrained wrote.")
     weights = folder_fingerprint(folder)
     target = folder / "README.md"
     text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else ""
     if text.strip() and not as_written(text) and not overwrite:
-        raise ValueError(f"{target} was not written by hub_cards, or edited since: move it away, or add --overwrite.")
+        raise ValueError(
+            f"{target} was not written by hub_cards, or was edited since. Move it away, or add --overwrite."
+        )
     for option, value in (("--repo", repo), ("--base-model", base_model)):
         if value and not hub_id(value):
-            raise ValueError(f"{option} is {value!r}, which is no id of the Hub: give owner/name.")
+            raise ValueError(f"{option} is {value!r}, which is not a Hub id. Give owner/name.")
         validate_repo_id(value or "any")
     named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
@@ -88,7 +91,7 @@ def write_card(
 
 
 def render(folder: Path, record: Record, parameters: int) -> str:
-    """The card of a model folder whose provenance/ holds `record`; what is not known is empty in the template."""
+    """Returns the card of a model folder with `record` in provenance/; unknown values are empty in the template."""
     config = read_json(folder / "config.json")
     name = record.repo or record.name
     experiments, task = sections.experiments_of(record), sections.task(config, record)
@@ -119,19 +122,19 @@ def render(folder: Path, record: Record, parameters: int) -> str:
 
 
 def as_written(text: str) -> bool:
-    """Whether a card is as it was written here, so that a new one may take its place."""
+    """Returns whether a card is unchanged since it was written here, so that a new one may replace it."""
     text, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
     return bool(marker) and rest.strip() == f"{_hash(text)} -->"
 
 
 def count_parameters(folder: Path) -> int:
-    """Parameters in the weights of a model folder, tied ones once; the tensors themselves are not read.
+    """Returns the number of parameters of a model folder, tied ones once; the tensors themselves are not read.
 
-    Raises ValueError for a folder whose weights are in another format than safetensors.
+    Raises ValueError if the weights are in another format than safetensors.
     """
     files = list(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{folder} has no *.safetensors: load the model and write it with save_pretrained.")
+        raise ValueError(f"{folder} has no *.safetensors. Load the model, and save it with save_pretrained.")
     check_weights(str(folder))
     total = 0
     for file in files:
@@ -141,12 +144,14 @@ def count_parameters(folder: Path) -> int:
 
 
 def _check_base_model(record: Record) -> None:
-    """Raises ValueError for a base model where the recipe says that there was none, or another one."""
+    """Raises ValueError if the recipe has no base model, or another one than the record."""
     start = start_of(record)
     is_known = bool(record.recipe) or any(result.own for result in record.results)
     if record.base_model and ((is_known and not start) or (hub_id(start) and start != record.base_model)):
         begun = start or "random weights"
-        raise ValueError(f"--base-model is {record.base_model}, and by its recipe the run started from {begun}.")
+        raise ValueError(
+            f"--base-model is {record.base_model}, and the recipe of the run starts from {begun}. Leave it out."
+        )
 
 
 def _hash(text: str) -> str:
@@ -156,31 +161,36 @@ def _hash(text: str) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(prog="python -m hub_cards.card", description=__doc__)
-    parser.add_argument("--model", required=True, metavar="DIR", help="model folder; the card is written into it")
+    parser.add_argument("--model", required=True, metavar="DIR", help="model folder, into which the card is written")
     parser.add_argument(
         "--results",
         nargs="+",
         default=[],
         metavar="PATH",
-        help="results.json of this model's tasks, or folders of "
-        "runs and suites; those of the run that fine-tuned the model are found above it",
+        help="results.json of this model's tasks, or folders of runs and suites; the results of the run that "
+        "fine-tuned the model are always collected from above the model folder",
     )
-    parser.add_argument("--run", metavar="DIR", help="pre-training run folder; default: the folder above the model")
-    parser.add_argument("--repo", metavar="ID", help="id on the Hub (owner/name), for the title and the examples")
     parser.add_argument(
-        "--base-model", metavar="ID", help="id on the Hub of what the run started from, where its recipe names a copy"
+        "--run", metavar="DIR", help="folder of the pre-training run (default: the folder above the model)"
     )
-    parser.add_argument("--license", metavar="ID", help="license of the weights, such as apache-2.0, or other")
-    parser.add_argument("--license-name", metavar="NAME", help="of a license that is other: what it is called")
-    parser.add_argument("--license-link", metavar="URL", help="of a license that is other: where its text stands")
+    parser.add_argument(
+        "--repo", metavar="ID", help="Hub id (owner/name) of this model, for the title and the examples"
+    )
+    parser.add_argument(
+        "--base-model", metavar="ID", help="Hub id of the model that the run started from, if its recipe names a copy"
+    )
+    parser.add_argument("--license", metavar="ID", help="license of the weights, such as apache-2.0 or other")
+    parser.add_argument("--license-name", metavar="NAME", help="name of the license, with --license other")
+    parser.add_argument("--license-link", metavar="URL", help="address of the license's text, with --license other")
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a card that was written by hand, and what was changed in provenance/ or is of other weights",
+        help="replace a card that was written or edited by hand, and edited files or files of other weights in "
+        "provenance/",
     )
     given = vars(parser.parse_args(argv))
     model = given.pop("model")
-    with user_errors("the same command continues from there"):
+    with user_errors("run the same command again to continue"):
         target = write_card(model, given.pop("results"), given.pop("run"), **given)
     print(f"written: {target}")
 

@@ -1,9 +1,9 @@
-"""Looks through a model folder before it is pushed: is it whole, and is nothing in it that must not go out?
+"""Checks a model folder before a push: is it complete, and is it free of files that must not be published?
 
     python -m hub_cards.folder_check --model runs/xlm_align-smoke/model
 
-First the files alone: code other than that of modeling/ is refused, and does not run. Then a fresh process loads a copy
-from another place and runs the folder's code, as a user of the Hub would.
+The check first reads the files. It refuses code that differs from modeling/, and does not run it. Then a fresh process
+loads a copy from another place and runs the folder's code, as a user of the Hub would.
 """
 
 import json
@@ -50,8 +50,8 @@ SECRET_NAMES = re.compile(
 )
 NO_SECRETS = re.compile(r"[\d\s.,:;+-]{,10}|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # short numbers, paths, addresses
 HOLDS_VARIABLE = (
-    "it holds the value of the environment variable {}. Remove it, and revoke it if others have seen it; where it is "
-    "no secret, unset the variable."
+    "it has the value of the environment variable {}. Remove it, and revoke it if others have seen it. If it is not a "
+    "secret, unset the variable."
 )
 SHORTEST_SECRET = 8  # characters; shorter values stand in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
@@ -74,16 +74,16 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        """Shows no secret of the environment, be it the name of the file."""
+        """Returns the problem as a line, without any secret of the environment, also in the file name."""
         return _without_secrets(f"{self.file}: {self.what}")
 
 
 def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
-    """What is wrong with a model folder; empty where it can be pushed.
+    """Returns the problems of a model folder; none if it can be pushed.
 
-    load: whether a fresh process loads it as well, where the files are right.
+    load: whether a fresh process also loads the folder, if its files have no problems.
 
-    Raises ValueError where there is no such folder.
+    Raises ValueError if the folder does not exist.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -107,7 +107,7 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
 
 
 def files_of(folder: Path) -> tuple[list[str], list[str]]:
-    """Paths in the folder, with `/`, that go to the Hub, and those left out: caches and what file browsers leave."""
+    """Returns the paths to push, with `/`, and the paths to leave out: caches and files of file browsers."""
     kept, left_out = [], []
     for directory, names, files in os.walk(folder):
         links = [name for name in names if Path(directory, name).is_symlink()]
@@ -126,18 +126,20 @@ def _weights(folder: Path) -> Iterator[Problem]:
     expected = {single} if (folder / single).is_file() else set()
     if (folder / index).is_file():
         if expected:
-            yield Problem(index, f"{single} is there as well. Remove the one that is left over.")
+            yield Problem(index, f"the folder also has {single}. Remove the outdated one.")
         try:
             expected |= set(_read_json(folder / index)["weight_map"].values())
         except (KeyError, TypeError, AttributeError):
             yield Problem(index, "it has no weight_map. Save the model again.")
         for shard in expected:
             if not (folder / shard).is_file() or Path(shard).name != shard:
-                yield Problem(shard, f"{index} names it, and it is not in the folder. Copy the folder again.")
+                yield Problem(shard, f"{index} names it, and it is missing. Copy the folder again.")
     elif not expected:
-        yield Problem(single, "there are no weights as safetensors. Save the model with save_pretrained.")
+        yield Problem(single, "missing. Save the model with save_pretrained, as safetensors.")
     if (folder / "adapter_config.json").exists():
-        yield Problem("adapter_config.json", "transformers would load the adapter's base model. Merge it or remove it.")
+        yield Problem(
+            "adapter_config.json", "transformers would load the adapter's base model. Merge or remove the adapter."
+        )
     for path in files_of(folder)[0]:
         if path.endswith(".safetensors") and path not in expected:
             yield Problem(path, "the model does not use it. Remove it.")
@@ -148,13 +150,13 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
     file, parts = folder / path, PurePosixPath(path).parts
     name, suffix = parts[-1], PurePosixPath(path).suffix.lower()
     if variable := _variable_in(path):
-        return f"its name holds the value of the environment variable {variable}. Give it another name."
+        return f"its name has the value of the environment variable {variable}. Rename it."
     if file.is_symlink() or not file.is_file():
-        return "it is a link or no regular file. Put the file itself there (cp -L)."
+        return "it is a link, or not a regular file. Copy the file itself (cp -L)."
     if TRAINING_STATES.match(name) or any(map(STEP_FOLDERS.fullmatch, parts[:-1])):
-        return "it is a state of training. Remove it."
+        return "it is a file of the training state. Remove it."
     if suffix in PICKLES:
-        return "loading a pickle runs whatever code is in it. Remove it, or save weights as safetensors."
+        return "it is a pickle, which can run any code when it is loaded. Remove it, or save weights as safetensors."
     if any(part.startswith(".") and part not in HIDDEN for part in parts):
         return "it is a hidden file, which may hold secrets. Remove it."
     if suffix == ".safetensors":
@@ -162,17 +164,17 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
             with safe_open(file, framework="numpy") as weights:
                 return _fault_of_text(json.dumps(weights.metadata() or {}))
         except (SafetensorError, OSError) as error:
-            return f"it is no whole safetensors file: {error}. Save or copy it again."
+            return f"it is not a complete safetensors file: {error}. Save or copy it again."
     if suffix in BINARY:
         return _fault_of_bytes(file)
     if suffix not in TEXT and name not in WITHOUT_SUFFIX:
-        return "a model repository has no use for such a file. Remove it."
+        return "a model repository does not need this type of file. Remove it."
     try:
         text = file.read_text(encoding="utf-8")
         if suffix == ".json":
             keys = re.findall(r'"(\w+)"\s*:', text) if name not in VOCABULARIES and json.loads(text) else []
             if found := set(MACHINE_KEYS).intersection(keys):
-                return f"{min(found)} says how this machine loaded the file. Remove the key."
+                return f"its key {min(found)} describes how this machine loaded the file. Remove the key."
     except (ValueError, RecursionError) as error:
         return f"it is not {'JSON' if suffix == '.json' else 'text'} in UTF-8: {error}. Save it again."
     if suffix == ".py":
@@ -187,9 +189,9 @@ def _fault_of_text(text: str) -> str | None:
     if name := _variable_in(text):
         return HOLDS_VARIABLE.format(name)
     if secret := SECRETS.search(text):
-        return f"it holds what looks like a secret, {secret[0][:6]}... Remove it, and revoke it where it was made."
+        return f"it has text that looks like a secret, {secret[0][:6]}... Remove and revoke the secret."
     if found := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
-        return f"it holds a path of a machine, {found[0]!r}. Take it out."
+        return f"it has a path of a machine, {found[0]!r}. Remove the path."
     return None
 
 
@@ -226,11 +228,11 @@ def _fault_of_bytes(file: Path) -> str | None:
         if content[:4].startswith(DANGEROUS):
             return "it is a pickle, an archive or a library under another name. Remove it."
         if file.suffix.lower() == ".png" and content[:4] != b"\x89PNG":
-            return "it is no PNG picture. Remove it."
+            return "it is not a PNG picture. Remove it."
         if variable := next((name for name, form in _secrets() if content.find(form.encode()) >= 0), None):
             return HOLDS_VARIABLE.format(variable)
         if found := HOME_PATH.search(content):
-            return f"it holds a path of a machine, {found[0][:60].decode(errors='replace')!r}. Write it anew."
+            return f"it has a path of a machine, {found[0][:60].decode(errors='replace')!r}. Save the file without it."
     return None
 
 
@@ -245,24 +247,24 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
             if module in files:
                 wanted |= _imported(module)
             else:
-                yield Problem(path, f"it names {target}, whose code is not in the folder. Save the model again.")
+                yield Problem(path, f"it names {target}, and the folder lacks its code. Save the model again.")
     if "modules.json" in files:
         modules = _read_json(folder / "modules.json")
         types = {module.get("type") for module in modules} if isinstance(modules, list) else {None}
         if types - MODULES:
             yield Problem(
-                "modules.json", "it names other modules than hub_cards.sentence_transformer writes. Use that."
+                "modules.json", "it has modules that hub_cards.sentence_transformer does not write. Use that command."
             )
     changed = []
     for path in files:
         if path.lower().endswith(".py") and path not in wanted:
-            yield Problem(path, "neither config.json nor its code imports it, and it would run elsewhere. Remove it.")
+            yield Problem(path, "neither config.json nor the model's code uses it. Remove it.")
         elif path in wanted and (REPOSITORY / "modeling" / path).read_bytes() != (folder / path).read_bytes():
             changed.append(path)
     if changed:
-        yield Problem(", ".join(changed), "not the code of modeling/ in this package. Copy it from there.")
+        yield Problem(", ".join(changed), "differs from the code in modeling/. Copy it from modeling/.")
     if lacking := sorted(wanted.difference(files)):
-        yield Problem(", ".join(lacking), "the folder's code imports it, and it is missing. Copy it from modeling/.")
+        yield Problem(", ".join(lacking), "missing, and the folder's code imports it. Copy it from modeling/.")
 
 
 def _code_targets(value: Any) -> Iterator[str]:
@@ -293,18 +295,20 @@ def _card(folder: Path) -> Iterator[Problem]:
         card = ModelCard.load(folder / "README.md")
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         yield Problem(
-            "README.md", f"there is no legible card: {' '.join(str(error).split())[:200]}. Write it with {WRITE_CARD}."
+            "README.md", f"it cannot be read: {' '.join(str(error).split())[:200]}. Write it with {WRITE_CARD}."
         )
         return
     if not card.data.get("license"):
-        yield Problem("README.md", f"it names no license: {WRITE_CARD} --license ID (such as apache-2.0).")
+        yield Problem("README.md", f"it names no license. Run {WRITE_CARD} --license ID (such as apache-2.0).")
     for section in SECTIONS:
         if not re.search(rf"^#+ +{section}", card.text, re.MULTILINE):
             yield Problem("README.md", f'it has no section "{section}". Write it with {WRITE_CARD}.')
     for link in re.findall(r"\]\(([^)\s#]+)", card.text):
         inside = (folder / link).resolve().is_relative_to(folder.resolve())
         if not re.match(r"[a-z]+:", link) and not (inside and (folder / link).exists()):
-            yield Problem("README.md", f"it links to {link}, which is not in the folder.")
+            yield Problem(
+                "README.md", f"it links to {link}, which is not in the folder. Remove the link, or add the file."
+            )
 
 
 def _figures(folder: Path) -> Iterator[Problem]:
@@ -314,7 +318,9 @@ def _figures(folder: Path) -> Iterator[Problem]:
         return
     measured = render(folder, read_record(folder), count_parameters(folder))
     if _scores(text) != _scores(measured):
-        yield Problem("README.md", f"its figures are not those of {FOLDER}/. Put them back: {WRITE_CARD} --overwrite.")
+        yield Problem(
+            "README.md", f"its scores are not those of {FOLDER}/. Restore them with {WRITE_CARD} --overwrite."
+        )
 
 
 def _scores(card: str) -> tuple[str, list[str]]:
@@ -343,7 +349,7 @@ def _load(folder: Path) -> list[Problem]:
         done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, errors="replace")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return [Problem("config.json", f"a fresh process stopped when it loaded the folder: {last}")]
+        return [Problem("config.json", f"a fresh process could not load the folder: {last}")]
     return [Problem("config.json", what) for what in json.loads(done.stdout.splitlines()[-1])]
 
 
@@ -356,7 +362,7 @@ def _read_json(file: Path) -> Any:
 
 
 def refusal(folder: Path, problems: list[Problem]) -> str:
-    """All reasons not to push a folder, in one message."""
+    """Returns one message with all problems of a folder."""
     return "\n- ".join([f"{folder} cannot be pushed:", *map(str, problems)])
 
 
@@ -369,7 +375,7 @@ def main(argv: list[str] | None = None) -> None:
         if problems := check_folder(folder):
             raise ValueError(refusal(folder, problems))
     kept, left_out = files_of(folder)
-    print(f"{folder} is whole, and a fresh process loads it: {len(kept)} files to push.")
+    print(f"{folder} is complete, and a fresh process loads it: {len(kept)} files to push.")
     if left_out:
         print(f"Left out: {', '.join(left_out)}")
 

@@ -1,14 +1,14 @@
-"""Uploads a model folder to the Hub: checked before, in one commit.
+"""Checks a model folder, and uploads it to the Hub in one commit.
 
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
-The check runs the folder's code in a fresh process, once it has found that this is the code of modeling/.
+The check compares the folder's code with modeling/. If they are equal, it runs the code in a fresh process.
 
-Files that the repository has already are not sent; files that are only there stay, but for the weights and the record
-of a former push. A card that somebody edited on the Hub is shown, and not overwritten without --overwrite-card. After
-an interruption the same command goes on: large files that have arrived are not sent again. Without a token or network,
---dry-run checks the folder and lists what would be sent.
+Files that the repository already has are not sent. Files that only the repository has are kept, except for the weights
+and the record of an earlier push. If the card was edited on the Hub, the command shows the edits and stops;
+--overwrite-card replaces them. After an interruption, run the same command again: it does not send large files twice.
+--dry-run checks the folder and lists the files to send, also without a token or network.
 """
 
 import difflib
@@ -45,7 +45,7 @@ LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
 @dataclass(frozen=True)
 class Plan:
-    """What a push would do."""
+    """The changes that a push would make."""
 
     head: str | None  # the commit that the folder was compared with; None where there is no repository
     is_private: bool
@@ -54,7 +54,7 @@ class Plan:
     card: str  # the card on the Hub; empty where there is none
 
     def paths(self, *states: str) -> list[str]:
-        """The files in one of these states."""
+        """Returns the files in one of these states."""
         return [path for path, (_, state) in self.files.items() if state in states]
 
 
@@ -67,22 +67,22 @@ def push(
     message: str | None = None,
     overwrite_card: bool = False,
 ) -> str | None:
-    """Checks a model folder, says what would change in a repository of the Hub, and commits it.
+    """Checks a model folder, prints the changes to a repository of the Hub, and commits them.
 
-    The check loads the folder in a fresh process, and runs the folder's code there.
+    The check loads the folder in a fresh process, and runs the folder's code in it.
 
     Args:
-        model_dir: the folder, whose card (README.md) names `repo`.
-        repo: owner/name; it is created if it does not exist.
+        model_dir: model folder whose card (README.md) names `repo`.
+        repo: Hub id, owner/name; the repository is created if it does not exist.
         dry_run: changes nothing, and lists each file with its size in bytes and whether it differs.
         private: makes a new repository private.
-        revision: branch that is committed to.
-        message: of the commit.
+        revision: branch to commit to.
+        message: message of the commit.
         overwrite_card: replaces a card that was edited on the Hub.
 
-    Returns the commit that now holds the folder; None of a dry run.
+    Returns the commit with the folder; None for a dry run.
 
-    Raises ValueError for a folder with faults, a Hub that refuses, and a card edited on the Hub.
+    Raises ValueError for a folder with faults, for errors of the Hub, and for a card that was edited on the Hub.
 
     Example:
         >>> push("runs/short/model", "owner/name", dry_run=True)
@@ -92,11 +92,11 @@ def push(
     console, folder = Console(highlight=False, force_jupyter=False), Path(model_dir)
     if not HUB_ID.fullmatch(repo):
         raise ValueError(f"--repo is {repo!r}. Give owner/name.")
-    with console.status(f"checking {escape(str(folder))}; a fresh process loads it and runs its code"):
+    with console.status(f"checking {escape(str(folder))}: a fresh process loads it and runs its code"):
         problems = check_folder(folder)
     card = "" if problems else _read(folder / CARD)
     if not problems and not re.search(rf"(?<![\w.-]){re.escape(repo)}(?![\w-]|\.\w)", card):
-        problems = [Problem(CARD, f"it does not name {repo}: python -m hub_cards.card --model DIR --repo {repo}")]
+        problems = [Problem(CARD, f"it does not name {repo}. Run python -m hub_cards.card --model DIR --repo {repo}")]
     if problems:
         raise ValueError(refusal(folder, problems))
     additions = {path: CommitOperationAdd(path, folder / path) for path in files_of(folder)[0]}
@@ -107,9 +107,9 @@ def push(
         plan = make_plan(api, additions, repo, revision)
         show_plan(plan, repo, revision, private, card, console)
         if private and plan.head and not plan.is_private:
-            raise ValueError(f"{repo} is public: make it private on the Hub, or leave --private out.")
+            raise ValueError(f"{repo} is public. Make it private on the Hub, or leave --private out.")
         if _is_edited(plan.card, card) and not overwrite_card:
-            raise ValueError(f"{CARD} of {repo} was edited on the Hub: take the edits over, or add --overwrite-card.")
+            raise ValueError(f"{CARD} of {repo} was edited on the Hub. Copy the edits here, or add --overwrite-card.")
         if dry_run:
             console.print("Dry run: nothing was changed.")
             return None
@@ -118,27 +118,27 @@ def push(
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         if dry_run and not isinstance(error, HfHubHTTPError):  # no answer, or nobody who asks
             show_files({path: (addition.upload_info.size, UNKNOWN) for path, addition in additions.items()}, console)
-            unknown = f"whether {repo} is there, which of its files differ, and whether you may write there"
+            unknown = f"whether {repo} exists, which of its files differ, and whether you may write to it"
             console.print(f"Not known: {unknown}. {reason}", markup=False, soft_wrap=True)
             return None
-        raise ValueError(f"{repo}: {reason} When that is mended, the same command goes on.") from error
-    console.print(f"{api.endpoint}/{repo} holds the folder at commit {commit}.", soft_wrap=True)
+        raise ValueError(f"{repo}: {reason} Fix this, then run the same command again.") from error
+    console.print(f"{api.endpoint}/{repo} has the folder at commit {commit}.", soft_wrap=True)
     load = f'AutoModel.from_pretrained("{repo}", revision="{commit}", trust_remote_code=True)'
     console.print(load, soft_wrap=True, markup=False)
     return commit
 
 
 def _check_rights(api: HfApi, repo: str) -> None:
-    """Raises ValueError where the token may not write under the owner of `repo`, as far as the Hub tells."""
+    """Raises ValueError if the Hub says that the token may not write under the owner of `repo`."""
     who, owner = api.whoami(), repo.split("/")[0]
     if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
-        raise ValueError(f"The token of {who['name']} may only read: log in with one whose role is write.")
+        raise ValueError(f"The token of {who['name']} has the role read. Log in with a token of the role write.")
     if owner not in {who["name"], *(organization["name"] for organization in who.get("orgs", []))}:
-        raise ValueError(f"{who['name']} has no right to write under {owner}.")
+        raise ValueError(f"{who['name']} has no right to write under {owner}. Name another owner in --repo.")
 
 
 def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, revision: str) -> Plan:
-    """Compares the files with a branch of the repository, or with main where there is no such branch yet."""
+    """Compares the files with a branch of the repository, or with main if the branch does not exist."""
     try:
         info, branch_exists = api.model_info(repo, revision=revision), True
     except RepositoryNotFoundError:
@@ -186,14 +186,14 @@ def _is_edited(theirs: str, ours: str) -> bool:
 
 
 def show_plan(plan: Plan, repo: str, revision: str, private: bool, card: str, console: Console) -> None:
-    """Prints what would happen: repository, files, metadata of the card, bytes to send."""
+    """Prints the changes: repository, files, metadata of the card, bytes to send."""
     if plan.head is None:
-        console.print(f"{repo} is not there: it would be created, {'private' if private else 'public'}.")
+        console.print(f"{repo} does not exist. It would be created, {'private' if private else 'public'}.")
     else:
         visibility = "private" if plan.is_private else "public"
-        console.print(f"{repo} is there, {visibility}, and stays so. Compared with commit {plan.head[:12]}.")
+        console.print(f"{repo} exists and stays {visibility}. The folder is compared with commit {plan.head[:12]}.")
     if not plan.branch_exists:
-        console.print(f"The branch {revision} is not there: it would be created from main.")
+        console.print(f"The branch {revision} does not exist. It would be created from main.")
     show_files(plan.files, console)
     there, here = _metadata(plan.card), _metadata(card)
     table = Table("metadata", "on the Hub", "here")
@@ -208,7 +208,7 @@ def show_plan(plan: Plan, repo: str, revision: str, private: bool, card: str, co
 
 
 def show_files(files: dict[str, tuple[int, str]], console: Console) -> None:
-    """Prints the files with size and state, and how much of them is to be sent, or may be."""
+    """Prints the files with size and state, and the number and size of the files to send."""
     table = Table("file", "size", "state")
     table.columns[0].overflow = "fold"
     for path, (size, state) in files.items():
@@ -252,18 +252,26 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(prog="python -m hub_cards.push", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, with its card")
-    parser.add_argument("--repo", required=True, metavar="ID", help="id on the Hub (owner/name)")
-    parser.add_argument("--dry-run", "--dry_run", action="store_true", help="check, compare and list; change nothing")
-    parser.add_argument("--private", action="store_true", help="create the repository private; existing ones stay")
+    parser.add_argument("--repo", required=True, metavar="ID", help="Hub id of the repository (owner/name)")
     parser.add_argument(
-        "--revision", default="main", metavar="BRANCH", help="branch; made from main if it is not there"
+        "--dry-run",
+        "--dry_run",
+        action="store_true",
+        help="check the folder, compare it and list the files, without changes on the Hub",
     )
-    parser.add_argument("--message", metavar="TEXT", help="of the commit")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument(
+        "--revision",
+        default="main",
+        metavar="BRANCH",
+        help="branch to commit to; it is created from main if it does not exist (default: main)",
+    )
+    parser.add_argument("--message", metavar="TEXT", help="message of the commit")
     parser.add_argument(
         "--overwrite-card", "--overwrite_card", action="store_true", help="replace a card that was edited on the Hub"
     )
     given = vars(parser.parse_args(argv))
-    with user_errors("the same command continues from there"):
+    with user_errors("run the same command again to continue"):
         push(given.pop("model"), **given)
 
 

@@ -62,7 +62,7 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch
     printed = capsys.readouterr().out
     folder = pytestconfig.rootpath / re.search(r"model and card (runs/demo-\S+)/veco/model", printed)[1]
     try:
-        assert "veco/model is whole, and a fresh process loads it" in " ".join(printed.split())
+        assert "veco/model is complete, and a fresh process loads it" in " ".join(printed.split())
         assert "mean only that everything runs" in " ".join(printed.split())
         results = read_results(folder / "veco-topics")
         row = re.search(r"│ veco +│(.+)│", printed)[1].split("│")

@@ -1,8 +1,8 @@
-"""`word-align adapt`: the encoder learns to align, from the user's own pairs, from links made by hand, or from both.
+"""`word-align adapt`: trains the encoder to align, on the user's own pairs, on gold links, or on both.
 
-Some pairs and some gold links are held out: they say by which layer to align, and how far probabilities hold. The
-others are handed to pre-training, a program of its own, with the recipe below; what comes back is a checkpoint folder.
-FOLDER.training, beside FOLDER, has what --resume needs, the log and the curves.
+Some pairs and some gold links are held out. They determine the layer to align by, and the calibration of probabilities.
+Pre-training, a separate program, learns from the others with the recipe below, and writes a checkpoint folder.
+FOLDER.training, next to FOLDER, has what --resume needs, the log and the curves.
 """
 
 import json
@@ -36,25 +36,28 @@ LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
 SECONDS_A_LOOK = 0.5
 USAGE = "word-align adapt [FILE | SOURCE TARGET] [--gold FILE ...] --output FOLDER [--model FOLDER|ID] [options]"
-DESCRIPTION = """Let an encoder learn to align in minutes: from your own pairs, from links made by hand, or from both.
+DESCRIPTION = """Train an encoder to align, in minutes: on your own pairs, on gold links (made by people), or on both.
 
   word-align adapt pairs.txt --output adapted
-  word-align adapt pairs.txt --gold en-bg.tsv en-ru.tsv --output adapted    also from gold links, of any languages
-  word-align adapt --gold en-ru.tsv --output adapted                        from gold links alone
+  word-align adapt pairs.txt --gold en-bg.tsv en-ru.tsv --output adapted    also on gold links, of any languages
+  word-align adapt --gold en-ru.tsv --output adapted                        on gold links only
   word-align adapt pairs.txt --output adapted --test test.de test.en alignment.txt            AER before and after
   word-align adapt pairs.txt --output adapted --resume                      after Ctrl-C
   word-align --model adapted pairs.txt > links.txt
 
-A FILE of --gold has three columns with tabs between: source, target, links (`0-0 1-2 2p1`). The least are 40 pairs, or
-20 with gold links, better a thousand; a tenth is held out. FOLDER is a checkpoint of the zoo. Its configuration has the
-layer to align by, and from gold links how far probabilities hold. Log and curves stay in FOLDER.training."""
+AER (alignment error rate) is the share of wrong and missing links.
+
+A FILE of --gold has three columns with tabs between: source, target, links (`0-0 1-2 2p1`). You need at least 40 pairs,
+or 20 pairs with gold links; a thousand is better. The command holds out a tenth of them. FOLDER is a checkpoint of the
+zoo. Its configuration has the layer to align by and, with --gold, the calibration of the probabilities. The log and the
+curves are in FOLDER.training."""
 
 Pairs = list[tuple[Side, Side]]
 
 
 @dataclass
 class AdaptOptions(PairOptions, ModelOptions):
-    """Which encoder learns from what, where it goes, and what it is measured on."""
+    """The encoder, its training data, the output folder and the test data."""
 
     output: str = ""
     resume: bool = False
@@ -102,33 +105,33 @@ class Measured:
 
 
 def read_options(arguments: list[str]) -> AdaptOptions:
-    """The command line."""
+    """Returns the parsed command line."""
     parser = make_parser("word-align adapt", DESCRIPTION, USAGE, AdaptOptions)
     group = parser.add_argument_group("adaptation")
-    output = "write the adapted model there, a --model for later"
+    output = "new folder for the adapted model; later, give it as --model"
     group.add_argument("--output", required=True, metavar="FOLDER", help=output)
-    group.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
     group.add_argument(
-        "--gold", nargs="+", metavar="FILE", help="learn from these tables: source, target, links, with tabs between"
+        "--gold", nargs="+", metavar="FILE", help="train on these tables: source, target, links, with tabs between"
     )
     group.add_argument(
         "--gold-links",
         nargs=3,
         action="append",
         metavar=("SOURCE", "TARGET", "LINKS"),
-        help="learn from two files of sentences and their links, `sentence i j S|P` or `i-j ipj`; may be repeated",
+        help="train on two files of sentences and their links, `sentence i j S|P` or `i-j ipj`; may be repeated",
     )
-    text = "score these before and after: a table as of --gold, or one or two files of sentences and their links"
+    text = "evaluate on these before and after: a table as for --gold, or one or two files of sentences and their links"
     group.add_argument("--test", nargs="+", metavar="FILE", help=text)
     add_gold_base(group)
     return parser.parse_args(arguments, AdaptOptions())
 
 
 def run(options: AdaptOptions) -> None:
-    """Trains, measures and writes the folder.
+    """Trains, evaluates and writes the folder.
 
-    Raises ValueError for too few pairs, an encoder of another shape, a folder that is there or that another command
-    works in, and what pre-training refuses.
+    Raises ValueError for too few pairs, an encoder of another type, a folder that exists or that another command uses,
+    and for errors of pre-training.
     """
     if len(options.test) > 3:
         raise ValueError(f"--test has {len(options.test)} files. Give a table, PAIRS LINKS or SOURCE TARGET LINKS.")
@@ -181,9 +184,9 @@ def check_places(output: Path, work: Path, has_work: bool, resume: bool) -> None
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
     if resume and not has_work:
-        raise ValueError(f"There is nothing to resume: {work} is not there. Leave out --resume.")
+        raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
     if has_work and not resume:
-        raise ValueError(f"{work} is there, of an earlier run. Add --resume if it was stopped, or remove it.")
+        raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
 
 
 def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple[Pairs, Pairs]:
@@ -195,7 +198,7 @@ def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple
         report_unspaced(reader.unspaced, max(total, len(pairs)), screen)
     if len(pairs) < LEAST_PAIRS:
         found = f"{reader.name} has {count_of(len(pairs), 'pair')} with words on both sides"
-        raise ValueError(f"{found}. An encoder learns from {LEAST_PAIRS} or more, better a thousand.")
+        raise ValueError(f"{found}. Give at least {LEAST_PAIRS}; a thousand is better.")
     step = step_of(len(pairs), LEAST_HELD_OUT)
     return [pair for number, pair in enumerate(pairs) if number % step], pairs[::step]
 
@@ -209,9 +212,11 @@ def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) ->
     encoders = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
     _, config, loaded, identity = describe_model(model, tokenizer, trust_remote_code=trust_remote_code)
     if identity["type"] not in encoders:
-        raise ValueError(f"{model} is of type {identity['type']}, and what learns here is {', '.join(encoders)}.")
+        raise ValueError(f"{model} is of type {identity['type']}. Name a --model of type {', '.join(encoders)}.")
     if loaded.mask_token_id is None:
-        raise ValueError(f"The tokenizer of {model} has no mask token, which pre-training needs.")
+        raise ValueError(
+            f"The tokenizer of {model} has no mask token, which training needs. Name another --tokenizer or --model."
+        )
     return longest_input(config)
 
 
@@ -230,7 +235,7 @@ def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPa
     usable = [number for number, pair in enumerate(pairs) if all(pair) and links[number].possible]
     if len(usable) < LEAST_GOLD:
         found = f"--gold has {count_of(len(usable), 'sentence')} with links"
-        raise ValueError(f"{found}. An encoder learns from {LEAST_GOLD} or more, better hundreds.")
+        raise ValueError(f"{found}. Give at least {LEAST_GOLD}; hundreds are better.")
     held_out = usable[:: step_of(len(usable), LEAST_HELD_OUT_GOLD)]
     rows = []
     for number in sorted(set(usable) - set(held_out)):
@@ -273,7 +278,9 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     if (path.parent / "run" / "model").exists():
-        raise ValueError(f"{path.parent} holds a model of other pairs. Give those again, or remove the folder.")
+        raise ValueError(
+            f"{path.parent} has a model that was trained on other pairs. Give those pairs again, or remove the folder."
+        )
     path.write_text(text, encoding="utf-8")
 
 
@@ -327,7 +334,7 @@ def train(
             process.send_signal(signal.SIGINT)
             process.wait()
             progress.stop()
-            screen.print("word-align: stopped. Go on with the same command and --resume.")
+            screen.print("word-align: stopped. Resume with the same command and --resume.")
             sys.exit(130)
     if process.returncode:
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,4 +1,5 @@
-"""The word aligner's command line: `word-align`, sentence pairs in, word links out, and the commands beside it."""
+"""The command line of the word aligner: `word-align`, which reads sentence pairs and writes word links, and its
+subcommands."""
 
 import importlib
 import os
@@ -11,7 +12,7 @@ COMMANDS = ("adapt", "project", "score")  # each a module of this package; witho
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line. Exit code 2 where the user has to act, 130 for Ctrl-C."""
+    """Entry point; `argv` defaults to the command line. Exits with 2 for a user error, with 130 for Ctrl-C."""
     name, *arguments = ["links", *(sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in COMMANDS:
         name = arguments.pop(0)

@@ -1,4 +1,4 @@
-"""`word-align`: the links of sentence pairs, written and shown."""
+"""`word-align`: writes and shows the links of sentence pairs."""
 
 import contextlib
 import os
@@ -34,54 +34,54 @@ USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
   word-align "The house is small." "Das Haus ist klein."     two sentences; a terminal shows them word by word
-  word-align < pairs.txt > links.txt                         source ||| target a line, or a tab between
+  word-align < pairs.txt > links.txt                         lines `source ||| target`, or with a tab between
   word-align corpus.de corpus.en > links.txt                 two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                              {"source": "...", "target": ["a", "list", "of", "words"]}
-  word-align wiki.tsv --columns 2 3 > links.txt              tables: source and target in these columns, between tabs
+  word-align wiki.tsv --columns 2 3 > links.txt              a table with tabs: the columns of source and target
   word-align memory.tmx --languages en de --output-format tmx > linked.tmx
-                                                             TMX, XLIFF (1.2, 2); files of pairs may be gzip files (.gz)
-  word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it there
+                                                             TMX or XLIFF (1.2, 2); files of pairs may have .gz
+  word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it in FILE
 
-Beside it are three commands, each with a --help of its own:
+Three more commands have their own --help:
 
-  word-align score test.de test.en --gold alignment.txt      how good links are, against links made by hand
-  word-align adapt pairs.txt --output adapted                an encoder that learns to align from your own pairs
-  word-align project labels.conll translations.txt           labels of sentences, carried over to their translations
+  word-align score test.de test.en --gold alignment.txt      evaluate links on gold links, which people made
+  word-align adapt pairs.txt --output adapted                train an encoder to align, on your own pairs
+  word-align project labels.conll translations.txt           copy labels of sentences to their translations
 
-Out comes a line for each pair, `0-0 1-2 2-1` (Pharaoh's format): word 0 of the source with word 0 of the target, and
-so on. A pair with an empty side gives an empty line. Lines come out in blocks: through a pipe nothing is seen before
-32 batches are read, or the input has ended. With --output-format:
+The output has one line per pair, such as `0-0 1-2 2-1` (Pharaoh's format): 0-0 links word 0 of the source and word 0 of
+the target. A pair with an empty side gives an empty line. Lines are written in blocks: through a pipe, the first lines
+appear after 32 batches or at the end of the input. With --output-format:
 
   pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
-  json         an object a line: words, links, probabilities, and where in a text each word begins and ends
-  words        two linked words a line with a tab between them, and an empty line after each pair
-  tsv          a row a link: sentence, source and target index (all from 0), source and target word
+  json         one object per line: words, links, probabilities, and where each word begins and ends in the text
+  words        one link per line: its two words with a tab between; an empty line after each pair
+  tsv          one row per link: index of the sentence, source and target word (from 0), then the two words
   tmx          the pairs as a translation memory, with their links as a property of each unit
 
-Links count the words of the file, as in fast_align, eflomal, simalign and awesome-align: a line of text is words
-between spaces or tabs, with any punctuation that is glued to them. --split splits lines of running text.
+Lines of text are split at spaces and tabs only, as in fast_align, eflomal, simalign and awesome-align. Punctuation
+without a space belongs to its word. Use --split for running text.
 
-Two sentences, strings in JSONL, TMX and XLIFF are split into words, and --split does the same with lines: at Unicode's
-word boundaries (UAX #29), which are white space and punctuation, but not inside of `don't`, `l'homme`, `3.5` or
-`example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. --pre-split takes the words between
-spaces, tabs or line breaks there too; lists in JSONL are words as they are.
+--split splits at Unicode's word boundaries (UAX #29): at white space and punctuation, but not inside `don't`,
+`l'homme`, `3.5` or `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. This is the
+default for two sentences, strings in JSONL, TMX and XLIFF; --pre-split splits these only at spaces, tabs and line
+breaks. Lists in JSONL are always taken as words.
 
 Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; a tag for a line break separates words.
 
-A large file is aligned in constant memory. After a crash or Ctrl-C, the same command with --resume continues it:
+A large file is aligned in constant memory. After a crash or Ctrl-C, resume with the same command and --resume:
 
   word-align corpus.de corpus.en --output links.txt --device cuda
   word-align corpus.de corpus.en --output links.txt --device cuda --resume
 
-Several processes, one GPU each, write the same file; any number of them can resume it:
+Several processes, with one GPU each, can write the same file; any number of processes can resume it:
 
   accelerate launch --num_processes 8 --module finetuning.align corpus.de corpus.en --output links.txt"""
 
 
 @dataclass
 class LinksOptions(PairOptions, AlignerOptions):
-    """What is linked, by what, and where the links go."""
+    """The pairs to link, the encoder and rule, and the output."""
 
     output: str | None = None
     resume: bool = False
@@ -92,24 +92,26 @@ class LinksOptions(PairOptions, AlignerOptions):
 
 
 def read_options(arguments: list[str]) -> LinksOptions:
-    """The command line."""
+    """Returns the parsed command line."""
     parser = make_parser("word-align", DESCRIPTION, USAGE, LinksOptions)
     group = parser.add_argument_group("output")
-    group.add_argument("--output", metavar="FILE", help="write the links there, not to stdout; must not exist")
-    group.add_argument("--resume", action="store_true", help="continue an --output that was not finished")
+    group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
+    group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
     group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
     group.add_argument(
-        "--probabilities", action="store_true", help="with each link: 0-0:0.9731, or `probabilities` in JSON"
+        "--probabilities",
+        action="store_true",
+        help="write the probability of each link: 0-0:0.9731, or `probabilities` in JSON",
     )
     group.add_argument(
-        "--html", metavar="PAGE", help="write a page to look at the links and the similarity of words, of 100 pairs"
+        "--html", metavar="PAGE", help="write a page that shows the links and word similarities of the first 100 pairs"
     )
-    group.add_argument("--open", action="store_true", help="open that page in the browser; PAGE may be left out then")
+    group.add_argument("--open", action="store_true", help="open the page in the browser, also without --html")
     return parser.parse_args(arguments, LinksOptions())
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
-    """Two arguments as a pair of sentences: neither is there as a file, and one has white space; None otherwise."""
+    """Returns two arguments as a pair of sentences if neither is a file and one has white space; otherwise None."""
     if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
         return None
     if not any(map(str.isspace, "".join(arguments))):
@@ -118,16 +120,16 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
 
 
 def check_options(options: LinksOptions) -> None:
-    """Raises ValueError for files that are named twice, and for a run that cannot be resumed."""
+    """Raises ValueError for files that are given twice, and for a run that cannot be resumed."""
     if options.resume and not options.output:
-        raise ValueError("--resume continues a file. Add --output, or leave out --resume.")
+        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
     state = f"{options.output}{STATE_ENDING}" if options.output else None
     written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
     require_different_files(written, {"the input": options.files})
 
 
 def run(options: LinksOptions) -> None:
-    """Writes the links of every pair, and the page where it is asked for."""
+    """Writes the links of every pair, and the page if the options request it."""
     with stop_signals(advice=""):
         write_links(options)
 

@@ -1,4 +1,4 @@
-"""`word-align project`: labels of source sentences on their translations, and a list of what is lost.
+"""`word-align project`: copies labels of source sentences to their translations, and lists lost labels.
 
 `projection` has the rules, and `finetuning.data.label_schemes` says which labels are spans.
 """
@@ -27,21 +27,22 @@ from zoo_core.tables import Table, load_table, row_places
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 LOST_ENDING = ".lost.tsv"
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"
-DESCRIPTION = """Carry labels of sentences over word links to their translations.
+DESCRIPTION = """Copy labels of sentences to their translations, along word links.
 
   word-align project labels.conll translations.txt --output projected.conll
   word-align project pairs.jsonl --output projected.jsonl
                        {"source": "...", "target": "...", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
 
-The first reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `tags`, `ner_tags`,
-`upos`, `labels`) and a translation a line, and writes CoNLL: a word, a tab and its label a line, `_` for none. The
-second reads texts with spans of characters, and adds `target_spans` to each row; a word that a span holds in part is
-labeled whole. What is lost is counted by label and, with --output FILE, listed in FILE.lost.tsv."""
+The first command reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `tags`,
+`ner_tags`, `upos`, `labels`) and one translation per line. It writes CoNLL: on each line a word, a tab and its label,
+or `_` for none. The second command reads texts with spans of characters, and adds `target_spans` to each row. A word
+that is partly in a span is labeled as a whole. Both commands count lost labels, and --output FILE lists them in
+FILE.lost.tsv."""
 
 
 @dataclass
 class ProjectOptions(AlignerOptions):
-    """Labels and translations, what links them, and where the labels of the translations go."""
+    """Labels and translations, the encoder and rule that link them, and the output."""
 
     labels: str = ""
     translations: str | None = None
@@ -51,14 +52,16 @@ class ProjectOptions(AlignerOptions):
 
 
 def read_options(arguments: list[str]) -> ProjectOptions:
-    """The command line."""
+    """Returns the parsed command line."""
     parser = make_parser("word-align project", DESCRIPTION, USAGE, ProjectOptions)
-    parser.add_argument("labels", metavar="LABELS", help="labeled source sentences; JSON lines have translations too")
-    parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="line n translates sentence n")
-    parser.add_argument("--output", metavar="FILE", help="write the labels there, not to stdout; must not exist")
-    texts = "of JSON lines: names of the two texts (default: source target)"
+    parser.add_argument(
+        "labels", metavar="LABELS", help="labeled source sentences; JSON lines also have the translations"
+    )
+    parser.add_argument("translations", nargs="?", metavar="TRANSLATIONS", help="translations, line n of sentence n")
+    parser.add_argument("--output", metavar="FILE", help="write the labels to this new file, not to stdout")
+    texts = "names of the two texts in JSON lines (default: source target)"
     parser.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=texts)
-    words = "the words of TRANSLATIONS stand between spaces or tabs; otherwise they are split at punctuation, too"
+    words = "split TRANSLATIONS only at spaces and tabs (default: also at punctuation)"
     parser.add_argument("--pre-split", action="store_true", help=words)
     return parser.parse_args(arguments, ProjectOptions())
 
@@ -114,9 +117,9 @@ def read_labels(
 ) -> "LabeledWords | TextsWithSpans":
     """The labeled sentences with their translations. Raises ValueError for files that do not fit each other."""
     if translations and columns:
-        raise ValueError("--columns is of JSON lines, and a file of translations has one column. Leave it out.")
+        raise ValueError("--columns is for JSON lines, and a file of translations has one column. Leave it out.")
     if pre_split and not translations:
-        raise ValueError("--pre-split is of a file of translations, and spans of characters need texts. Leave it out.")
+        raise ValueError("--pre-split is for a file of translations, and spans of characters need texts. Leave it out.")
     return LabeledWords(labels, translations, pre_split) if translations else TextsWithSpans(labels, columns)
 
 

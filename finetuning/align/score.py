@@ -1,4 +1,4 @@
-"""`word-align score`: links against links made by hand, by the layer that is chosen or by every layer."""
+"""`word-align score`: evaluates links on gold links, by the chosen layer or by every layer."""
 
 import sys
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ from finetuning.align.screen import count_of, make_progress, make_screen, report
 
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
-DESCRIPTION = """Measure word links against links made by hand: AER, precision, recall and F1.
+DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
 
   word-align score test.de test.en --gold alignment.txt
   word-align score test.de test.en --gold alignment.txt --plot confidence.png       scores by threshold, calibration
   word-align score test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
   word-align score xlwa.tsv --columns 1 2 --gold xlwa.tsv                   links in the last column of a table
 
-LINKS has a line for each link, `sentence i j S|P`, or one for each sentence, `0-0 1p2 2-1`, where p marks a possible
-link. It may name a part of the sentences; only they are scored. All pairs are held in memory.
+AER (alignment error rate) is the share of wrong and missing links. LINKS has a line for each link, `sentence i j S|P`,
+or one for each sentence, `0-0 1p2 2-1`, where p marks a possible link. If it has links for some of the sentences, only
+these are evaluated. All pairs are held in memory.
 
-Links count the words of the pairs, which stand between spaces, tabs or line breaks in all formats; with --split they
-end at Unicode's word boundaries.
+Pairs of all formats are split into words at spaces, tabs and line breaks, or with --split at Unicode's word boundaries.
 
 A table shows the recall of sure links by kind. A link is one to one if neither word has another sure link. The distance
 from the diagonal is |(i + 0.5) / n - (j + 0.5) / m| for word i of n and word j of m."""
@@ -37,7 +37,7 @@ from the diagonal is |(i + 0.5) / n - (j + 0.5) / m| for word i of n and word j 
 
 @dataclass
 class ScoreOptions(PairOptions, AlignerOptions):
-    """What is aligned, by what, and the links that it is held against."""
+    """The pairs, the encoder and rule, and the gold links."""
 
     gold: str = ""
     gold_base: int | None = None
@@ -46,42 +46,42 @@ class ScoreOptions(PairOptions, AlignerOptions):
 
 
 def read_options(arguments: list[str]) -> ScoreOptions:
-    """The command line."""
+    """Returns the parsed command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE, ScoreOptions)
     group = parser.add_argument_group("scores")
-    text = "`sentence i j S|P`, or `i-j ipj` alone or in the last column of a table"
+    text = "gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table"
     group.add_argument("--gold", metavar="LINKS", required=True, help=text)
     add_gold_base(group)
-    group.add_argument("--sweep-layers", action="store_true", help="scores of every layer")
+    group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
     group.add_argument(
         "--plot",
         metavar="FILE",
-        help="draw precision and recall by threshold and how far the probabilities hold, or with --sweep-layers AER by "
-        "layer (png, pdf, svg)",
+        help="plot precision and recall by threshold, and the calibration of the probabilities; with --sweep-layers, "
+        "plot AER by layer (png, pdf, svg)",
     )
     return parser.parse_args(arguments, ScoreOptions())
 
 
 def add_gold_base(group: Any) -> None:
-    """Adds what links made by hand count from."""
+    """Adds the option with the first number of the gold links."""
     group.add_argument(
         "--gold-base",
         type=int,
         choices=(0, 1),
-        help="what LINKS counts from: its words, or the sentences of `sentence i j`",
+        help="first number in LINKS: of its words, or of the sentences in `sentence i j`",
     )
 
 
 def run(options: ScoreOptions) -> None:
-    """Prints the scores, and draws what is asked for."""
+    """Prints the scores, and draws the plot if the options request it."""
     screen = make_screen(options.quiet)
     if options.sweep_layers and options.layer not in (None, "auto"):
-        raise ValueError("--sweep-layers takes every layer. Leave out --layer or --sweep-layers.")
+        raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
     require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
     if options.plot:
         require_writable(options.plot, "--plot")
         if Path(options.plot).suffix.lower() not in PLOT_ENDINGS:
-            raise ValueError(f"--plot is {options.plot}. The ending says what is drawn: {', '.join(PLOT_ENDINGS)}.")
+            raise ValueError(f"--plot is {options.plot}. The ending sets the format: {', '.join(PLOT_ENDINGS)}.")
     rule = options.rule()
     reader = options.read_pairs(bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
@@ -106,7 +106,7 @@ def run(options: ScoreOptions) -> None:
 def read_with_gold(
     reader: Iterable[tuple[Side, Side]], path: str, base: int | None
 ) -> tuple[list[tuple[Side, Side]], dict[int, Gold]]:
-    """All pairs, and the gold links that fit their words; what does not fit is said."""
+    """Returns all pairs, and the gold links that fit their words; prints what does not fit."""
     links = read_gold(path, base=base)
     pairs = list(reader)
 

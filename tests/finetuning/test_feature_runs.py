@@ -204,7 +204,7 @@ REFUSED = {
     "word_alignment": {
         "otter": ["methods=[otter]"],
         "methods is": ["methods=[ot, ot]"],
-        "options has some of softmax": ["options={softmax: {threshold: 0.1}}"],
+        "options has softmax": ["options={softmax: {threshold: 0.1}}"],
         "'threshold' with method 'ot'": ["options={ot: {threshold: 0.1}}"],
         "nowhere": ["pairs.0.path=nowhere"],
         "10 lines, the input 20 sentences": ["pairs.0.gold=zh-en.gold"],

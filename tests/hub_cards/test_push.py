@@ -173,7 +173,7 @@ def test_private_repositories(hub, run, ready_folder):
     assert run(folder, "--private")[0] == 0 and hub.repos[REPO].private
     (folder / "NOTICE").write_text("Made here.\n")
     status, printed = run(folder)  # without --private: it stays so, and that is said
-    assert status == 0 and "private, and stays so" in printed and hub.repos[REPO].private
+    assert status == 0 and "exists and stays private" in printed and hub.repos[REPO].private
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

@@ -1,7 +1,7 @@
 """The mining recipe: every field that `finetuning/run.py` reads where `kind` is mining.
 
-Nothing is trained: of two pools of sentences, few of which are translations of each other, those that are have to be
-found by the vectors of a model as it is. BUCC is such a task.
+Mining finds the sentences of two pools that are translations of each other, with the vectors of an unchanged model. Few
+sentences have a translation in the other pool. Nothing is trained. BUCC is such a task.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from zoo_core.tables import Table
 
 @dataclass
 class PoolTable(Table):
-    """The sentences of one language, of which few have a translation in the other one's."""
+    """The sentences of one language, few of which have a translation in the other pool."""
 
-    id_column: str = option("id", "column of the names by which gold knows the sentences")
+    id_column: str = option("id", "column of the sentence ids that the gold pairs use")
     text_column: str = option("text", "column of the sentences")
 
 
@@ -27,61 +27,57 @@ class PoolTable(Table):
 class GoldTable(Table):
     """Pairs of sentences that are translations of each other."""
 
-    source_column: str = option(
-        MISSING, "column of the source's id in its pool; where there are no pools, of the source's text"
-    )
-    target_column: str = option(MISSING, "column of the target's id, or text")
+    source_column: str = option(MISSING, "column of the source sentence's id in its pool; without pools, of its text")
+    target_column: str = option(MISSING, "column of the target sentence's id; without pools, of its text")
 
 
 @dataclass
 class Pools:
-    """Two pools of sentences and the pairs in them; without pools of their own, those that the pairs make."""
+    """Two pools of sentences and the gold pairs in them; by default, the pools are the sentences of the gold pairs."""
 
-    gold: GoldTable = option(GoldTable(), "the pairs that are to be found")
+    gold: GoldTable = option(GoldTable(), "the pairs to find")
     source: PoolTable | None = option(
-        None, "sentences of the source language; default: those of the gold pairs alone, which are far easier to mine"
+        None, "sentences of the source language; default: only those of the gold pairs, which are far easier to mine"
     )
-    target: PoolTable | None = option(None, "sentences of the target language; with `source`, or not at all")
+    target: PoolTable | None = option(None, "sentences of the target language; required with `source`, and only then")
 
 
 @dataclass
 class MiningPools(Pools, NamedPair):
-    """Two pools that are mined; `{language}` in any text field stands for each of `languages`."""
+    """Two pools to mine; `{language}` in any text field stands for each of `languages`."""
 
-    source_language: str = option(MISSING, "language of the source's sentences, such as de or '{language}'")
-    target_language: str = option(MISSING, "language of the target's sentences")
+    source_language: str = option(MISSING, "language of the source sentences, such as de or '{language}'")
+    target_language: str = option(MISSING, "language of the target sentences")
     languages: list[str] = option(
-        [], "what `{language}` stands for in paths, configs, columns and so on, of all its tables: a pair each"
+        [], "what `{language}` stands for in the text fields of all tables; each makes one pair of languages"
     )
-    dev: Pools | None = option(None, "pools of their own, on whose gold the threshold is fitted")
-    note: str | None = option(
-        None, "what a reader must know where these are not the benchmark's own pools; it becomes a warning"
-    )
+    dev: Pools | None = option(None, "separate pools; the threshold is fitted on their gold pairs")
+    note: str | None = option(None, "how the pools differ from the benchmark's own; the results show it as a warning")
 
 
 @dataclass
 class MiningRecipe(SentenceRecipe):
-    """Mining of translations with the vectors of a model, by layer."""
+    """Mining of translations with a model's vectors, layer by layer."""
 
     main_score = "f1"
     kind: Literal["mining"] = option("mining", "kind of task")
-    pairs: list[MiningPools] = option([], "what is evaluated, each pair of languages by itself")
+    pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
     neighbors: int = option(
-        4, "k of the margin: sentences of the other pool that a sentence's likeness is compared to", low=1
+        4, "k of the margin score: nearest sentences of the other pool that a similarity is compared with", low=1
     )
     threshold: Literal["dev", "evaluated"] = option(
         "dev",
-        "on which gold the margin from which on pairs count is fitted, for each pair and layer; evaluated: on the very "
-        "gold that is scored, an upper bound",
+        "gold pairs on which the smallest margin of a translation is fitted, for each pair of languages and layer; "
+        "evaluated: on the same gold pairs that are scored, which gives an upper bound",
     )
     dev_fraction: float = option(
         0.0,
-        "share of both pools, gold pairs and others alike, drawn at random, that is kept apart as dev, where a pair "
-        "has no pools for that",
+        "share of both pools to sample at random and hold out as dev, gold pairs and other sentences alike; for pairs "
+        "of languages without `dev`",
         low=0,
         below=1,
     )
-    published: list[PublishedSentences] = option([], "published figures to print beside ours")
+    published: list[PublishedSentences] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()
@@ -90,27 +86,26 @@ class MiningRecipe(SentenceRecipe):
                 if pools is not None and (pools.source is None) != (pools.target is None):
                     there, lacks = ("source", "target") if pools.target is None else ("target", "source")
                     raise ValueError(
-                        f"{name} has a pool for the {there} and none for the {lacks}: its gold names sentences of "
-                        f"both. Name the table of the other one as {name}.{lacks}, or neither, and the gold's columns "
-                        "of text."
+                        f"{name} has a pool for the {there} and none for the {lacks}. Set {name}.{lacks} too. Or leave "
+                        "both out, and name the gold table's columns of text."
                     )
         self._check_threshold()
 
     def _check_threshold(self) -> None:
-        """Raises ValueError where it is not told what a threshold is fitted on, and for what does nothing."""
+        """Raises ValueError if nothing is given to fit the threshold on, and for fields without effect."""
         without = [position for position, table in enumerate(self.pairs) if table.dev is None]
         if self.threshold == "evaluated":
             unused = [f"dev_fraction={self.dev_fraction:g}"] if self.dev_fraction else []
             unused += [f"pairs.{position}.dev" for position, table in enumerate(self.pairs) if table.dev is not None]
             if unused:
                 raise ValueError(
-                    f"threshold is evaluated, and there is {unused[0]}: nothing would be fitted on it. Leave it out, "
-                    "or use threshold=dev, whose figures are no upper bound."
+                    f"threshold is evaluated, and there is {unused[0]}, which would have no effect. Leave it out, or "
+                    "use threshold=dev, whose scores are not an upper bound."
                 )
         elif without and not self.dev_fraction:
             raise ValueError(
-                f"pairs.{without[0]} has no dev, and dev_fraction is 0. Name pairs.{without[0]}.dev, keep a part of "
-                "the pools apart, as by dev_fraction=0.2, or say threshold=evaluated."
+                f"pairs.{without[0]} has no dev, and dev_fraction is 0. Set pairs.{without[0]}.dev, hold out a part of "
+                "the pools, as in dev_fraction=0.2, or set threshold=evaluated."
             )
         elif self.dev_fraction and not without:
             raise ValueError(f"dev_fraction is {self.dev_fraction:g}, and every pair has dev. Leave one out.")

@@ -1,4 +1,4 @@
-"""The recipe of extractive question answering: what it has beside the fields of every task."""
+"""The recipe of extractive question answering: the fields that it adds to those of every task."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,20 +12,23 @@ from zoo_core.recipes import option
 class QuestionAnsweringRecipe(Recipe):
     """Fine-tuning of one model to find answers in a context, evaluated in every language.
 
-    Tables name two `text_columns`, question and context, and as `label_column` one with the fields `text` and
-    `answer_start`, lists of as many entries, as SQuAD, MLQA, XQuAD and TyDiQA-GoldP have it.
+    Each table names two `text_columns`, question and context. Its `label_column` has the fields `text` and
+    `answer_start`, two lists of the same length, as in SQuAD, MLQA, XQuAD and TyDiQA-GoldP.
     """
 
     main_score, task_type = "f1", "question-answering"
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option(
-        "squad", "squad: SQuAD's F1 in every language, as for XQuAD and TyDiQA; mlqa: MLQA's, by language"
+        "squad",
+        "squad: F1 of SQuAD in every language, as for XQuAD and TyDiQA; mlqa: F1 of MLQA, with rules by language",
     )
-    max_length: int = option(384, "positions of a window: question, a part of the context, special tokens", low=8)
-    doc_stride: int = option(128, "tokens of the context by which a window begins after the one before it", low=1)
-    max_question_length: int = option(64, "tokens of a question; longer ones are cut and counted", low=1)
-    n_best: int = option(20, "likeliest starts, and ends, of a window that are tried with each other", low=1)
-    max_answer_length: int = option(30, "tokens of an answer", low=1)
+    max_length: int = option(384, "tokens of a window: the question, a part of the context and special tokens", low=8)
+    doc_stride: int = option(128, "tokens of the context from the start of a window to the start of the next", low=1)
+    max_question_length: int = option(
+        64, "tokens of a question; longer ones are cut, and the results count them", low=1
+    )
+    n_best: int = option(20, "number of most probable starts, and of ends, that are combined in each window", low=1)
+    max_answer_length: int = option(30, "maximum tokens of an answer", low=1)
 
     def check(self) -> None:
         super().check()
@@ -37,6 +40,6 @@ class QuestionAnsweringRecipe(Recipe):
                 )
             if table.label_names:
                 raise ValueError(
-                    f"{where}.label_names is {table.label_names}. Answers are parts of the context, not names: it "
-                    "would be ignored. Leave it out."
+                    f"{where}.label_names is {table.label_names}. Answers are parts of the context and have no names. "
+                    "Leave label_names out."
                 )

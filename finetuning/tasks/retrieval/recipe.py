@@ -1,7 +1,7 @@
 """The retrieval recipe: every field that `finetuning/run.py` reads where `kind` is retrieval.
 
-Nothing is trained: of two sets of sentences, each sentence has to find its translation by the vectors of a model as it
-is.
+Retrieval finds the translation of each sentence in another set of sentences, with the vectors of an unchanged model.
+Nothing is trained.
 """
 
 from dataclasses import dataclass, is_dataclass, replace
@@ -30,30 +30,31 @@ class RetrievalPairs(EvaluationPairs, NamedPair):
     source_language: str = option(MISSING, "language of the source column, such as de or '{language}'")
     target_language: str = option(MISSING, "language of the target column")
     languages: list[str] = option(
-        [], "what `{language}` stands for in path, config, columns and so on, of the target's table too: a pair each"
+        [], "what `{language}` stands for in the text fields, also of `target`; each makes one pair of languages"
     )
     language_names: dict[str, str] = option(
         {},
-        "what `{language}` stands for, but in source_language and target_language, where that is not the code, as "
-        "in {sw: swh}",
+        "what `{language}` stands for if it is not the language code, as in {sw: swh}; source_language and "
+        "target_language always have the code",
     )
-    max_pairs: int = option(0, "pairs of each two languages, drawn at random; 0: all")
+    max_pairs: int = option(0, "number of pairs per pair of languages to sample at random; 0: use all")
 
 
 @dataclass
 class SentenceRecipe(FeatureRecipe):
-    """Evaluation of the vectors of sentences, by layer, on pairs of languages."""
+    """Evaluation of sentence vectors, layer by layer, on pairs of languages."""
 
     task_type = "sentence-similarity"
     max_length: int | None = option(
         None,
-        "positions of a sentence, special tokens included; longer ones are cut and counted; default: the model's own",
+        "tokens of a sentence with special tokens; longer ones are cut, and the results count them; default: the "
+        "model's maximum",
         low=1,
     )
     pooling: Pooling = option(
         "mean",
-        "a sentence's vector: the mean of its states, without or with those of special tokens, or the state of its "
-        "first token, <s>",
+        "vector of a sentence: the mean of its states, without or with those of special tokens, or cls: the state of "
+        "its first token, <s>",
     )
 
     @property
@@ -63,31 +64,32 @@ class SentenceRecipe(FeatureRecipe):
 
 @dataclass
 class PublishedSentences(Published):
-    """Published scores by vectors of sentences."""
+    """Published scores of sentence vectors."""
 
     pooling: Pooling | None = option(
-        None, "of the published vectors; default: that of the row, else of XTREME's script; what is unknown has none"
+        None, "pooling of the published vectors; default: that of the row, or else of XTREME's script, if known"
     )
 
 
 @dataclass
 class PublishedRetrieval(PublishedSentences):
-    """Published accuracy; printed beside our figures, never computed with."""
+    """Published accuracy, printed next to ours; it is never used in a computation."""
 
     score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
         "target_to_source",
-        "which of ours corresponds: of one direction, in XTREME's script that from English, or the mean of both",
+        "score of ours that corresponds to it: that of one direction, or accuracy, the mean of both; XTREME's script "
+        "retrieves from English",
     )
 
 
 @dataclass
 class RetrievalRecipe(SentenceRecipe):
-    """Retrieval of translations with the vectors of a model, by layer, in both directions."""
+    """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
     main_score = "accuracy"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
-    pairs: list[RetrievalPairs] = option([], "what is evaluated, each pair of languages by itself")
-    published: list[PublishedRetrieval] = option([], "published figures to print beside ours")
+    pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
+    published: list[PublishedRetrieval] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()
@@ -97,26 +99,26 @@ class RetrievalRecipe(SentenceRecipe):
                 raise ValueError(f"{name}.max_pairs must be 0 (all) or at least 2, got 1.")
             if table.target is None and table.source_column == table.target_column:
                 raise ValueError(
-                    f"{name} has {table.source_column} for source_column and target_column of one table. Name the "
-                    "column of the other language, or the table of the translations as `target`."
+                    f"{name} has {table.source_column} for source_column and target_column of one table. Name "
+                    "the column of the other language, or the table of the translations as `target`."
                 )
             if table.target is None and table.join_on is not None:
                 raise ValueError(
-                    f"{name}.join_on is {table.join_on}, and there is one table: its two columns are pairs already. "
-                    "Leave join_on out, or name the table of the translations as `target`."
+                    f"{name}.join_on is {table.join_on}, and {name} has one table, whose columns need no join. Leave "
+                    "join_on out, or name the table of the translations as `target`."
                 )
 
 
 def expanded(tables: list[Any]) -> list[Any]:
-    """The tables with each of its languages for `{language}`: one for each pair of languages."""
+    """Returns a table for each pair of languages, with the language in place of `{language}`."""
     found = []
     for position, table in enumerate(tables):
         is_open = filled(table, "") != table
         if is_open != bool(table.languages):
             had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for one")
             raise ValueError(
-                f"pairs.{position} has {had} and {lacks}: which tables to read cannot be told. Write {PLACE} into "
-                f"path, config or a column, and name what it stands for, as in pairs.{position}.languages=[de, fr]."
+                f"pairs.{position} has {had} and {lacks}. Write {PLACE} in path, config or a column, and list what it "
+                f"stands for, as in pairs.{position}.languages=[de, fr]."
             )
         found += [_of_language(table, language) for language in table.languages] if is_open else [table]
     return found
@@ -130,7 +132,7 @@ def _of_language(table: Any, language: str) -> Any:
 
 
 def filled(table: Any, language: str) -> Any:
-    """The table, and those within it, with the language in its place; a filled one has no list of languages."""
+    """Returns the table, with its inner tables, with the language in place of `{language}`."""
     texts = {name: value for name, value in vars(table).items() if isinstance(value, str)}
     changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
     within = {name: value for name, value in vars(table).items() if is_dataclass(value)}

@@ -1,4 +1,4 @@
-"""The recipe of tagging: what it has beside the fields of every task."""
+"""The recipe of tagging: the field that it adds to those of every task."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +15,6 @@ class TaggingRecipe(Recipe):
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text",
-        "which token of a word has its label: the first, as in XTREME, or the first that is more than the mark of a "
-        "word's beginning, which stands alone before most Chinese words",
+        "token of a word that has its label; first: its first token, as in XTREME; first_with_text: its first token "
+        "with text, because most Chinese words begin with a token that only marks their start",
     )

@@ -1,7 +1,7 @@
 """The translation recipe: every field that `finetuning/run.py` reads where `kind` is translation.
 
 A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them (`decoder_layers=6`).
-Reading, checking and printing is done by `zoo_core.recipes`.
+`zoo_core.recipes` reads, checks and prints recipes.
 """
 
 from dataclasses import dataclass, field
@@ -16,21 +16,23 @@ from zoo_core.tables import Table
 
 @dataclass
 class TargetTable(Table):
-    """Translations that have a table of their own."""
+    """Translations in a separate table."""
 
-    split: str | None = option(None, "split of the dataset; default: that of the table of the sources")
+    split: str | None = option(None, "split of the dataset; default: the split of the source table")
 
 
 @dataclass
 class PairTable(Table):
     """Sentences and their translations: two columns of one table, or one column of each of two tables."""
 
-    source_column: str = option(MISSING, "column of the text to translate; translation.en reaches into a struct")
-    target_column: str = option(MISSING, "column of the translation, in `target` where the target has its own table")
-    target: TargetTable | None = option(
-        None, "table of the translations, where they have their own: aligned row by row, or joined on `join_on`"
+    source_column: str = option(
+        MISSING, "column of the text to translate; translation.en is the field en of the column translation"
     )
-    join_on: str | None = option(None, "column of ids that both tables have; rows with the same id are a pair")
+    target_column: str = option(MISSING, "column of the translation, in the table `target` if there is one")
+    target: TargetTable | None = option(
+        None, "table of the translations, if it is a separate one: aligned row by row, or joined on `join_on`"
+    )
+    join_on: str | None = option(None, "column of ids in both tables; rows with the same id are a pair")
     source_language: str | None = option(None, "language of the source column; default: the recipe's")
     target_language: str | None = option(None, "language of the target column; default: the recipe's")
 
@@ -41,12 +43,12 @@ class TrainingPairs(PairTable):
 
     source_mask_probability: float = option(
         0.0,
-        "share of the source's tokens that are masked, anew in every epoch (80% <mask>, 10% random, 10% kept)",
+        "share of the source tokens to mask, sampled anew in every epoch (80% <mask>, 10% random, 10% unchanged)",
         low=0,
         below=1,
     )
     predict: Literal["all", "masked"] = option(
-        "all", "masked: the target column is the source column, and only its masked tokens are predicted"
+        "all", "tokens to predict; masked: only the masked ones, with the source column also as the target column"
     )
 
 
@@ -54,9 +56,9 @@ class TrainingPairs(PairTable):
 class EvaluationPairs(PairTable):
     """Pairs to translate and score."""
 
-    split: str = option("test", "evaluated split; nothing is ever selected on it")
+    split: str = option("test", "split that is evaluated; never used for selection")
     note: str | None = option(
-        None, "what a reader must know where this is not the benchmark's own test; it becomes a warning of the results"
+        None, "how the split differs from the benchmark's own test; the results show it as a warning"
     )
 
 
@@ -66,23 +68,25 @@ class TranslationTraining(Hyperparameters):
 
     max_tokens: int = option(
         4096,
-        "size of a step, padding included: pairs times the longest side among them, over all processes and "
-        "micro-batches; pairs of alike length are together",
+        "tokens per step with padding: the number of pairs times the length of the longest side, summed over processes "
+        "and micro-batches; batches have pairs of similar length",
         low=1,
     )
     layerwise_decay: float = option(
         1.0,
-        "d: encoder layer i of n (from 0) learns at d^(n-i) of the rate, a decoder layer as the encoder layer that it "
-        "was made of, the embeddings at d^(n+1), the rest of the LM head at 1",
+        "d: factor d^(n-i) on the learning rate of encoder layer i of n (from 0) and of the decoder layer made from "
+        "it, d^(n+1) of the embeddings, 1 of the rest of the LM head",
         above=0,
         high=1,
     )
     epochs: float = option(10.0, "passes over the training pairs", low=0, high=10**6)
-    schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "after the warm-up")
+    schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option(
+        "linear", "schedule of the learning rate after the warm-up"
+    )
     betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2", low=0, below=1)
     epsilon: float = option(1e-8, "AdamW's epsilon", above=0)
     label_smoothing: float = option(
-        0.1, "share of the probability that is spread over all tokens of the vocabulary", low=0, below=1
+        0.1, "share of the probability to spread over all tokens of the vocabulary", low=0, below=1
     )
     dropout: float | None = option(None, "dropout of the hidden states; default: the model's own", low=0, below=1)
     attention_dropout: float | None = option(
@@ -94,11 +98,11 @@ class TranslationTraining(Hyperparameters):
 class Generation:
     """How the test sentences are translated."""
 
-    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy", low=1, high=1024)
+    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy search", low=1, high=1024)
     length_penalty: float = option(
-        1.0, "a hypothesis' log-probability is divided by its length to this power; not with 1 beam"
+        1.0, "power of the length that the log-probability of a hypothesis is divided by; needs more than 1 beam"
     )
-    max_tokens: int = option(2048, "size of a batch of sources, padding included, per process", low=1)
+    max_tokens: int = option(2048, "tokens per batch of source sentences and process, with padding", low=1)
 
 
 @dataclass
@@ -116,72 +120,81 @@ class TranslationRecipe(TrainedRecipe):
     main_score, task_type = "sacrebleu", "translation"
     model: str = option(
         MISSING,
-        "checkpoint to start from, a folder or a Hub id: an encoder (VECO, XLM-R, another of the zoo), from which the "
-        "translation model is built, or a translation model, which is trained further",
+        "folder or Hub id of the checkpoint to fine-tune: an encoder (VECO, XLM-R, another of the zoo), which is made "
+        "into a translation model, or a translation model",
     )
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of the model")
-    output_dir: str = option(OUTPUT_DIR, "folder of the results: results.{json,md,csv}, bleu.png, one folder per seed")
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
+    output_dir: str = option(
+        OUTPUT_DIR, "folder of the results: results.{json,md,csv}, bleu.png and one folder per seed"
+    )
     hub_root: str | None = option(
-        None, "folder that mirrors the Hub (<hub_root>/<owner>/<name>); ids found there are read from there"
+        None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
     )
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["translation"] = option("translation", "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as wmt14")
-    source_language: str = option(MISSING, "language that is translated")
-    target_language: str = option(MISSING, "language that it is translated into")
+    source_language: str = option(MISSING, "language to translate from")
+    target_language: str = option(MISSING, "language to translate into")
 
     initialize: Literal["pretrained", "random"] = option(
-        "pretrained", "random: the same architecture and tokenizer, all weights drawn anew from each seed"
+        "pretrained",
+        "initial weights; random: the same architecture and tokenizer, with new random weights for each seed",
     )
     decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has", low=1)
     decoder_layer_selection: Literal["last", "first"] | None = option(
-        None, "which of the encoder's layers the decoder is made from; default: the last"
+        None, "encoder layers that the decoder is made from; default: the last"
     )
     tie_decoder: bool | None = option(
         None,
-        "the decoder shares self-attention and feed-forward with the encoder layers it was made from; default: true. "
-        "A translation model that is trained further has its decoder: these three can only confirm it",
+        "the decoder shares self-attention and feed-forward with the encoder layers that it is made from; default: "
+        "true. A translation model already has a decoder, so these three fields must agree with it if they are set",
     )
 
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
-    dev: list[PairTable] = option([], "development pairs: loss, and BLEU of the first pair's sentences")
-    test: list[EvaluationPairs] = option([], "what is evaluated: one table a language pair")
-    max_source_length: int = option(128, "tokens of a source, special tokens included", low=4)
-    max_target_length: int = option(128, "tokens of a target, special tokens included", low=4)
+    dev: list[PairTable] = option([], "development pairs for the loss, and for BLEU of the first language pair")
+    test: list[EvaluationPairs] = option([], "tables to evaluate, one per language pair")
+    max_source_length: int = option(128, "tokens of a source sentence with special tokens", low=4)
+    max_target_length: int = option(128, "tokens of a target sentence with special tokens", low=4)
     too_long: Literal["drop", "cut"] = option(
-        "drop", "what happens to longer training pairs; evaluated ones are always cut; all are counted"
+        "drop", "drop or cut longer training pairs; evaluated pairs are always cut; the results count both"
     )
-    max_train_examples: int = option(0, "training pairs used, drawn at random; 0: all")
-    max_test_examples: int = option(0, "evaluated pairs of each table, drawn at random; 0: all")
+    max_train_examples: int = option(0, "number of training pairs to sample at random; 0: use all")
+    max_test_examples: int = option(0, "number of pairs per table to sample at random for evaluation; 0: use all")
 
     training: TranslationTraining = field(default_factory=TranslationTraining)
-    evaluate_every_steps: int = option(0, "updates between evaluations on `dev`; 0: once an epoch")
-    save_every_steps: int = option(0, "updates between checkpoints; 0: as evaluate_every_steps")
-    max_dev_examples: int = option(1000, "development pairs of each table for the loss, drawn at random; 0: all")
-    dev_bleu_examples: int = option(0, "of these, pairs that are translated for the curve of BLEU over steps; 0: none")
-    dev_beams: int = option(1, "hypotheses of beam search on dev; 1: greedy, several times faster", low=1, high=1024)
+    evaluate_every_steps: int = option(0, "steps between evaluations on `dev`; 0: one epoch")
+    save_every_steps: int = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
+    max_dev_examples: int = option(
+        1000, "number of pairs per table to sample at random for the loss on dev; 0: use all"
+    )
+    dev_bleu_examples: int = option(0, "number of these pairs to translate for the curve of BLEU by step; 0: none")
+    dev_beams: int = option(
+        1, "hypotheses of beam search on dev; 1: greedy search, several times faster", low=1, high=1024
+    )
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
         "last",
-        "which weights are evaluated: the last; those of the checkpoint with the best loss or BLEU on dev; or the mean "
-        "of the last `average_checkpoints`",
+        "weights that are evaluated: the last ones, those of the checkpoint with the best loss or BLEU on dev, or the "
+        "mean of the last `average_checkpoints`",
     )
-    average_checkpoints: int = option(10, "checkpoints in the mean of `selection: average`", low=1)
+    average_checkpoints: int = option(10, "number of checkpoints in the mean of `selection: average`", low=1)
     generation: Generation = field(default_factory=Generation)
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] = option(
-        "13a", "sacreBLEU's tokenizer of the target language; 13a: its default"
+        "13a", "sacreBLEU's tokenizer for the target language; 13a: its default"
     )
     seeds: list[int] = option(
-        [1], "one run each; scores are reported by seed, with mean and standard deviation", below=SEEDS
+        [1],
+        "seeds, with one run each; results have the score of each, the mean and the standard deviation",
+        below=SEEDS,
     )
     num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
     save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
-    published: PublishedTranslation | None = option(None, "published figures to print beside ours")
+    published: PublishedTranslation | None = option(None, "published scores to print next to ours")
 
     @property
     def max_length(self) -> int:
-        """Positions that the model must have."""
+        """Returns the number of positions that the model must have."""
         return max(self.max_source_length, self.max_target_length)
 
     def check(self) -> None:
@@ -199,8 +212,8 @@ class TranslationRecipe(TrainedRecipe):
             )
         if self.selection == "dev_bleu" and not self.dev_bleu_examples:
             raise ValueError(
-                "selection is dev_bleu, and dev_bleu_examples is 0: no development pair is translated. Set "
-                "dev_bleu_examples, or use selection=dev_loss."
+                "selection is dev_bleu, and dev_bleu_examples is 0. Set dev_bleu_examples to the number of development "
+                "pairs to translate, or use selection=dev_loss."
             )
         evaluate, save = self.evaluate_every_steps, self.save_every_steps
         if self.selection.startswith("dev") and save and (not evaluate or evaluate % save):

@@ -1,6 +1,7 @@
 """The word-alignment recipe: every field that `finetuning/run.py` reads where `kind` is word_alignment.
 
-Nothing is trained: links are read from the vectors of a model as it is, and held against links made by hand.
+Word alignment links words by the vectors of an unchanged model, and compares the links with gold links, which people
+made. Nothing is trained.
 """
 
 from dataclasses import dataclass
@@ -17,66 +18,64 @@ from zoo_core.tables import resolve_hub_path
 
 @dataclass
 class AlignedPairs(NamedPair):
-    """Sentences and their translations with links made by hand."""
+    """Sentences and their translations with gold links."""
 
-    source_language: str = option(MISSING, "language of the source, whose words a gold link names first")
+    source_language: str = option(MISSING, "language of the source, whose word comes first in a gold link")
     target_language: str = option(MISSING, "language of the target")
-    path: str | None = option(
-        None, "folder in which the files below lie: a path, or an id (owner/name) that hub_root mirrors"
-    )
+    path: str | None = option(None, "folder of the files below: a path, or an id (owner/name) that hub_root mirrors")
     source: str = option(
-        MISSING, "file of the source sentences, one a line, words between blanks; or of pairs, by ` ||| ` or a tab"
+        MISSING, "file with one source sentence per line, words separated by blanks; or with pairs, `source ||| target`"
     )
-    target: str | None = option(None, "file of the target sentences; default: they stand in the file of the source")
-    gold: str = option(MISSING, "file of the links made by hand")
+    target: str | None = option(None, "file of the target sentences; default: the source file has them")
+    gold: str = option(MISSING, "file of the gold links")
     gold_format: Literal["auto", "alignv2", "pharaoh"] = option(
-        "auto", "alignv2: `sentence i j S|P` a line; pharaoh: a line of `i-j` (sure) and `ipj` (possible) a sentence"
+        "auto",
+        "alignv2: a line `sentence i j S|P` per link; pharaoh: a line of `i-j` (sure), `ipj` (possible) per sentence",
     )
     gold_base: int | None = option(
         None,
-        "0 or 1, from which the file counts: words of pharaoh, sentences of alignv2; default: where it shows",
+        "first number of the file, 0 or 1: of words in pharaoh, of sentences in alignv2; default: detected if possible",
         high=1,
     )
     sentences: Literal["all", "even", "odd"] = option(
-        "all", "which are scored, counted from 0: choose by one half (odd) and report the other (even)"
+        "all", "sentences to evaluate, counted from 0; tune on one half (odd) and report the other (even)"
     )
-    note: str | None = option(
-        None, "what a reader must know where this is not the benchmark's own data; it becomes a warning of the results"
-    )
+    note: str | None = option(None, "how the data differ from the benchmark's own; the results show it as a warning")
 
     def files(self, hub_root: str | None) -> list[Path]:
-        """Where the files of source, target (if it has one) and gold are, or should be."""
+        """Returns the paths of the source file, the target file (if there is one) and the gold file."""
         folder = Path(resolve_hub_path(self.path, hub_root)) if self.path else Path()
         return [folder / name for name in (self.source, self.target, self.gold) if name is not None]
 
 
 @dataclass
 class PublishedAlignment(Published):
-    """Published AER; printed beside our figures of the same method and layer, never computed with."""
+    """Published AER, printed next to ours of the same method and layer; it is never used in a computation."""
 
-    method: str = option(MISSING, "method of `methods` that corresponds")
+    method: str = option(MISSING, "method of `methods` that it corresponds to")
     layer: int = option(MISSING, "layer of the vectors")
 
 
 @dataclass
 class WordAlignmentRecipe(FeatureRecipe):
-    """Word alignment with the vectors of a model, by layer and method, against links made by hand."""
+    """Word alignment with a model's vectors, by layer and method, compared with gold links."""
 
     main_score, task_type = "aer", "word-alignment"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
-    pairs: list[AlignedPairs] = option([], "what is evaluated, each pair of languages by itself")
+    pairs: list[AlignedPairs] = option([], "pairs of languages to evaluate, each separately")
     methods: list[str] = option(
         ["ot_words"],
-        "how links are read from vectors: ot_words (ours), ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), "
-        "softmax (awesome-align); the first is the one whose scores are the results, others stand beside it",
+        "methods that link words: ot_words (ours), ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), softmax "
+        "(awesome-align); the first gives the main results, and the results list the others too",
     )
     options: dict[str, dict[str, Any]] = option(
-        {}, "by method: its options, such as {ot: {sinkhorn_iterations: 3}}; default: ours and the papers'"
+        {}, "options by method, such as {ot: {sinkhorn_iterations: 3}}; default: ours and those of the papers"
     )
     encoding: Literal["joint", "separate"] = option(
-        "separate", "separate: each sentence by itself, as SimAlign; joint: both in one input, as XLM-Align labels"
+        "separate",
+        "separate: each sentence in its own input, as in SimAlign; joint: both in one, as in XLM-Align's labeling",
     )
-    published: list[PublishedAlignment] = option([], "published figures to print beside ours")
+    published: list[PublishedAlignment] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         from modeling.optimal_transport import METHODS
@@ -85,10 +84,10 @@ class WordAlignmentRecipe(FeatureRecipe):
         unknown = [method for method in (*self.methods, *self.options) if method not in METHODS]
         if unknown or not self.methods or len(set(self.methods)) < len(self.methods):
             raise ValueError(
-                f"methods is {self.methods}, and options are of {list(self.options)}. Give some of "
-                f"{', '.join(METHODS)}, as in methods=[ot, itermax]."
+                f"methods is {self.methods}, and options has {list(self.options)}. Use some of {', '.join(METHODS)}, "
+                "each once, as in methods=[ot, itermax]."
             )
         if unused := [method for method in self.options if method not in self.methods]:
             raise ValueError(
-                f"options has some of {unused[0]}, and methods is {self.methods}. Add the method, or leave them out."
+                f"options has {unused[0]}, and methods is {self.methods}. Add the method, or leave its options out."
             )
