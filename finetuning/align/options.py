@@ -234,6 +234,6 @@ def require_different_files(written: dict[str, str | None], read: dict[str, list
     for number, (name, path) in enumerate(given):
         place = Path(path).resolve()
         if place in names:
-            raise ValueError(f"{path} is given as {names[place]} and as {name}. Name another file for one of them.")
+            raise ValueError(f"{path} is given for {names[place]} and {name}. Name another file for one of them.")
         if number < sum(map(bool, written.values())):
             names[place] = name

@@ -272,6 +272,7 @@ def test_labels_that_are_refused(run, tmp_path, capsys, monkeypatch, name, conte
         path.write_text(content)
     else:
         Dataset.from_list(content).to_parquet(path)
+        capsys.readouterr()  # its progress bar, which other tests may have turned off
     texts.write_text("a\n" * len(content))
     with pytest.raises(SystemExit) as stopped:
         run(path, *([] if name == "pairs.jsonl" else [texts]))
@@ -289,7 +290,7 @@ def test_files_and_options_that_do_not_fit(run, words, tmp_path, capsys, monkeyp
     for arguments, message in (
         ((labels, longer), "2 sentences"),
         ((one, texts), "one.conll has 1 sentence, "),
-        ((labels, texts, "--output", labels), "is --output and the labels"),
+        ((labels, texts, "--output", labels), "--output and the labels"),
         ((longer, texts), "tokens"),
         ((labels, texts, longer), "unrecognized arguments"),
         ((labels, texts, "--output", longer), "exists"),
