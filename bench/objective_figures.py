@@ -1,8 +1,8 @@
 """Draws for each objective who predicts what from whom: `python -m bench.objective_figures`.
 
 The masks are those of the collators' batches, the links of DWA those of its labeling, and the matches those of
-vocabulary matching. Special tokens are left out, and each word is one token. Two things are made up: the pseudo tokens
-of BTMLM, and the states that DWA aligns.
+vocabulary matching. Special tokens are left out, and each word is one token. Made up are the pseudo tokens of BTMLM,
+the states that DWA aligns, the gold links, and the vocabularies and the dictionary that are matched.
 """
 
 import argparse

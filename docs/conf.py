@@ -36,7 +36,7 @@ suppress_warnings = ["myst.header"]  # headings of the cards skip levels, as tho
 
 myst_enable_extensions = ["alert", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 6  # the anchors of GitHub
-nb_execution_mode = "off"  # the outputs are those that are committed
+nb_execution_mode = "off"  # shows the committed outputs
 autoclass_content = "both"  # the class, then `__init__`
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
@@ -95,7 +95,7 @@ def prepare(app, docname: str, source: list[str]) -> None:
 
 
 class LinkNames(SphinxTransform):
-    """Makes links to the reference of the public names that stand in code."""
+    """Links public names in code to the reference."""
 
     default_priority = 600
 

@@ -118,7 +118,7 @@ def scripts() -> str:
 
 
 def modules(*packages: str) -> str:
-    """Documents the modules of a package, or the modules, that run by `python -m`, but for those that are installed."""
+    """Documents the modules that run by `python -m` and have no installed command; a package gives its modules."""
     installed = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     found = []
     for package in packages:

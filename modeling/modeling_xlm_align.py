@@ -79,7 +79,7 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); of packed
     rows `example_ids` (B, T), which number the pairs of each row from 0; with `config.query_positions` unmasked or
-    all_aligned `draws` (B, T), random integers from 0 to below `DRAWS`. Of weight 0, `dwa` is not computed. Those of
+    all_aligned `draws` (B, T), random integers from 0 to below 2^31. Of weight 0, `dwa` is not computed. Those of
     word_links: see `LinksCollator` of `pretraining/objectives/links.py`.
 
     Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
