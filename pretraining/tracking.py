@@ -18,6 +18,7 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
 from zoo_core.console import RunBar
+from zoo_core.interruption import advice
 from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
@@ -128,7 +129,7 @@ class RunReport:
             self.record.finish(step, stopped_by)
         if stopped_by:
             nothing = "" if is_kept else ", with nothing to save"
-            self.say(f"stopped by {stopped_by} at step {step}{nothing}: continue with --resume")
+            self.say(f"stopped by {stopped_by} at step {step}{nothing}: {advice()}")
         else:
             self._draw()
             if empty_steps:
