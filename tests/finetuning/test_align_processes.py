@@ -25,7 +25,8 @@ for arguments, row, number in json.loads(sys.argv[1]):
     try:
         main(arguments)
     except SystemExit as ended:
-        print("ended with", ended.code)
+        sys.stdout.flush()
+        os.write(1, f"ended with {ended.code}\\n".encode())  # one write: lines of two processes do not mix
 """
 
 
