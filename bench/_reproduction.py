@@ -23,8 +23,8 @@ RUN = "pre-training"  # the task of figures that a run of pre-training writes it
 OUTCOMES = {
     "yes": "the claim holds here",
     "in part": "some of the claim holds here, or only under a condition",
-    "no": "the claim does not hold here",
-    "open": "this experiment cannot tell",
+    "no": "the claim does not hold after these steps",
+    "open": "the differences are no larger than those between seeds, or the baseline has not learned anything yet",
 }
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
@@ -36,7 +36,7 @@ def write_page(plan: Plan, jobs: list[CommandJob], flags: argparse.Namespace) ->
     costs = _joined(results.with_name(f"{results.name}-costs.csv"), _costs(jobs), ["job"])
     lines = ["# The papers' claims on a real encoder", "", *_overview(plan, scores, costs, results.name)]
     for claim in plan.claims:
-        lines += _section(plan, claim, scores, costs, results)
+        lines += _section(plan, claim, scores, results)
     page.write_text("\n".join(lines), encoding="utf-8")
     print(f"written: {page}, {results}.csv, {results}-costs.csv")
 
@@ -146,7 +146,7 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.DataFrame, results: Path) -> list[str]:
+def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     lines = [
         f"## {claim.says}",
@@ -158,14 +158,11 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, costs: pandas.D
         scores = scores[scores["seed"].isin([0, *claim.seeds])]
     cells = {model: [_cell(column, model, scores) for column in claim.columns] for model in claim.models}
     if any(any(row) for row in cells.values()):
-        header = [
-            "",
-            *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns),
-            "core hours",
-        ]
+        header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
         titles = {name: plan.models[name].title or name for name in claim.models}
-        rows = [[titles[name], *row, _hours(plan, claim, name, costs)] for name, row in cells.items()]
-        lines += [*_wrapped(f"{claim.setup} Seeds: {len(_seeds(claim, scores))}.".strip())]
+        rows = [[titles[name], *row] for name, row in cells.items()]
+        seeds = ", ".join(str(seed) for seed in sorted(_seeds(claim, scores)))
+        lines += _wrapped(f"{claim.setup} Seeds: {seeds}.".strip())
         lines += [*markdown_table((header, rows)), ""]
         if claim.plot and all(row[0] for row in cells.values()):
             picture = _plot(claim, titles, scores, results)
@@ -189,21 +186,6 @@ def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
         return ""
     deviation = f" ± {by_seed.std():.{column.digits}f}" if len(by_seed) > 1 else ""
     return f"{by_seed.mean():.{column.digits}f}{deviation}"
-
-
-def _hours(plan: Plan, claim: Claim, model: str, costs: pandas.DataFrame) -> str:
-    """Core hours of pre-training one seed of a model and its starts, and of a claim's tasks on it: means over seeds."""
-
-    def mean(name: str) -> float:
-        found = costs[costs["job"].str.fullmatch(name)]["core_hours"]
-        return found.mean() if len(found) else 0.0
-
-    run = r"{}(-\d+)?"
-    measured = sum(mean(f"{run.format(model)} {task}") for task in claim.tasks)
-    trained, name = 0.0, model
-    while name and not plan.models[name].once:
-        trained, name = trained + mean(run.format(name)), plan.models[name].start
-    return f"{trained:.2f} + {measured:.2f}" if trained or measured else ""
 
 
 def _plot(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:

@@ -195,9 +195,3 @@ def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
     scores = _reproduction._scores(Plan(models={"veco": PLAN.models["veco"]}), flags)
     assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
     assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}
-
-
-def test_the_hours_of_a_row_are_also_those_of_its_starts_but_the_head():
-    hours = {"head": 9, "veco-1": 2, "veco-3": 4, "veco_trimmed-3": 0.5, "veco_trimmed-3 translation": 0.25, "xlm-3": 7}
-    costs = pandas.DataFrame({"job": hours.keys(), "core_hours": hours.values()})
-    assert _reproduction._hours(PLAN, Claim(tasks=["translation"]), "veco_trimmed", costs) == "3.50 + 0.25"
