@@ -18,7 +18,7 @@ DATA = {
     "crosslingual_zoo": ("*.pyi",),
     "finetuning": ("recipes/**/*.yaml", "suites/*.yaml", "experiments/*.yaml", "metrics/**/*.py", "align/templates/*"),
     "hub_cards": ("templates/**/*", "published/*.yaml", "space/*"),
-    "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml", "SCALE.md"),
+    "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml"),
     "sample_corpus": ("**/*",),
 }
 

@@ -182,7 +182,8 @@ def space(words: list[str]) -> None:
     app.complete(app.make_parser().parse_args(words[2:]))
 
 
-def log_in(words: list[str]) -> None:
+def is_installed(words: list[str]) -> None:
+    """A command of the Hub's own program, which needs an account or a network."""
     assert shutil.which(words[0], path=sysconfig.get_path("scripts"))
 
 
@@ -208,7 +209,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"python -m hub_cards\.(card|sentence_transformer) ": module,
     r"python hub_cards/space/app\.py": space,
     r"python -m hub_cards\.(push|folder_check) ": push,
-    r"hf auth login": log_in,
+    r"hf (auth login|download )": is_installed,
     r"python -m modeling\.convert_\w+ --help": help_of,
     r"python -m modeling\.convert_\w+ (?!--help)": module,
     r"python -m bench\.\w+ ": only_flags,
