@@ -161,7 +161,7 @@ def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys
     given, written = tmp_path / "{language}.jsonl", tmp_path / "out" / "{language}.jsonl"
     label(arguments(teacher, given, written, "--languages", "de", "en"))
     assert [len(read(tmp_path / "out" / f"{name}.jsonl")) for name in ("de", "en")] == [3, 3]
-    assert "de.jsonl is there already" in refused_by(capsys, arguments(teacher, given, written))
+    assert "de.jsonl exists" in refused_by(capsys, arguments(teacher, given, written))
 
 
 @pytest.mark.parametrize(
