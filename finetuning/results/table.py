@@ -1,4 +1,4 @@
-"""results.json: what was run and how, and one long table of its scores, a row for each.
+"""results.json: what was run and how, and one long table with a row for each score.
 
 A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
 are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
@@ -43,7 +43,7 @@ def with_deviation(entry: Summary) -> str:
 
 
 class Results(dict):
-    """The content of results.json, with what its table says. Scores are in percent.
+    """The content of results.json, and summaries of its table. Scores are in percent.
 
     `results.languages` has a summary of the scores by language, over the seeds: `scores`, `mean` and `sd`, the standard
     deviation (n - 1). Raises KeyError for a language, metric or layer that was not evaluated.
@@ -59,7 +59,7 @@ class Results(dict):
 
     @cached_property
     def protocol(self) -> Protocol:
-        """Which data were read and how the scores came about."""
+        """Which data were read and how the scores were computed."""
         return Protocol.of(self["protocol"])
 
     @cached_property
@@ -76,7 +76,7 @@ class Results(dict):
 
     @property
     def metric(self) -> str:
-        """The metric that results are about."""
+        """The main metric."""
         return self.protocol.metric.name
 
     @property
@@ -86,12 +86,12 @@ class Results(dict):
 
     @property
     def methods(self) -> list[str | None]:
-        """What reads scores from vectors, the reported one first; [None] where nothing does."""
+        """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
         return list(dict.fromkeys([self.protocol.method, *self._values(0)]))
 
     @property
     def layers(self) -> list[int | None]:
-        """The layers that were scored; [None] where a model is evaluated as a whole."""
+        """The layers that were scored; [None] if a model is evaluated as a whole."""
         return self._values(1)
 
     @property
@@ -158,7 +158,7 @@ class Results(dict):
         return self.transfer["gap"]["mean"] if self.transfer else None
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
-        """What guessing scores; None where the protocol does not say it."""
+        """Returns the score of guessing; None if the protocol does not have it."""
         protocol, metric = self.protocol, metric or self.metric
         levels = {name: {"accuracy": 100 * share} for name, share in protocol.majority_share.items()}
         levels = levels or protocol.chance or protocol.by_position
@@ -168,11 +168,11 @@ class Results(dict):
 
     @property
     def chances(self) -> dict[str, float]:
-        """What guessing scores in each language, or pair; empty where the protocol does not say it."""
+        """Returns the score of guessing in each language, or pair; empty if the protocol does not have it."""
         return {name: level for name in self.names if (level := self.chance(name)) is not None}
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
-        """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
         return self._with_facts(pandas.DataFrame(self["scores"]), **columns)
 
     def frame_with_labels(self) -> pandas.DataFrame:
