@@ -158,7 +158,7 @@ def test_published_figures_that_were_measured_otherwise_are_marked_in_their_row(
     table = score_table(report)
     _, own, quoted = table[1]
     assert quoted[1:4] == ["72.6≠", "66.0≠", "57.3≠"]
-    assert own[2] == "85.0", "the authors took the mean: nothing differs, and the row stands first"
+    assert own[2] == "85.0", "the authors took the mean: nothing differs, and the row is first"
     (how,) = (line for line in footnotes(table, report["published"]) if line.startswith("≠"))
     for part in ("udpos: other tokens, other languages", "bucc: pooling cls", "tatoeba: from English, other languages"):
         assert part in how

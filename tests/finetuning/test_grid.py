@@ -1,4 +1,4 @@
-"""Grids: what each run is trained and evaluated on, the tables, what is run again, and what is refused."""
+"""Grids: the data of each run, the tables, resuming, and errors."""
 
 import csv
 import json
@@ -61,7 +61,7 @@ def refusal(grid, refused):
 
 @pytest.fixture
 def executed(monkeypatch):
-    """The folders of the runs that were really executed."""
+    """The folders of the runs that were executed."""
     run, folders = finetuning.running.run, []
 
     def counted(task, resume, command):
@@ -365,7 +365,7 @@ CURVES = ("step_curves", "--run", "XLM", "{run}")
         ((*CURVES, "--steps", "2", "two"), "--steps has 'two'"),
         ((*CURVES, "--output", "{file}"), "is a file"),
         (("step_curves", "--run", "XLM"), "has no folder"),
-        ((*CURVES, "--run", "XLM", "{run}"), "stands twice"),
+        ((*CURVES, "--run", "XLM", "{run}"), "is given twice"),
         (("step_curves", "--run", "../XLM", "{run}"), "cannot name a folder"),
         ((*CURVES, "{run}"), "with the same name"),
         ((*CURVES, "{other}"), "no step in common"),

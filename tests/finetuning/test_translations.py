@@ -1,4 +1,4 @@
-"""XTREME's published translations to the rows that recipes read; files and rows that cannot be."""
+"""XTREME's published translations to the rows that recipes read; unreadable files and rows."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""Mining of translations: two pools of sentences and the gold pairs in them, checked; and how many a model finds.
+"""Mining of translations: reads and checks two pools of sentences and their gold pairs, and counts the pairs found.
 
-Equal texts of a pool are one candidate, under whichever id: a mined pair is right where gold has a pair of these texts.
+Equal texts of a pool are one candidate, with any of their ids: a mined pair is right if gold has a pair of these texts.
 """
 
 import functools
@@ -143,7 +143,7 @@ class PoolReader:
 
 
 def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
-    """The ids in a column, as text: one table may hold them as numbers, the other one as text."""
+    """Returns the ids in a column as text, because another table may have them as numbers."""
     dtype = str(getattr(require_column(rows, column, f"{field} ({describe(table)})"), "dtype", None))
     if "string" not in dtype and "int" not in dtype:
         raise ValueError(f"{field} is {column}, which holds {dtype}. Name the column of the ids.")
@@ -151,14 +151,14 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
 
 
 class Mining(NamedTuple):
-    """What is mined of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
+    """The pools of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
 
     pool: Pool
     dev: Pool | None
 
 
 class MiningTask(SentenceTask[MiningRecipe]):
-    """The translations among two pools of sentences have to be found."""
+    """Finds the translations among two pools of sentences."""
 
     report = MiningReport
     metric = "mining_f1"
@@ -227,7 +227,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
             blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
-            # dev first: of it only the threshold is kept
+            # dev first: only its threshold is kept
             fitted = {
                 layer: score(dev, mined)
                 for of_dev in tokens[1:]
@@ -251,7 +251,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return record, predictions
 
     def facts(self, protocol: MiningProtocol, records: list[Record]) -> dict[str, Any]:
-        # by layer, so that a reader sees how much the seeds of a figure differ
+        # by layer, to show how much the seeds differ
         mining = {
             pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol.layers}
             for pair in protocol.pool_sizes
@@ -259,7 +259,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return super().facts(protocol, records) | {"mining": mining}
 
     def warnings(self, protocol: MiningProtocol, records: list[Record]) -> list[str]:
-        """Also thresholds at the edge of what there is, and seeds at chance, by pair, at the reported layer."""
+        """Adds thresholds at the edge of the margins, and seeds at chance, by pair, at the reported layer."""
         layer, warnings = str(protocol.layer), super().warnings(protocol, records)
         for record in records:
             for pair, by_layer in record["mining"].items():
@@ -273,7 +273,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
                         f"{where}: {without[0]} sentences of the source and {without[1]} of the target are unlike all "
                         "others: no margin can be told of them, and they propose no pair"
                     )
-                # of as many pairs that are drawn at random, so many are right; about as often as a rare event happens
+                # the expected number of right pairs among as many random ones, as for a rare event
                 expected = found["mined"] * found["gold"] / (source * target)
                 if found["right"] <= expected + 2 * math.sqrt(expected):
                     warnings.append(
@@ -290,12 +290,12 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
         if one is not None and other is not None and overlap(one, other, hub_root):
             raise ValueError(
                 f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. Name tables that share no "
-                "rows, keep a part of the pools apart by dev_fraction, or say threshold=evaluated."
+                "rows, hold out a part of the pools with dev_fraction, or set threshold=evaluated."
             )
 
 
 def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
-    """What of the tables is not mined, in words."""
+    """Returns what is left out of the tables, in words."""
     warnings = []
     if any(entry["empty"]):
         source, target = entry["empty"]
@@ -309,7 +309,7 @@ def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[str]:
-    """What follows from how large pools and gold are, in words."""
+    """Returns caveats about the sizes of pools and gold, in words."""
     warnings = []
     smaller, gold = min(pool.sizes), len(pool.gold)
     if smaller < SMALL_POOL or gold > MOST_GOLD * smaller:
@@ -411,7 +411,7 @@ def _mined_by_layer(
 
 
 def score(pool: Pool, mined: Mined, threshold: float | None = None) -> dict[str, Any]:
-    """What the metric says of mined pairs; the threshold is fitted on the pool's gold where none is given."""
+    """Returns the metric's scores of mined pairs; without a threshold, it is fitted on the pool's gold."""
     pairs = zip(mined.source.tolist(), mined.target.tolist(), strict=True)
     return load_metric("mining_f1").compute(
         predictions=mined.scores.tolist(),
@@ -430,7 +430,7 @@ def _records(pool: Pool, mined: Mined, threshold: float) -> Iterator[dict[str, A
 
 
 def _outcome(found: dict[str, Any], fitted: dict[str, Any] | None, mined: Mined) -> dict[str, Any]:
-    """What a layer's figures are made of: counts, threshold, and how that was fitted, for results.json."""
+    """Returns the counts and the threshold behind a layer's scores, and how it was fitted, for results.json."""
     of_dev = fitted or found
     return {
         "threshold": of_dev["threshold"] if np.isfinite(of_dev["threshold"]) else None,

@@ -1,8 +1,8 @@
-"""Which gold answers no prediction can equal, and why: counted by language and listed.
+"""Gold answers that no prediction can equal: counted by language, and listed with the reasons.
 
-A prediction is the text of a span of tokens in one window, of at most so many tokens. An answer that begins or ends
-within a token, that is longer, or that no window holds is out of reach, whatever the model: it takes from the exact
-match that is possible, and a reader has to know how many there are.
+A prediction is the text of a span of tokens in one window, up to a maximum length. No model can predict an answer that
+begins or ends within a token, that is longer, or that no window holds. Such answers lower the highest possible exact
+match, so readers must know their number.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Questions and contexts as the windows that a model reads, and where in a window the answer is.
+"""Converts questions and contexts to the windows that a model reads, with the place of the answer in each window.
 
 A context that is too long is read in overlapping windows `<s> question </s></s> part of the context </s>`. As in BERT's
 SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` tokens of the context after the one
@@ -20,7 +20,7 @@ from finetuning.data.task_tables import TRANSLATION
 from finetuning.tasks.question_answering.reach import Nearest, nearest_span, obstacles
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
-BEHIND = 2**20  # a position behind any input, which models ignore
+BEHIND = 2**20  # a position after any input, which models ignore
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Windowing:
     max_answer_length: int  # of a prediction
 
     def room(self, question_length: int) -> int:
-        """Tokens of the context in a window beside a question of this many."""
+        """Returns how many tokens of the context fit in a window with a question of this many."""
         return self.max_length - question_length - self.before - self.after
 
 
 def windowing(
     tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
 ) -> Windowing:
-    """What a tokenizer's windows are like."""
+    """Returns how a tokenizer's windows are cut."""
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Name the "
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name the "
             "folder of a fast tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
         )
     sides = tokenizer("a", "a").sequence_ids(0)
@@ -54,8 +54,8 @@ def windowing(
     found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
-            f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} tokens and "
-            f"{before + after} special tokens max_length={max_length} leaves room for {max(room, 0)} tokens of the "
+            f"doc_stride is {stride}, and with a question of max_question_length={max_question_length} tokens and "
+            f"{before + after} special tokens, max_length={max_length} leaves room for {max(room, 0)} tokens of the "
             f"context. Windows {stride} apart would leave tokens out. Lower doc_stride or max_question_length, or "
             "raise max_length."
         )
@@ -68,7 +68,7 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         if (length := len(encoded["input_ids"])) <= limit:
             return question, length
-        # the tokens of one character have its end: at least one character goes each time
+        # all tokens of a character end with it, so each pass removes at least one character
         question = question[: min(encoded["offset_mapping"][limit - 1][1], len(question) - 1)]
 
 
@@ -103,9 +103,10 @@ def encode_windows(
 def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_answer: bool, is_train: bool) -> None:
     """Adds a window of the translation to each window of a text: the first to the first, and so on.
 
-    A text of more windows has the translation's last beside all further ones; of fewer, the translation's further ones
-    are not read, which `translation_cut` of the first window says. In training with its answer, as `start_positions`
-    and `end_positions`, once a window; behind the input, where models ignore it, if it is not known or was there.
+    If the text has more windows, each further one gets the translation's last window. If it has fewer, the
+    translation's further windows are not read, and `translation_cut` of the first window says so. In training, a window
+    also has the translation's answer as `start_positions` and `end_positions`, each answer once; if it is unknown, or
+    an earlier window had it, they point after the input, where models ignore them.
     """
     for number, window in enumerate(windows):
         other = translated[min(number, len(translated) - 1)]
@@ -130,7 +131,7 @@ def windows_of_rows(
         questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
 
     windows: list[list[dict[str, Any]]] = [[] for _ in questions]
-    for length in sorted(set(lengths)):  # the tokenizer's overlap is one for all rows of a call
+    for length in sorted(set(lengths)):  # a call of the tokenizer has one overlap for all its rows
         rows = [row for row, other in enumerate(lengths) if other == length]
         encoded = tokenizer(
             [questions[row] for row in rows],
@@ -151,7 +152,7 @@ def windows_of_rows(
             windows[row].append(window)
 
     for row, of_row in enumerate(windows):
-        # each window begins a stride after the one before: together they are the whole context
+        # each window begins one stride after the one before: together they cover the whole context
         parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
         whole = np.concatenate([*parts, of_row[-1]["spans"]])
         start, end = batch["start"][row], batch["end"][row]

@@ -1,4 +1,4 @@
-"""Sentences as the windows that a model reads, cut between words, and the values of their words from all windows."""
+"""Converts sentences to the windows that a model reads, cut between words, and joins the words' values again."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def windows_of(
                     "translation_cut": int(bool(translations) and number == 0 and is_cut),
                 }
             )
-            if has_tags:  # learned beside the first window
+            if has_tags:  # learned with the first window
                 side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
     return {name: [window[name] for window in windows] for name in windows[0]}
 
@@ -96,7 +96,7 @@ def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
 
 
 def _cut(subwords: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
-    """The words that begin within `room` subwords, the last one perhaps cut, and whether anything is lost."""
+    """Returns the words that begin within `room` subwords, the last one perhaps cut, and whether anything was cut."""
     kept: list[list[int]] = []
     for own in subwords:
         if room <= 0:

@@ -30,7 +30,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
     def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        # Makes the Trainer count the tokens of the whole step and leave the scaling of the loss to `compute_loss`.
+        # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
         self.recipe, self.layout = recipe, layout
         self.layerwise_decay = recipe.training.layerwise_decay
@@ -68,7 +68,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Loss per target token on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        total, tokens = 0.0, 0  # Python's: double precision on every device
+        total, tokens = 0.0, 0  # Python's numbers: double precision on every device
         with torch.no_grad(), self.accelerator.autocast():
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
@@ -108,7 +108,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
         loader = self.loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
-        self.callback_handler.eval_dataloader = loader  # the progress bar asks for its length
+        self.callback_handler.eval_dataloader = loader  # the progress bar reads its length
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
             yield group, self._prepare_inputs(batch)
