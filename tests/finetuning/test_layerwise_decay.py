@@ -151,7 +151,7 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
         config = build("veco", HEADS[0], num_hidden_layers=1).config
 
     trainer = trainer_of(Flat(2, 2), tmp_path)
-    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat has unknown names of layers.*layerwise_decay=1"):
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat has unknown names.*layerwise_decay=1"):
         trainer.create_optimizer()
 
 
