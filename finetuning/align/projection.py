@@ -1,4 +1,4 @@
-"""Labels of a sentence, carried over word links to its translation.
+"""Projects labels of a sentence over word links to its translation.
 
 Each target word belongs to one source word, that of its most probable link (of equal ones, to the first). Then
 

@@ -233,7 +233,7 @@ def _source_of(element: Any, where: str) -> Any:
 def _by_mid(side: Any) -> dict[str | None, str]:
     """{mid: text} of the segments of a side of XLIFF 1.2, and the text outside of them as that of None.
 
-    Empty without segments. One that <g> parts in two has its mid twice.
+    Empty without segments. A segment that <g> splits into two parts has its mid twice.
     """
     marks = () if side is None else side.iterfind(".//{*}mrk[@mtype='seg']")
     count = 0
@@ -252,7 +252,7 @@ def _text(element: Any) -> str:
 
 
 def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, str]]:
-    """The text in an element, piece by piece, with the mid of the segment that it is in."""
+    """Yields the text in an element, piece by piece, with the mid of its segment."""
     if element.get("mtype") == "x-sdl-deleted":  # a tracked change of Trados
         return
     if element.get("mtype") == "seg":

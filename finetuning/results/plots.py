@@ -125,7 +125,7 @@ def plot_lines(
 
 
 def count_of_seeds(entries: Iterable[Summary]) -> str:
-    """`3 seeds`, or `1 to 3 seeds` where entries differ; empty where each has a single one."""
+    """Returns `3 seeds`, or `1 to 3 seeds` if entries differ; empty if each has a single seed."""
     counts = {len(entry["scores"]) for entry in entries}
     low, high = min(counts, default=1), max(counts, default=1)
     return "" if high == 1 else f"{high} seeds" if low == high else f"{low} to {high} seeds"

@@ -18,7 +18,7 @@ WIDEST = 20  # columns of a page's table; results.csv has them all
 
 
 class Report:
-    """What is shown of the results of one task."""
+    """The files, pages and tables of the results of one task."""
 
     protocol_class: ClassVar[type[Protocol]] = Protocol
     titles: ClassVar[dict[str, str]] = {}  # what metrics are called; others by their own name
@@ -29,7 +29,7 @@ class Report:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The protocol with what the kind of task says in it."""
+        """The protocol with the facts of the kind of task."""
         return self.protocol_class.of(self.results["protocol"])
 
     def lines(self) -> list[str]:
@@ -48,7 +48,7 @@ class Report:
         return "scores.png"
 
     def title_of(self, metric: str) -> str:
-        """What a metric is called."""
+        """Returns the displayed name of a metric."""
         return self.titles.get(metric, metric)
 
     def table(self, with_published: bool = True) -> Table:
@@ -103,7 +103,7 @@ class Report:
         return columns, [[row.get(column, "") for column in columns] for row in rows]
 
     def layer_tables(self) -> dict[str, Table]:
-        """By method, the metrics of each layer: of the one language, or of the average."""
+        """Returns by method the metrics of each layer, for a single language or the average."""
         results, language = self.results, self.results.with_average[-1]
         tables = {}
         for method in results.methods:
@@ -212,7 +212,7 @@ def _cell(value: float) -> str:
 
 
 def shown(figure: float | None) -> str:
-    """A published figure with one decimal, or two where it is printed with them; empty where there is none."""
+    """Returns a published score with one decimal, or two if the paper has them; empty if there is none."""
     if figure is None:
         return ""
     return f"{figure:.1f}" if round(figure, 1) == round(figure, 2) else f"{figure:.2f}"

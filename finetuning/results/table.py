@@ -26,14 +26,14 @@ LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `su
 
 
 def summary(scores: Iterable[float]) -> Summary:
-    """Scores with their mean and standard deviation (n - 1), None for a single one."""
+    """Returns scores with their mean and standard deviation (n - 1), which is None for a single score."""
     scores = list(scores)
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
 
 
 def mean_of(summaries: Iterable[Summary]) -> Summary:
-    """Their mean, seed by seed."""
+    """Returns the mean of summaries, seed by seed."""
     return summary(map(statistics.fmean, zip(*(entry["scores"] for entry in summaries), strict=True)))
 
 
@@ -100,7 +100,7 @@ class Results(dict):
 
     @property
     def setting(self) -> str:
-        """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
+        """The setting as in headings, which separate plug-in and plug-out runs."""
         return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
 
     @property
@@ -142,7 +142,7 @@ class Results(dict):
     def transfer(self) -> dict[str, Summary]:
         """`source`, `others` (the mean over languages that were not trained on) and `gap`, their difference.
 
-        Empty where nothing is transferred (MetaXLM, section 5.1; XTREME).
+        Empty if nothing is transferred (MetaXLM, section 5.1; XTREME).
         """
         source, languages = self.get("source_language"), self.languages
         others = [entry for name, entry in languages.items() if name != source]
@@ -176,7 +176,7 @@ class Results(dict):
         return self._with_facts(pandas.DataFrame(self["scores"]), **columns)
 
     def frame_with_labels(self) -> pandas.DataFrame:
-        """The long table, and behind it a row for each of `label_scores`, whose metrics begin with `label_`."""
+        """Returns the long table, followed by a row for each of `label_scores`, whose metrics begin with `label_`."""
         table = pandas.DataFrame(self["scores"])
         if "label_scores" in self:
             of_labels = self.label_frame().melt(["language", "label", "seed"], var_name="metric")
@@ -234,9 +234,9 @@ def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def load_results(path: Path) -> Any:
-    """A results file: `Results` where it is of one task, else its content.
+    """Reads a results file: returns `Results` for a single task, else the content.
 
-    Raises ValueError where it is no JSON, and for a format that is not known.
+    Raises ValueError for a file that is not JSON, and for an unknown format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ def mine(
     device: torch.device | str = "cpu",
     size: int = ROWS_AT_ONCE,
 ) -> Mined:
-    """Every pair that is the best one of either side by the ratio margin, one-to-one; a threshold is not applied.
+    """Mines pairs by the ratio margin, best first and one-to-one, without a threshold.
 
     Artetxe and Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings", Eq. 2 with
     the ratio margin, section 3.2's "max score": with NN_k(x) the k nearest of the other pool by cosine,

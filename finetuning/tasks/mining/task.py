@@ -41,7 +41,7 @@ EDGES = {
 
 @dataclass
 class Pool:
-    """The different texts of two languages, and which of them are translations: numbers of source and target."""
+    """The distinct texts of two languages, and the pairs that are translations, as numbers of source and target."""
 
     source: list[str]
     target: list[str]
@@ -54,14 +54,14 @@ class Pool:
 
 
 class PoolReader:
-    """Reads pools with their gold, each table once; empty sentences are left out, and the gold pairs that name them."""
+    """Reads pools with their gold, each table once; leaves out empty sentences and their gold pairs."""
 
     def __init__(self, hub_root: str | None):
         self.hub_root = hub_root
         self._loaded: dict[tuple, Any] = {}
 
     def read(self, pools: Pools, where: str, pair: str) -> tuple[Pool, dict[str, Any]]:
-        """The pools of a place `where` in the recipe, and what was read, for results.json."""
+        """Returns the pools of a place `where` in the recipe, and the facts about them for results.json."""
         tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
         tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
         read = {
@@ -90,7 +90,7 @@ class PoolReader:
         return Pool(sides[0].texts, sides[1].texts, set(gold)), entry
 
     def _with_pools(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
-        """Sides, gold as numbers of their texts, and empty sentences, of pools that have tables of their own."""
+        """Returns sides, gold as numbers of their texts, and empty sentences, for pools with their own tables."""
         sides, empty, numbers, ids = [], [], [], []
         for name in SIDES:
             of_side, texts, left_out = self._sentences(tables[name], read[name][0], f"{where}.{name}")
@@ -115,7 +115,7 @@ class PoolReader:
         return sides, gold, empty
 
     def _of_pairs(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
-        """The same of pools that the gold pairs make."""
+        """Returns the same for pools that consist of the gold pairs."""
         rows, texts = read["gold"][0], []
         for name in SIDES:
             column = getattr(tables["gold"], f"{name}_column")
@@ -339,9 +339,9 @@ def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[s
 
 
 def chance_level(pool: Pool) -> dict[str, float]:
-    """Scores, in percent, of pairing all of the smaller pool with sentences of the other one that are drawn at random.
+    """Returns the scores, in percent, of pairing each sentence of the smaller pool with a random one of the other pool.
 
-    Of m pairs, m x gold / (S x D) are expected to be right; F1 is that of the expected counts.
+    Of m pairs, m x gold / (S x D) are expected to be right; F1 is computed from the expected counts.
     """
     smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
     right = gold / larger
@@ -350,10 +350,10 @@ def chance_level(pool: Pool) -> dict[str, float]:
 
 
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
-    """(dev, rest): two pools without a common text; `fraction` of the gold pairs, and of all other texts, are in dev.
+    """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
 
-    Drawn with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError where a part has no gold pair,
-    or fewer than two texts of a side; `name` is that of the languages.
+    Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
+    or fewer than two texts of a side; `name` is the name of the pair of languages.
     """
     random = np.random.default_rng(DATA_SEED)
     groups = _together(pool.gold)

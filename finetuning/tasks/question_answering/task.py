@@ -85,11 +85,11 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def read(self) -> TaskData:
         """Rows have `question`, `context`, `answers` (texts), `places`, `start` and `end`.
 
-        `places` say where each answer begins in the context, -1 where it is not there. `start` and `end` are the
-        characters of the first answer that is in the context, -1 where none is. Rows also have `language`, `row`, their
-        number in the table, and `id`, where the table has one. Training rows without an answer in their context are
-        left out. Plug-in, rows have the same of the translation, with `translation_` before the names: question and
-        context, in training with their answers.
+        `places` are the positions of the answers in the context, -1 for a missing one. `start` and `end` are the
+        characters of the first answer that is in the context, -1 if there is none. Rows also have `language`, `row`,
+        their number in the table, and `id`, if the table has one. Training rows without an answer in their context are
+        left out. Plug-in, rows have the same fields of the translation, with `translation_` before the names: question
+        and context, in training with their answers.
         """
         recipe = self.recipe
         check_tables(recipe)
@@ -115,7 +115,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
 
-        It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
+        It also counts by language the answers that no prediction can equal; `lists` has these answers (`reach.py`).
         """
         recipe, tokenizer = self.recipe, self.start.tokenizer
         cutting = self.windowing(tokenizer)
@@ -197,7 +197,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
 
 
 def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
-    """The columns of a text, or of its translation; without a label column none has an answer."""
+    """Returns the columns of a text, or of its translation; without a label column, no row has an answer."""
     columns = _columns(rows)
     if not rows.table.label_column:
         nothing = [-1] * len(columns["question"])

@@ -63,7 +63,7 @@ def windowing(
 
 
 def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
-    """A question of at most `limit` tokens, cut at a token's end, and how many tokens it has."""
+    """Returns the question, cut to at most `limit` tokens at a token's end, and its number of tokens."""
     while True:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         if (length := len(encoded["input_ids"])) <= limit:
@@ -75,16 +75,16 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> dict[str, list]:
-    """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
+    """Returns the windows of a batch of rows: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
 
-    `batch` has `question`, `context`, `answers` with their places in the context, `places`, and `start` and `end`, the
-    characters of the one to be learned, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
-    last token of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
-    cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
-    prediction can equal it (`reach.py`); in its others they are 0 and empty.
+    `batch` has `question`, `context`, `answers`, their places in the context (`places`), and `start` and `end`, the
+    characters of the answer to learn, -1 if it is unknown; `numbers` are the rows' numbers. `labels` are the first and
+    last token of the answer, as positions in the window. In the first window of a row, `cut` is 1 if the question was
+    cut, `split` is 1 if there are several windows, and `reach` is a JSON list of answer, nearest span and reasons why
+    no prediction can equal it (`reach.py`). In the other windows they are 0 and empty.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
-    and `begins` and `ends`, the offsets of its tokens; `begins` has one more, that of the token behind the window, or
+    and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
 
     Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
@@ -105,8 +105,9 @@ def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has
 
     If the text has more windows, each further one gets the translation's last window. If it has fewer, the
     translation's further windows are not read, and `translation_cut` of the first window says so. In training, a window
-    also has the translation's answer as `start_positions` and `end_positions`, each answer once; if it is unknown, or
-    an earlier window had it, they point after the input, where models ignore them.
+    also has the answer in the translation's window as `start_positions` and `end_positions`. If the answer is unknown,
+    or an earlier window already has the same window of the translation, they point after the input, where models ignore
+    them.
     """
     for number, window in enumerate(windows):
         other = translated[min(number, len(translated) - 1)]
@@ -122,7 +123,7 @@ def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has
 def windows_of_rows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> list[list[dict[str, Any]]]:
-    """The windows of each row, without translations; see `encode_windows`."""
+    """Returns the windows of each row, without translations; see `encode_windows`."""
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
     tokens = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
     lengths = [len(ids) for ids in tokens]

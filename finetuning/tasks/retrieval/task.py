@@ -86,7 +86,7 @@ class RetrievalReport(SentenceReport):
 
 @dataclass
 class Side:
-    """The sentences of one language: its different texts, and which of them each pair has."""
+    """The sentences of one language: its distinct texts, and the number of each pair's text."""
 
     texts: list[str]
     of_pairs: list[int]
@@ -98,7 +98,7 @@ class Side:
 
     @property
     def repeated(self) -> int:
-        """How many pairs have a text that an earlier one has."""
+        """The number of pairs with a text that an earlier pair has."""
         return len(self.of_pairs) - len(self.texts)
 
 
@@ -241,13 +241,13 @@ def _left_out(rows: PairRows, empty: int) -> list[str]:
 
 
 def _chance_level(source: Side, target: Side) -> dict[str, float]:
-    """Accuracy of a text that is drawn from the different ones of the other side, in percent."""
+    """Returns the accuracy, in percent, of a random one of the other side's distinct texts."""
     forward, backward = 100 / len(target.texts), 100 / len(source.texts)
     return {"accuracy": (forward + backward) / 2, "source_to_target": forward, "target_to_source": backward}
 
 
 def _records(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a pair's predictions file: each pair with what was found for either side; arguments as of `score`."""
+    """Yields the rows of a predictions file: each pair with the texts found for both sides; arguments as of `score`."""
     source, target = sides
     found_source, found_target = found_source.tolist(), found_target.tolist()
     for row, (s, d) in enumerate(zip(source.of_pairs, target.of_pairs, strict=True)):

@@ -79,8 +79,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def read(self) -> TaskData:
         """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
 
-        Plug-in, they also have those of the translation, with `translation_` before their names, the tags in training
-        alone. Rows without words or labels are left out.
+        Plug-in, they also have those of the translation, with `translation_` before their names; tags only in
+        training. Rows without words or labels are left out.
         """
         recipe = self.recipe
         check_tables(recipe)
@@ -180,7 +180,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         return model
 
     def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
-        """The outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+        """Returns the outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
         found, gold = labels_of_sentences(getattr(data, part)[language], predictions, data.label_names)
 
         def records() -> Iterator[dict[str, Any]]:
@@ -321,7 +321,7 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
 def _side(
     rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]
 ) -> tuple[list[list[str]], list[list[int]]]:
-    """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
+    """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,) = rows.table.text_columns
     feature, words = list_column(rows.dataset, column, rows.name, "words")
     require_text(feature, rows.dataset, column, rows.name, "words")
@@ -386,6 +386,6 @@ def _types(labels: Iterable[str]) -> list[str]:
 
 
 def _beside_words(tags: list[int], labels: list[str]) -> list[str]:
-    """The labels of all words of a sentence: `_` where a word has none, which is not predicted either."""
+    """Returns the labels of all words of a sentence: `_` for a word without one, which is not predicted either."""
     of_labeled = iter(labels)
     return [UNLABELED if tag == IGNORED else next(of_labeled) for tag in tags]

@@ -85,7 +85,7 @@ def windows_of(
 
 
 def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
-    """First word and the word after the last of each window of at most `room` subwords."""
+    """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
     start, size, bounds = 0, 0, []
     for word, own in enumerate(subwords):
         if size + len(own) > room:
@@ -122,7 +122,7 @@ def labels_of_sentences(
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
-    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labeled subwords."""
+    """Returns one value per word, by sentence: `values` (W, T) of windows in any order, at the labeled subwords."""
     sentences: dict[int, list[Any]] = {}
     numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
     for window in np.lexsort((first_words, numbers)):

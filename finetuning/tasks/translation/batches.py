@@ -27,7 +27,7 @@ class Layout:
 
 
 def layout_of(tokenizer: Any, decoder_start_id: int) -> Layout:
-    """The layout that a tokenizer and a model's start symbol give."""
+    """Returns the layout for a tokenizer and a model's start symbol."""
     special = np.asarray(sorted(set(tokenizer.all_special_ids)))
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
     return Layout(tokenizer.pad_token_id, decoder_start_id, tokenizer.mask_token_id, ordinary, special)
@@ -35,7 +35,7 @@ def layout_of(tokenizer: Any, decoder_start_id: int) -> Layout:
 
 @dataclass(frozen=True)
 class Masking:
-    """How the sources of a training table are masked."""
+    """Settings for masking the sources of a training table."""
 
     probability: float = 0.0
     predict_masked: bool = False  # the target is the source itself, and only its masked tokens have labels
@@ -82,7 +82,7 @@ class Examples(torch.utils.data.Dataset):
         return examples
 
     def _mask(self, sources: list[np.ndarray], maskings: list[Masking], keys: list[Key]) -> list[np.ndarray]:
-        """Padded (B, S) sources as they are shown, and the tokens that are masked or replaced in them."""
+        """Returns padded (B, S) sources with masks, and which of their tokens are masked or replaced."""
         lengths = np.array([len(source) for source in sources])
         is_real = np.arange(lengths.max()) < lengths[:, None]
         shown = np.full(is_real.shape, self.layout.padding_id)
@@ -102,7 +102,7 @@ class Examples(torch.utils.data.Dataset):
 
 
 def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torch.Tensor]:
-    """Pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
+    """Converts pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
 
     def padded(sequences: list[np.ndarray], filling: int) -> torch.Tensor:
         return pad_sequence([torch.as_tensor(ids) for ids in sequences], batch_first=True, padding_value=filling)
@@ -159,7 +159,7 @@ class UpdatePlan:
         return len(self.bounds) - 1
 
     def updates(self, epoch: int) -> list[np.ndarray]:
-        """Row numbers of each step, alike in length, in the order of training."""
+        """Returns the row numbers of each step, of similar length, in the order of training."""
         rng = keyed_rng(self.seed, "updates", epoch)
         ties = rng.permutation(len(self.source_lengths))
         updates = np.split(np.lexsort((ties, self.source_lengths, self.target_lengths)), self.bounds[1:-1])

@@ -46,7 +46,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         """This micro-batch's part of the mean cross-entropy over all target tokens of the step.
 
         `num_items_in_batch` counts those of all accumulated micro-batches and processes; DDP averages gradients, hence
-        the factor. A micro-batch that fills a gap (no label at all) runs like any other and contributes zero.
+        the factor. A micro-batch that fills a gap has no labels: it runs like any other and contributes zero.
         """
         count = inputs["labels"].ne(IGNORED).sum()
         loss, outputs = self.mean_loss(model, inputs, self.recipe.training.label_smoothing)
@@ -116,7 +116,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
-    """The recipe in the Trainer's terms; epochs as numbers of steps, so that every event is at a known one."""
+    """Returns the recipe as the Trainer's arguments; epochs become steps, so that the step of each event is known."""
     evaluate_every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
@@ -140,7 +140,7 @@ def total_updates(recipe: TranslationRecipe, plan: UpdatePlan) -> int:
 
 
 def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
-    """The steps after which a checkpoint is saved; the last one always."""
+    """Returns the steps after which a checkpoint is saved; always including the last one."""
     every, total = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan), total_updates(recipe, plan)
     return [*range(every, total, every), total]
 
@@ -159,7 +159,7 @@ def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePla
 
 
 def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
-    """The steps whose checkpoints are averaged; one for a rule that chooses one."""
+    """Returns the steps whose checkpoints are averaged, or the one step that the rule selects."""
     if recipe.selection == "average":
         return saved_steps(recipe, plan)[-recipe.average_checkpoints :]
     if recipe.selection == "last":
