@@ -8,14 +8,14 @@ import torch
 # `encoder.layer.3.` of XLM-R's family, `encoder.layers.3.` of others
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 EMBEDDINGS = re.compile(r"embeddings\.|(?:^|\.)embed_tokens\.")
-# of a translation model: layer j was made of one of the encoder's
+# of a translation model: decoder layer j was made from an encoder layer
 DECODER_LAYER = re.compile(r"(?:^|\.)decoder\.layers?\.(\d+)\.")
 
 
 class LayerwiseDecay:
     """Mixin of a Trainer: splits its parameter groups by layer, each with its share of the learning rate.
 
-    What the scheduler does to a group's rate it does to all alike, so that the ratios hold from warm-up to the end.
+    The scheduler scales all groups alike, so that the ratios hold from warm-up to the end.
     """
 
     layerwise_decay: float = 1.0
@@ -50,10 +50,10 @@ def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
     d^(n-i) in encoder layer i of n (from 0), cross-attention included; d^(n+1) in the embeddings of words, positions
     and languages; 1 in pooler and heads (ERNIE-M, Ouyang et al. 2021, Tables 11 and 12, which print d alone).
 
-    A decoder layer learns like the encoder layer that it was made of, d^(n-i), tied to it or not: it holds the same
-    pre-trained weights. What is tied has one share, that of its first name: an LM head that of the embeddings.
+    A decoder layer has the share of the encoder layer that it was made from, d^(n-i), tied to it or not: it has the
+    same pre-trained weights. Tied parameters have one share, that of the first name: an LM head that of the embeddings.
 
-    Raises ValueError for a model without layers that are numbered: all of it would learn at the full rate.
+    Raises ValueError for a model without numbered layers: all of it would be trained at the full rate.
     """
     config = getattr(model, "config", None) or model.module.config  # of DDP's wrapper
     depth, made_of = config.num_hidden_layers, getattr(config, "decoder_layer_indices", None)
@@ -68,7 +68,7 @@ def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
         scales[id(parameter)] = decay ** (depth - layer)
     if len(set(scales.values())) < 3:
         raise ValueError(
-            f"training.layerwise_decay is {decay}, and {type(model).__name__} names its layers in a way that is not "
-            "known here: none would get its share of the learning rate. Use training.layerwise_decay=1."
+            f"training.layerwise_decay is {decay}, and {type(model).__name__} has unknown names of "
+            "layers. Use training.layerwise_decay=1."
         )
     return scales

@@ -41,7 +41,7 @@ class Translations:
     """A table with translations of the rows of another table, joined on an id, split by split."""
 
     path: str = option(
-        MISSING, "as in train; `{language}` stands for the language code of the rows that are translated"
+        MISSING, "as in train; `{language}` is replaced by the language code of the rows that are translated"
     )
     config: str | None = option(None, "as in train; `{language}` as in path")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
@@ -77,7 +77,7 @@ class LabeledTable(Table):
         "`{language}` is as in path",
     )
     language_names: dict[str, str] = option(
-        {}, "what `{language}` stands for if it is not the language code, as in {sw: swahili}"
+        {}, "value of `{language}` if it is not the language code, as in {sw: swahili}"
     )
     translation_columns: list[str] = option(
         [],
@@ -107,8 +107,10 @@ class TrainingTable(LabeledTable):
 class EvaluationTable(LabeledTable):
     """Labeled rows to evaluate on, in every language."""
 
-    path: str = option(MISSING, "as in train; `{language}` stands for each of `languages`, with one table per language")
-    config: str | None = option(None, "as in train; `{language}` stands for each of `languages`")
+    path: str = option(
+        MISSING, "as in train; `{language}` is replaced by each of `languages`, with one table per language"
+    )
+    config: str | None = option(None, "as in train; `{language}` is replaced by each of `languages`")
     split: str = option("test", "split that is evaluated; never used for selection")
     languages: list[str] = option([], "languages to evaluate; default: every language of `language_column`")
     dev_split: str | None = option(None, "split that `selection` uses; must not be the evaluated one")
@@ -198,8 +200,8 @@ class Published(PublishedRow):
 class TaskRecipe:
     """The fields that recipes share. A kind without one of them has its default."""
 
-    main_score: ClassVar[str]  # that results are about, beside which published figures of that name stand
-    task_type: ClassVar[str]  # as the Hub calls the kind of task
+    main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
+    task_type: ClassVar[str]  # the Hub's name for the kind of task
     model: str
     tokenizer: str | None
     init_from: str | None = None

@@ -1,4 +1,4 @@
-"""One run of a task: every seed, then its results; and what a run would read, `--check_data`."""
+"""Runs a task: every seed, then its results; or only reads and checks its data, for `--check_data`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,10 +27,10 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     folder = RunFolder(recipe, start.identity, resume)
     check_recording(recipe.tracker, recipe.push_to_hub)
     data = task.encode(task.read())
-    # results name the grid that --sweep chose these values from: otherwise they would hide a selection
+    # results name the grid of --sweep that these values come from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity, data.protocol):
         data.protocol.selection.sweep = sweep
-    # results that cannot be compared with these are refused now, before hours of work
+    # reports results that cannot be compared with these now, before hours of work
     others = read_others(recipe) if recipe.compare_with else {}
     if evaluate and PartialState().is_main_process:
         print_labels(recipe.task, data, most_languages=5)
@@ -59,9 +59,9 @@ def each_seed(
     build: Callable[[int], Any],
     run_seed: Callable[[int, Any], Record],
 ) -> list[Record]:
-    """The records of all seeds; a seed that was run to its end is not run again.
+    """Returns the records of all seeds; finished seeds are not run again.
 
-    The first model is built before the run begins, so that one that cannot be built leaves nothing in the folder.
+    The first model is built before the run begins, so that a failure leaves nothing in the folder.
     """
     records = {seed: folder.finished(seed) for seed in seeds}
     waiting = [seed for seed, record in records.items() if record is None]
@@ -71,15 +71,15 @@ def each_seed(
         folder.check_is_there()
         try:
             records[seed] = run_seed(seed, models.pop() if models else build(seed))
-        finally:  # the Trainer makes its folders anew, or fails by whatever it was writing
+        finally:  # the Trainer recreates a removed folder, or fails while writing into it
             folder.check_is_there()
     return list(records.values())
 
 
 def check_data(task: Task) -> None:
-    """Reads, checks and encodes everything as for a run, and prints what is in the data, or all faults of their rows.
+    """Reads, checks and encodes all data as for a run, and prints counts, or all faults of their rows.
 
-    Nothing is trained or written. Raises ValueError as a run, and where there are faults.
+    Nothing is trained or written. Raises ValueError as a run, and if there are faults.
     """
     recipe, is_main = task.recipe, PartialState().is_main_process
     with listed_faults() as faults:

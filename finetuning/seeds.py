@@ -1,4 +1,4 @@
-"""What a seed of any kind of task needs: hardware that fits the recipe, the Trainer's arguments, metrics, an ending."""
+"""Functions for a seed of any kind of task: hardware checks, the Trainer's arguments, metrics, signals, its end."""
 
 import functools
 import json
@@ -39,13 +39,13 @@ def check_hardware(precision: str) -> None:
     state = PartialState()
     if precision == "fp16" and state.device.type == "cpu":
         raise ValueError(
-            "training.precision is fp16, and this run is on a CPU, where nothing scales the loss: it would be fp32 "
-            "under another name. Use training.precision=fp32 or bf16, or a GPU."
+            "training.precision is fp16, and this run is on a CPU, which does not support it. Use "
+            "training.precision=fp32 or bf16, or a GPU."
         )
     if state.device.type == "cuda" and state.distributed_type == DistributedType.NO and torch.cuda.device_count() > 1:
         raise ValueError(
-            f"One process sees {torch.cuda.device_count()} GPUs. Start one process a GPU with `accelerate launch "
-            "--multi_gpu`, or show it one, with CUDA_VISIBLE_DEVICES=0."
+            f"One process sees {torch.cuda.device_count()} GPUs. Start one process per GPU with `accelerate launch "
+            "--multi_gpu`, or hide the other GPUs with CUDA_VISIBLE_DEVICES=0."
         )
 
 
@@ -65,10 +65,10 @@ def training_arguments(
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,
         max_grad_norm=training.max_grad_norm,
-        use_cpu=PartialState().device.type == "cpu",  # else bf16 is taken for a GPU's
+        use_cpu=PartialState().device.type == "cpu",  # otherwise the Trainer requires a GPU for bf16
         bf16=training.precision == "bf16",
         fp16=training.precision == "fp16",
-        # parts of a model that no head reads (cross-attention, a language embedding) get no gradient
+        # parts that no head uses (cross-attention, a language embedding) get no gradient
         ddp_find_unused_parameters=True,
         dataloader_num_workers=recipe.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -81,21 +81,21 @@ def training_arguments(
         run_name=f"{run_name(recipe.model)}-{Path(recipe.output_dir).name}-seed-{seed}",
         **of_the_kind,
     )
-    # the recipe's: for fp32 the Trainer would take what `accelerate config` says
+    # with fp32, the Trainer would use the precision of `accelerate config`
     arguments.mixed_precision = "no" if training.precision == "fp32" else training.precision
     return arguments
 
 
 def recompute_activations(model: torch.nn.Module) -> None:
     """Turns gradient checkpointing on."""
-    # renamed in transformers 5.2x; the lower end of our range knows the old name only
+    # renamed in transformers 5.2x; our oldest supported version has only the old name
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
 
 @functools.cache
 def load_metric(name: str) -> evaluate.Metric:
-    """A metric of finetuning/metrics, by path: nothing is asked of the Hub."""
+    """Loads a metric of finetuning/metrics by its path, without the Hub."""
     with main_first():
         return evaluate.load(str(METRICS / name / f"{name}.py"), keep_in_memory=True)
 
@@ -107,7 +107,7 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
 
 
 class SeedProgress(TrainerCallback):
-    """Shows one seed: its steps with their loss, a line for each evaluation; and uploads its checkpoints."""
+    """Shows the progress of one seed: steps with their loss, one line per evaluation; and uploads its checkpoints."""
 
     def __init__(self, seed: int, push_to_hub: str | None, output_dir: str):
         self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
@@ -153,10 +153,10 @@ class SeedProgress(TrainerCallback):
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Removes the oldest checkpoints, but for `limit` of them, the present one and the best one.
+    """Removes the oldest checkpoints, except for `limit` of them, the current one and the best one.
 
-    In place of the Trainer's `save_total_limit`, which takes `checkpoint-12.bak` for a checkpoint and removes it.
-    Checkpoints that a signal left between two steps of saving go first: no recipe averages them.
+    Replaces the Trainer's `save_total_limit`, which would also remove `checkpoint-12.bak`.
+    Checkpoints that a signal saved between two regular ones are removed first: no recipe averages them.
     """
 
     def __init__(self, limit: int):
@@ -175,8 +175,8 @@ class KeepCheckpoints(TrainerCallback):
 class StopAtStep(TrainerCallback):
     """After a signal, saves the step that is being trained, and raises `Stopped` in all processes.
 
-    The last step of an epoch, or of the seed, may have an evaluation to come: it is made before the step is saved, as
-    the resumed run begins behind it.
+    After the last step of an epoch, or of the seed, there may be an evaluation. It runs before the step is saved,
+    because the resumed run begins after it.
     """
 
     def __init__(self, progress: SeedProgress):
@@ -201,12 +201,12 @@ class StopAtStep(TrainerCallback):
     def _stop(self, where: str) -> NoReturn:
         stop = Stopped(self.signal, is_reported=True)
         self.progress.bar.say(f"{stop}: {self.progress.name} is {where}; {advice()}")
-        PartialState().wait_for_everyone()  # a launcher ends the others as soon as one is gone
+        PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
         raise stop
 
 
 def _signal_of_any() -> signal.Signals | None:
-    """The signal that asked any process to stop; all processes have to call this."""
+    """Returns the signal that any process received, or None; all processes must call this."""
     number, state = received(), PartialState()
     if state.num_processes > 1:
         highest = int(gather(torch.tensor([number or 0], device=state.device)).max())
@@ -215,14 +215,14 @@ def _signal_of_any() -> signal.Signals | None:
 
 
 def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str, keep: int = 1) -> None:
-    """Trains a seed from its last complete checkpoint, if there is one; not at all if that one is of its last step.
+    """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` says what is trained on, `keep` how many checkpoints stay beside the best one. Raises `Stopped` after a
-    signal, when the step is saved.
+    `size` describes the training data; `keep` checkpoints are kept in addition to the best one. Raises `Stopped` after
+    a signal, once the step is saved.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(progress)
-    trainer.add_callback(StopAtStep(progress))  # before other checkpoints are removed for this one
+    trainer.add_callback(StopAtStep(progress))  # before another callback removes checkpoints
     trainer.add_callback(KeepCheckpoints(keep))
     if recipe.training.gradient_checkpointing:
         recompute_activations(trainer.model)
@@ -246,8 +246,8 @@ def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgr
 
 
 def _start_tracker(trainer: Trainer, tracker: str | None, step: int) -> None:
-    """Begins the tracker's run of this seed, which is at `step`, where the Trainer's own would not be in its folder."""
-    folder = Path(trainer.args.output_dir).parent  # of the seed; that of the checkpoints goes at the end
+    """Starts the tracker's run of this seed at `step`; the Trainer's own would be in another folder."""
+    folder = Path(trainer.args.output_dir).parent  # the seed's folder; the checkpoints' folder is removed at the end
     if tracker == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter  # only where it is installed
 
@@ -255,18 +255,18 @@ def _start_tracker(trainer: Trainer, tracker: str | None, step: int) -> None:
         trainer.add_callback(TensorBoardCallback(writer))
     elif tracker == "wandb":
         settings = {"name": trainer.args.run_name, "dir": str(folder), "reinit": "finish_previous"}
-        WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the run that there is
+        WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the active run
 
 
 class Diverged(ValueError):
-    """A seed's training has diverged: its weights or losses are no numbers."""
+    """A seed's training has diverged: its weights or losses are not finite."""
 
 
 def diverged(seed: int, what: str) -> Diverged:
-    """The error of a seed whose training has diverged; `what` tells by what it is seen."""
+    """Returns the error of a seed whose training has diverged; `what` says how this was detected."""
     return Diverged(
-        f"seed {seed}: {what}, training has diverged and its scores would mean nothing. Lower training.learning_rate "
-        "or lengthen training.warmup_steps, in another output_dir."
+        f"seed {seed}: {what}, training has diverged and its scores would be meaningless. Lower training.learning_rate "
+        "or raise training.warmup_steps, and name another output_dir."
     )
 
 
@@ -277,23 +277,23 @@ def check_weights(model: torch.nn.Module, seed: int) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The same lists and dictionaries with None for NaN and infinity, which JSON does not have.
+    """Replaces NaN and infinity, which JSON does not have, by None in lists and dictionaries.
 
-    A gradient norm is infinite wherever fp16's loss scaling skips an update.
+    A gradient norm is infinite when fp16's loss scaling skips an update.
     """
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
-Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language or pair, what makes the rows of its file
+Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language or pair: makes the rows of its file
 
 
 def finish_seed(folder: Path, record: dict[str, Any], predictions: Predictions) -> None:
-    """Leaves `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished.
+    """Writes `predictions/<language>.jsonl` and then scores.json, with which the seed counts as finished.
 
     The record then has the number of processes as well.
     """
     for language, records in predictions.items():
-        # languages are what a table calls them: `pt/BR` is no folder
+        # a table may name languages freely: `pt/BR` must not become a folder
         name = re.sub(r'^\.|[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02X}", language)
         rows = ({"language": language, **row} for row in records())
         write_rows(folder / "predictions" / f"{name}.jsonl", rows)
@@ -332,7 +332,7 @@ def finish(
         finish_seed(folder, record, predictions)
         remove_own(folder / "checkpoints", CHECKPOINT)
     state.wait_for_everyone()
-    if save_model:  # behind the barrier: others do not wait for an upload as long as it takes
+    if save_model:  # after the barrier: other processes do not wait for the upload
         progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
     release_memory(trainer)
     return record

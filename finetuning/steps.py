@@ -28,7 +28,7 @@ class StepPlan(Protocol):
 class LengthGroups:
     """Steps of `batch_size` rows of similar length; the last one of an epoch may have fewer.
 
-    The order is that of transformers' `LengthGroupedSampler`. Its random numbers depend on (seed, epoch) only: the
+    The order is that of transformers' `LengthGroupedSampler`. Here its random numbers depend only on (seed, epoch): the
     Trainer draws them from the generator that dropout uses, and groups by the batch size of one process.
     """
 
@@ -57,7 +57,7 @@ class MicroBatches:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next iteration is; a resumed run starts in the middle of one."""
+        """Sets the epoch of the next iteration; a resumed run starts in the middle of one."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class TrainsByPlan:
         self.add_callback(_EpochOfSteps(self.batches))
 
     def get_train_dataloader(self) -> DataLoader:
-        """Micro-batches of this process; `accelerate` has nothing left to divide."""
+        """Returns the micro-batches of this process, already divided: `accelerate` must not divide them again."""
         return self.loader(self.training_rows, self.batches)
 
     def loader(self, rows: Dataset, batches: Any) -> DataLoader:
@@ -98,7 +98,7 @@ class TrainsByPlan:
 
 
 class _EpochOfSteps(TrainerCallback):
-    """Tells the sampler which epoch begins, also where a run is resumed in the middle of one."""
+    """Sets the epoch of the sampler, also when a run resumes in the middle of one."""
 
     def __init__(self, batches: MicroBatches):
         self.batches = batches

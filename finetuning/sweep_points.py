@@ -1,4 +1,4 @@
-"""The grid of a recipe's `sweep`, and what the results of a run say of the sweep that chose its values."""
+"""The grid of a recipe's `sweep`, and the facts about a sweep in the results of a run."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from finetuning.results.protocol import Protocol
 from zoo_core.provenance import read_json
 from zoo_core.recipes import change_recipe
 
-# What a model is trained with. Anything else would give points other data, or scores that measure something else.
+# Fields that only change the training. Others would change the data of a point, or what its scores measure.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 FOLDER = "sweep"
 REMOVABLE = "Restore the file, or remove it: --sweep --resume writes it again."
@@ -19,11 +19,11 @@ REMOVABLE = "Restore the file, or remove it: --sweep --resume writes it again."
 
 @dataclasses.dataclass
 class Point:
-    """One choice of values, by dotted field, and what became of it."""
+    """One combination of values, by dotted field, and its outcome."""
 
     values: dict[str, Any]
     name: str  # of its folder, and in messages
-    score: float | None = None  # on the development rows, in percent; None until it is run, and where it diverged
+    score: float | None = None  # on the development rows, in percent; None before the run, and if it diverged
     selected_step: int | None = None
     diverged: bool = False
 
@@ -47,7 +47,7 @@ def points_of(recipe: Recipe) -> list[Point]:
             raise ValueError(f"sweep names {field}. Sweep over fields of {', '.join(SWEPT)}.")
         distinct = {json.dumps(value) for value in values}
         if not values or len(distinct) < len(values):
-            raise ValueError(f"sweep.{field} is {values}. Name one value or more, and each once.")
+            raise ValueError(f"sweep.{field} is {values}. Name at least one value, and each once.")
     last_parts = [field.rpartition(".")[2] for field in grid]
     names = [short if last_parts.count(short) == 1 else field for field, short in zip(grid, last_parts, strict=True)]
     return [
@@ -60,8 +60,8 @@ def points_of(recipe: Recipe) -> list[Point]:
 
 
 def recipe_of(recipe: Recipe, point: Point, final: bool = False) -> Recipe:
-    """The recipe of a point: with its values, and unless it is `final` one seed and a folder of its own, and no model
-    is kept. Raises ValueError for fields that are not there and values of a wrong type.
+    """Returns the recipe of a point, with its values. Unless it is `final`, it has one seed and its own folder, and
+    saves no model. Raises ValueError for unknown fields and values of a wrong type.
     """
     own = change_recipe(recipe, [f"{field}={shown(value)}" for field, value in point.values.items()])
     if final:
@@ -72,10 +72,10 @@ def recipe_of(recipe: Recipe, point: Point, final: bool = False) -> Recipe:
 
 
 def sweep_facts(recipe: TaskRecipe, model: dict[str, Any], protocol: Protocol) -> dict[str, Any] | None:
-    """What a run's protocol says of the sweep that chose its values: fields, points and score.
+    """Returns the facts about the sweep for a run's protocol: fields, points and score.
 
-    None where there was none in its folder, it chose other values, or it was of another recipe or model. Raises
-    ValueError where it was of other data.
+    Returns None if there was no sweep in its folder, or one with other values, another recipe or another model. Raises
+    ValueError if the sweep had other data.
     """
     from finetuning.run_folder import check_same_data, check_same_recipe, data_of
 
@@ -98,12 +98,12 @@ def sweep_facts(recipe: TaskRecipe, model: dict[str, Any], protocol: Protocol) -
 
 
 def shown(value: Any) -> str:
-    """A value as an override and a table have it: 1e-05, bf16, [0.9, 0.98]."""
+    """Returns a value as written in overrides and tables: 1e-05, bf16, [0.9, 0.98]."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def value_at(values: Any, name: str) -> Any:
-    """What a recipe's values hold at a dotted name; None where it is not there."""
+    """Returns the value at a dotted name of a recipe; None if there is none."""
     for part in name.split("."):
         values = values.get(part) if isinstance(values, dict) else values[int(part)]
     return values

@@ -1,4 +1,4 @@
-"""The Trainer of tasks that are evaluated by language: one pass over all languages, and texts beside translations."""
+"""The Trainer of tasks that are evaluated by language: one pass over all languages, and texts with translations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from zoo_core.masking import IGNORED
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the predictions for the rows of one language are worth, and what they are."""
+    """The scores and the predictions of the rows of one language."""
 
     scores: dict[str, float]
     """In percent, by name."""
@@ -38,7 +38,7 @@ class Outcome:
 class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
     """Trainer that predicts the rows of all languages in one pass and scores each language by itself.
 
-    `eval_<language>_<score>` are the development scores, `eval_selection` the mean of those that are selected by.
+    `eval_<language>_<score>` are the development scores, `eval_selection` is the mean of the scores that select.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
         plug_in: bool,
         **kwargs: Any,
     ):
-        """`score` gives the outcome of (`dev` or `evaluation`, language, predictions); `main_score` is selected by.
+        """`score` returns the outcome of (`dev` or `evaluation`, language, predictions); `main_score` selects.
 
         `loss` is that of (outputs, labels, items of the step and, plug-in, the share of its translated labels).
         """
@@ -77,11 +77,11 @@ class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
         self.train_by(plan, CountedRows(rows), self.data_collator)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
-        """The rows in their order, which is by length already: the Trainer's own would draw an order by length."""
+        """The rows in their order, which is by length already: the Trainer's own sampler would change it."""
         return SequentialSampler(eval_dataset)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The Trainer's, which counts the labels of a step; those of the translations are counted as well, and
+        """As the Trainer's method, which counts the labels of a step. Labels of the translations are counted, too, and
         micro-batches are padded alike where the loss needs it."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.loss_reads_padding:
@@ -106,14 +106,14 @@ class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
                     batch[field] = torch.nn.functional.pad(batch[field], padding, value=filling.get(name, 0))
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's, with what `_loss_of_sides` has to know of the inputs."""
+        """As the Trainer's method, with the facts about the inputs that `_loss_of_sides` needs."""
         labels = translated_labels(inputs)
         if labels is not None and self.translation_items is not None:
             self.translation_share = labels.ne(IGNORED).sum() / self.translation_items.clamp(min=1)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """The kind's loss, told which share of the step's translated labels are in this micro-batch."""
+        """The kind's loss, given the share of the step's translated labels that are in this micro-batch."""
         return self.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
     def outcomes(self) -> dict[str, Outcome]:
@@ -126,7 +126,7 @@ class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
         return self._outcomes("evaluation", predictions)
 
     def _selection(self, prediction: EvalPrediction) -> dict[str, float]:
-        """What the Trainer calls `compute_metrics`: scores of the development rows."""
+        """The Trainer's `compute_metrics`: scores of the development rows."""
         scores = {name: found.scores for name, found in self._outcomes("dev", prediction.predictions).items()}
         named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
         return {**named, "selection": float(np.mean([own[self.main_score] for own in scores.values()]))}
@@ -159,8 +159,8 @@ class CountedRows(torch.utils.data.Dataset):
 class MergedLanguages:
     """Rows of all languages as one data set, the longest first.
 
-    So there is little padding, the last batch of a language is not a small one, and what does not fit into memory
-    comes at once. The order is stable: the same in every process and every run.
+    So there is little padding, no small last batch per language, and a lack of memory
+    shows at once. The order is stable: the same in every process and every run.
     """
 
     def __init__(self, by_language: dict[str, Dataset]):
@@ -187,8 +187,8 @@ class MergedLanguages:
 def join(batches: list[Any], order: np.ndarray) -> Any:
     """Batches (B, ...) as one array (N, ...) whose row `order[i]` is the i-th of the batches; tuples part by part.
 
-    What is shorter than the longest is padded with -100, as the Trainer does, which copies all earlier batches for
-    each one: minutes for the languages of a benchmark.
+    Shorter batches are padded with -100, as in the Trainer. The Trainer copies all earlier batches for
+    each batch, which takes minutes for the languages of a benchmark.
     """
     if isinstance(batches[0], (tuple, list)):
         return tuple(join(list(part), order) for part in zip(*batches, strict=True))
@@ -203,11 +203,11 @@ def join(batches: list[Any], order: np.ndarray) -> Any:
 
 
 def translated_labels(batch: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Labels of a batch's translations, -100 where one has none; of answers, where they begin. None if none has any."""
+    """Labels of a batch's translations (for answers, their start), -100 for a missing one. None if all are missing."""
     starts = batch.get(TRANSLATION + "start_positions")
     if starts is None:
         return batch.get(TRANSLATION + "labels")
-    # models ignore positions behind the input
+    # models ignore positions after the input
     return starts.masked_fill(starts >= batch[TRANSLATION + "input_ids"].shape[1], IGNORED)
 
 

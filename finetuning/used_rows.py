@@ -1,10 +1,10 @@
-"""Training on only those rows of the word embeddings that the training rows' tokens name.
+"""Training of only those rows of the word embeddings whose tokens are in the training data.
 
 At |V| = 250,002 the word embeddings are most of a base model, and a fine-tuning run sees a tenth of the tokens. The
-other rows get a gradient of zero in every step: AdamW leaves them as they are but for its decoupled weight decay,
-which multiplies all of them by the same number. So a matrix of the used rows is trained, with a gradient and an
-optimizer state of its size, and the others take the product of these numbers whenever somebody reads them. What is
-saved, evaluated and returned is the ordinary model, with the weights that training all rows gives.
+other rows get a gradient of zero in every step: AdamW only applies its decoupled weight decay to them,
+which multiplies all of them by the same number. So the Trainer trains a matrix of the used rows, with a gradient and
+optimizer state of this size, and multiplies the other rows by the product of these numbers before they are read. The
+model that is saved, evaluated and returned is an ordinary one, with the weights that training all rows would give.
 
 Legend: `V` vocabulary, `U` rows that are used, `H` hidden size, `B` sequences, `T` positions.
 """
@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from finetuning.data.task_tables import TRANSLATION
 
-FIELDS = ("input_ids", TRANSLATION + "input_ids")  # of a training row, that hold tokens
-# Weights, gradient and two moments of the used rows stand beside the frozen matrix, in place of gradient and moments of
-# all rows: 4 U against 3 V.
+FIELDS = ("input_ids", TRANSLATION + "input_ids")  # fields of a training row with tokens
+# In addition to the frozen matrix there are weights, gradient and two moments of the used rows, instead of gradient and
+# moments of all rows: 4 U instead of 3 V.
 WORTH_IT = 3 / 4
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
@@ -32,15 +32,15 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGA
 class UsedRows(nn.Embedding):
     """Word embeddings with the parameters `rows` (U, H), which are trained, and `weight` (V, H), which is frozen.
 
-    In training mode every token has to be a used one. In evaluation mode any token is read, from `weight`, which is
-    brought up to date when that mode begins. The state is that of `nn.Embedding`, `weight` alone, up to date.
+    In training mode every token must be a used one. In evaluation mode any token is read from `weight`, which is
+    brought up to date when that mode begins. The state dict is that of `nn.Embedding`: only `weight`, up to date.
     """
 
     def __init__(self, embedding: nn.Embedding, ids_U: torch.Tensor):
         full_VH = embedding.weight.detach()
         super().__init__(*full_VH.shape, padding_idx=embedding.padding_idx, _weight=full_VH, _freeze=True)
         ids_U = ids_U.to(full_VH.device)
-        row_of_V = torch.full((len(full_VH),), -1, device=full_VH.device)  # -1: no row, an error where one is looked up
+        row_of_V = torch.full((len(full_VH),), -1, device=full_VH.device)  # -1: no row; looking one up is an error
         row_of_V[ids_U] = torch.arange(len(ids_U), device=full_VH.device)
         self.register_buffer("ids_U", ids_U, persistent=False)
         self.register_buffer("row_of_V", row_of_V, persistent=False)
@@ -56,7 +56,7 @@ class UsedRows(nn.Embedding):
         return F.embedding(self.row_of_V[input], self.rows, self.padding_row)
 
     def train(self, mode: bool = True) -> "UsedRows":
-        """As everywhere; evaluation reads `weight`."""
+        """As `nn.Module.train`; evaluation reads `weight`."""
         if not mode:
             self.write_back()
         return super().train(mode)
@@ -70,10 +70,10 @@ class UsedRows(nn.Embedding):
         self.weight[self.ids_U] = self.rows
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """From now on the rows that are not used decay with every step of this optimizer, an AdamW."""
+        """Makes the unused rows decay with every step of this optimizer, an AdamW."""
 
         def decay_others(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            found_inf = getattr(optimizer, "found_inf", None)  # of fp16's loss scaling: the step was left out
+            found_inf = getattr(optimizer, "found_inf", None)  # set by fp16's loss scaling: the step was skipped
             if found_inf is not None and found_inf.item():
                 return
             for group in optimizer.param_groups:
@@ -96,12 +96,12 @@ class UsedRows(nn.Embedding):
 
 
 class TrainsUsedRows:
-    """Mixin of a Trainer: trains the used rows of the word embeddings alone, where that gives the same model."""
+    """Mixin of a Trainer: trains only the used rows of the word embeddings, if that gives the same model."""
 
     used_rows_only: bool = True
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's; before and after it the model has its ordinary embeddings."""
+        """As the Trainer's method; before and after it the model has its ordinary embeddings."""
         if not self.used_rows_only:
             return super().train(*args, **kwargs)
         size = getattr(_embedding_of(self.model), "num_embeddings", 0)
@@ -119,11 +119,11 @@ class TrainsUsedRows:
             return super().train(*args, **kwargs)
 
     def used_tokens(self, size: int) -> np.ndarray:
-        """(V,) whether a token stands in the training rows; V is `size`."""
+        """(V,) whether a token is in the training rows; V is `size`."""
         return used_tokens(self.train_dataset, size)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The Trainer's, followed by the rows that it does not hold."""
+        """As the Trainer's method; the rows that the optimizer does not hold then decay with it."""
         optimizer = super().create_optimizer(model)
         if isinstance(embedding := _embedding_of(self.model), UsedRows):
             embedding.follow(optimizer)
@@ -131,7 +131,7 @@ class TrainsUsedRows:
 
 
 def used_tokens(rows: Dataset, size: int) -> np.ndarray:
-    """(V,) whether a token stands in any of the rows, translations included."""
+    """(V,) whether a token is in any of the rows, translations included."""
     used_V = np.zeros(size, dtype=bool)
     for field in FIELDS:
         if field in rows.column_names:
@@ -141,7 +141,7 @@ def used_tokens(rows: Dataset, size: int) -> np.ndarray:
 
 
 def _embedding_of(model: nn.Module) -> nn.Module | None:
-    """The word embeddings; None of a model that has none, as one of characters, and says so."""
+    """The word embeddings; None if the model says that it has none, such as a model of characters."""
     try:
         return model.get_input_embeddings()
     except NotImplementedError:
@@ -149,10 +149,10 @@ def _embedding_of(model: nn.Module) -> nn.Module | None:
 
 
 def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str | None:
-    """Why a model has to be trained on all rows of its word embeddings, of which a `share` is used; None if not."""
+    """Returns why all rows of a model's word embeddings must be trained, or None; a `share` of them is used."""
     embedding = model.get_input_embeddings()
     if not _looks_up(embedding):
-        return f"{type(embedding).__name__} does more than look rows up"
+        return f"{type(embedding).__name__} does more than look up rows"
     if not embedding.weight.requires_grad:
         return "they are frozen"
     if sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1:
@@ -160,12 +160,12 @@ def cannot_apply(model: nn.Module, distributed_type: Any, share: float) -> str |
     if distributed_type in SHARDED:
         return f"{distributed_type.value} divides them among the processes"
     if share > WORTH_IT:
-        return "nothing would be saved by leaving the others out"
+        return "training fewer rows would save no memory"
     return None
 
 
 def _looks_up(embedding: nn.Module) -> bool:
-    """Whether a layer gives the rows of its matrix as they are; a class of its own, as in a model's code, may do so."""
+    """Whether a layer returns the rows of its matrix unchanged; a model's own class may do so, too."""
     if not isinstance(embedding, nn.Embedding):
         return False
     some = torch.arange(min(8, embedding.num_embeddings), device=embedding.weight.device)
@@ -175,7 +175,7 @@ def _looks_up(embedding: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def only_rows(model: nn.Module, ids_U: torch.Tensor) -> Iterator[UsedRows]:
-    """The model with `UsedRows` as its word embeddings, for this block; behind it, all that was learned is in them."""
+    """Gives the model `UsedRows` as its word embeddings in this block; after it, they hold what was learned."""
     ordinary = model.get_input_embeddings()
     used = UsedRows(ordinary, ids_U)
     model.set_input_embeddings(used)
@@ -183,6 +183,6 @@ def only_rows(model: nn.Module, ids_U: torch.Tensor) -> Iterator[UsedRows]:
         yield used
     finally:
         used.write_back()
-        ordinary.weight = nn.Parameter(used.weight.detach())  # on the device to which the Trainer has moved it
+        ordinary.weight = nn.Parameter(used.weight.detach())  # on the device that the Trainer has moved it to
         ordinary.train(used.training)
         model.set_input_embeddings(ordinary)

@@ -31,7 +31,7 @@ from zoo_core.vocabularies import longest_input
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
-LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run sees one or two thousand
+LEAST_PAIRS, MOST_PAIRS, LEAST_GOLD = 40, 20_000, 20  # a run trains on one or two thousand
 LEAST_HELD_OUT, LEAST_HELD_OUT_GOLD, MOST_HELD_OUT = 20, 5, 200
 LONGEST = 128  # positions of a pair; what is longer is cut
 SECONDS_A_LOOK = 0.5
@@ -90,7 +90,7 @@ class Measured:
     test: GoldPairs | None
 
     def scores(self, options: ModelOptions, screen: Any) -> tuple[int, dict[str, float]]:
-        """The layer to align by, and figures of its links by what they are."""
+        """Returns the layer to align by, and named scores of its links."""
         aligner = load_aligner(options, screen)
         pairs = self.pairs + (self.gold.linked if self.gold else [])
         with screen.status("comparing layers"), memory_errors():
@@ -136,7 +136,7 @@ def run(options: AdaptOptions) -> None:
     if len(options.test) > 3:
         raise ValueError(f"--test has {len(options.test)} files. Give a table, PAIRS LINKS or SOURCE TARGET LINKS.")
     output = Path(options.output)
-    work = Path(f"{output}.training")  # beside it, also where the name ends in a slash
+    work = Path(f"{output}.training")  # next to it, also if the name ends in a slash
     gold = [*options.gold, *(path for files in options.gold_links for path in files)]
     read = {"the input": options.files, "--gold": gold, "--test": options.test}
     require_different_files({"--output": options.output}, read)
@@ -180,7 +180,7 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
 
 
 def check_places(output: Path, work: Path, has_work: bool, resume: bool) -> None:
-    """Raises ValueError for a folder that is there, nothing to resume, and a stopped run without --resume."""
+    """Raises ValueError if the folder exists, if there is nothing to resume, and for a stopped run without --resume."""
     if output.exists():
         raise ValueError(f"{output} exists. Name another --output for the adapted model.")
     if resume and not has_work:
@@ -190,7 +190,7 @@ def check_places(output: Path, work: Path, has_work: bool, resume: bool) -> None
 
 
 def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple[Pairs, Pairs]:
-    """The pairs to train on, and those held out; of a long file an even sample. Raises ValueError for too few."""
+    """Returns the pairs to train on, and those held out; samples a long file evenly. Raises ValueError for too few."""
     total = reader.check() or 0
     every = max(1, total // MOST_PAIRS)
     pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
@@ -246,7 +246,7 @@ def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPa
 
 
 def step_of(count: int, least: int) -> int:
-    """Of `count` pairs, one in so many is held out: a tenth of them, but no fewer than `least`, no more than 200."""
+    """Returns n to hold out every n-th of `count` pairs: a tenth of them, at least `least` and at most 200."""
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
@@ -273,7 +273,7 @@ def as_row(source: Side, target: Side) -> dict[str, str]:
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Writes them as JSONL. A file that holds them stays as it is: a run that is resumed looks whether it does."""
+    """Writes rows as JSONL. If the file exists, it must hold these rows: a resumed run checks this."""
     text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -342,7 +342,7 @@ def train(
 
 
 def wait(process: subprocess.Popen, run: Path, show: Callable[[int, int], None]) -> None:
-    """Returns when the process ends; `show` is told of the steps that are done, and of all."""
+    """Returns when the process ends; calls `show` with the number of finished steps and of all steps."""
     while process.poll() is None:
         time.sleep(SECONDS_A_LOOK)
         events, recipe = run / "events.jsonl", run / "recipe.yaml"

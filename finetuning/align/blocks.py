@@ -1,4 +1,4 @@
-"""Blocks of the input: pairs that are encoded together, each block by one process of the run."""
+"""Blocks of the input: pairs that one process of the run encodes together."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,7 +16,7 @@ from zoo_core.processes import from_all
 
 
 def check_pairs(reader: PairReader) -> int | None:
-    """The number of pairs, once all were read, by each process its share; None for a pipe.
+    """Returns the number of pairs after reading all, each process its share; None for a pipe.
 
     Raises ValueError for a pipe and several processes.
     """
@@ -38,11 +38,12 @@ def check_pairs(reader: PairReader) -> int | None:
 def align_blocks(
     aligner: Any, reader: PairReader, rows: Iterator[Row], start: int, form: Format, advance: Callable[[float], None]
 ) -> Iterator[tuple[list[Row], str, Tally]]:
-    """Each block of rows with the text of its links and its counts, in the order of the input, in every process.
+    """Yields each block of rows with the text of its links and its counts, in the order of the input, in every process.
 
-    Blocks do not depend on the number of processes, nor do their links: each is aligned by itself. `start` is the
-    number of the first row; `advance` is called with how many pairs all processes have done since, about. Memory holds
-    a block for each process. Raises `Stopped` in all processes after a signal to one of them, between two batches.
+    Blocks and their links do not depend on the number of processes: each block is aligned separately. `start` is the
+    number of the first row; `advance` is called with the approximate number of pairs that all processes have finished
+    since. Memory holds one block per process. Raises `Stopped` in all processes after a signal to one of them, between
+    two batches.
     """
     state, size = PartialState(), BATCHES_PER_CHUNK * aligner.batch_size
     while given := list(islice(rows, state.num_processes * size)):
@@ -67,7 +68,7 @@ def align_blocks(
 def align_block(
     aligner: Any, reader: PairReader, rows: list[Row], first: int, form: Format, progress: Callable[[float], None]
 ) -> tuple[str, Tally]:
-    """The text of the links of some rows, and counts; `first` is the number of the first row."""
+    """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
     texts, tally = [], Tally()
     with memory_errors():

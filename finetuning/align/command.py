@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     with user_errors():
         try:
             command.run(options)
-        except BrokenPipeError:  # `| head` has seen enough
+        except BrokenPipeError:  # `| head` has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)
 

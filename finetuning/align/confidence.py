@@ -1,4 +1,4 @@
-"""Do surer links turn out right more often? Precision and recall by threshold, and how far probabilities hold."""
+"""Whether probable links are right more often: precision and recall by threshold, and calibration."""
 
 import copy
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from typing import Any
 
 from finetuning.align.gold import Gold
 
-LOWEST = 0.01  # of a probability; what is less likely is no candidate
+LOWEST = 0.01  # probability; less likely links are no candidates
 BINS = 10
 
 
@@ -26,12 +26,12 @@ def options_of(aligner: Any) -> dict[str, Any]:
 
 
 def threshold_of(aligner: Any) -> float | None:
-    """The probability from which on the aligner links words; None where its method has none."""
+    """The lowest probability of a link; None if the aligner's method has none."""
     return options_of(aligner)["threshold"] if is_calibrated(aligner.method) else None
 
 
 def with_threshold(aligner: Any, threshold: float) -> Any:
-    """The aligner with a threshold that is no higher than `threshold`; as it is where its method has no probability."""
+    """The aligner with a threshold of at most `threshold`; the same aligner if its method has no probability."""
     if (own := threshold_of(aligner)) is None:
         return aligner
     other = copy.copy(aligner)
@@ -61,7 +61,7 @@ class Bin:
 
 @dataclass
 class Confidence:
-    """Candidate links with their probabilities, held against links made by hand."""
+    """Candidate links with their probabilities, compared with links made by hand."""
 
     is_calibrated: bool
     # probability, whether it is sure, whether it is at least possible
@@ -102,7 +102,7 @@ class Confidence:
         ]
 
     def calibration(self) -> list[float]:
-        """Slope and offset of the logits by which the probabilities fit the candidates best: [1, 0] if they do.
+        """Slope and offset of the logits with which the probabilities fit the candidates best; [1, 0] if they do.
 
         Platt (1999): logistic regression of whether a candidate is right on its logit. It begins with, and of few
         candidates stays near, slope 1 and offset 0.
@@ -133,7 +133,7 @@ class Confidence:
         return sum(of.count * abs(of.mean - of.right) for of in bins) / max(sum(of.count for of in bins), 1)
 
     def plot(self, path: str | Path, title: str, threshold: float | None) -> None:
-        """Draws both, beside each other, with the threshold that was taken."""
+        """Draws both plots side by side, with the aligner's threshold."""
         from zoo_core.plots import figure_of
 
         name = "probability" if self.is_calibrated else "score"
@@ -151,7 +151,7 @@ class Confidence:
             bins = self.bins()
             right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="ideal")
             right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-", label=f"links of similar {name}")
-            for of in bins:  # beside the point, away from the diagonal and from the end of the axis
+            for of in bins:  # next to the point, away from the diagonal and from the end of the axis
                 offset, side = ((7, -9), "left") if of.mean < 0.75 else ((-7, 4), "right")
                 place = dict(textcoords="offset points", xytext=offset, ha=side, fontsize=7, color="dimgrey")
                 right.annotate(f"{of.count:,}", (of.mean, of.right), **place)

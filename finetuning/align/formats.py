@@ -16,13 +16,13 @@ ONE_FIELD = str.maketrans("\t\r\n", "   ")
 
 
 class Format:
-    """What stands before the first pair, what each becomes, and what stands behind the last one.
+    """The text before the first pair, of each pair, and after the last pair.
 
     `record(number, pair, found)` gives the text of a pair: its number from 0, the pair as it was read, its
     `WordAlignment`.
 
-    precision: of the encoder. languages: gives those of source and target, None where they are unknown; asked for when
-    a pair has been read.
+    precision: of the encoder. languages: returns the languages of source and target, or None if they are unknown;
+    called after a pair has been read.
     """
 
     def __init__(self, probabilities: bool, precision: str, languages: Callable[[], Sequence[str] | None]):
@@ -39,7 +39,7 @@ class Format:
         return pharaoh_line(found.links, found.probabilities if self.has_probabilities else None)
 
     def rows(self, found: Any) -> Iterator[list[str]]:
-        """The words of each link, and its probability where that is asked for."""
+        """The words of each link, and its probability if requested."""
         for number, (i, j) in enumerate(found.links):
             probability = [f"{found.probabilities[number]:.4f}"] if self.has_probabilities else []
             yield [found.source[i], found.target[j], *probability]

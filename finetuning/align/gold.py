@@ -1,6 +1,6 @@
 """Gold links: word alignments made by hand.
 
-They come in two formats, told apart by the first line that is not empty:
+They come in two formats. The first line that is not empty shows which:
 
     alignv2   0006 2 3 S     sentence, source word, target word, S(ure) or P(ossible), as in the shared task of Mihalcea
                              and Pedersen (2003), "An Evaluation Exercise for Word Alignment"; words count from 1,
@@ -46,14 +46,14 @@ class GoldLinks(dict[int, Gold]):
 
 
 def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -> GoldLinks:
-    """Reads gold links: {sentence from 0: links}; sentences as in the file, links not yet held against any words.
+    """Reads gold links: {sentence from 0: links}; numbers of sentences are the file's. `fit_gold` checks them.
 
-    format: "alignv2", "pharaoh" or "auto". base: what the file counts from, 0 or 1: the words of pharaoh, the sentences
-    of alignv2 (its words count from 1). By default it is inferred where that is certain: a 0 can stand in a file
-    that counts from 0 only, and alignv2 without a sentence 0 counts from 1.
+    format: "alignv2", "pharaoh" or "auto". base: the first number in the file, 0 or 1: of words in pharaoh, of
+    sentences in alignv2 (whose words count from 1). By default it is inferred if that is certain: only a file that
+    counts from 0 can have a 0, and alignv2 without a sentence 0 counts from 1.
 
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
-    (alignv2 writes a word without a partner as a link to word 0) are kept as they are: `fit_gold` sorts them out.
+    (alignv2 writes a word without a partner as a link to word 0) are kept: `fit_gold` leaves them out.
     """
     lines = _links_of(_read_lines(Path(path)))
     form = _detect(lines, path) if format == "auto" else format
@@ -63,13 +63,14 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
 def fit_gold(
     gold: dict[int, Gold], lengths: Sequence[tuple[int, int]], name: str | Path = "the gold file"
 ) -> tuple[dict[int, Gold], list[str]]:
-    """Holds gold links against the sentences they should belong to.
+    """Matches gold links with the sentences of the input.
 
-    lengths: (source words, target words) of each sentence of the input, in order. Gold sentences whose numbers go past
-    the input, as those of a part of a larger text do, are matched in their order if the input has as many.
+    lengths: (source words, target words) of each sentence of the input, in order. If the numbers of gold sentences
+    exceed the input, as for a part of a larger text, they are matched in their order, provided that the input has as
+    many.
 
-    Returns the links that fit, by the sentence's place in the input, and those left out because they point past a
-    sentence's words, in words for the user ("sentence 179: (22, 31), of 22 and 30 words"; numbers from 1).
+    Returns the links that fit, by the sentence's number in the input, and descriptions of the links that were left out
+    because they point past a sentence's words ("sentence 179: (22, 31), of 22 and 30 words"; numbers from 1).
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):

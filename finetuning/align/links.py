@@ -166,7 +166,7 @@ def write_links(options: LinksOptions) -> None:
     rows = reader.rows()
     chooses = rule["layer"] is None and aligner.recommended_layer is None and not sentences
     has_page = bool(options.html or options.open)
-    first = list(islice(rows, PAIRS_FOR_LAYER if chooses else LINES_ON_PAGE if has_page else 0))  # no more of a pipe
+    first = list(islice(rows, PAIRS_FOR_LAYER if chooses else LINES_ON_PAGE if has_page else 0))  # few: may be a pipe
     rows, pairs = chain(first, rows), [reader.parse(row, number) for number, row in enumerate(first)]
     reader.unspaced = 0  # of a pipe, all are counted from here
 
@@ -216,7 +216,7 @@ def write_links(options: LinksOptions) -> None:
 
 
 def add_to_page(page: Page, aligner: Any, pairs: list[tuple[Side, Side]]) -> None:
-    """Adds pairs with all their likely links, among which the page's threshold chooses."""
+    """Adds pairs with all their likely links; the page's threshold selects among them."""
     with memory_errors():
         for found in with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True):
             page.add(found)
@@ -224,7 +224,7 @@ def add_to_page(page: Page, aligner: Any, pairs: list[tuple[Side, Side]]) -> Non
 
 @contextlib.contextmanager
 def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iterator[None]:
-    """Closes the output. A signal is heeded between two batches. A run that stops says how to resume it."""
+    """Closes the output. A signal takes effect between two batches. A run that stops prints how to resume it."""
     hold_signals()
     try:
         yield
@@ -242,7 +242,7 @@ def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iter
 
 
 def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
-    """What decides about the links and how they are written, for the file of state."""
+    """Returns the settings that determine the links and how they are written, for the state file."""
     from finetuning.models import find_model
     from zoo_core.provenance import model_fingerprint
 

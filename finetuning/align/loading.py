@@ -1,4 +1,4 @@
-"""The aligner that the options ask for, and its layer."""
+"""Loads the aligner of the options, and determines its layer."""
 
 import contextlib
 import sys
@@ -12,14 +12,16 @@ from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of
 
 PAIRS_FOR_LAYER, LEAST_PAIRS_FOR_LAYER = 200, 20
-CLEARLY = 1.1  # on 12 pairs of languages the highest value is within it, and its layer has no lower AER
-# as transformers looks for them: the first that is there is read
+CLEARLY = 1.1  # on 12 pairs of languages, the highest value is within this factor, and its layer has no lower AER
+# in the order of transformers: the first one that exists is read
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = None, **rule: Any) -> Any:
-    """The aligner, whose `rule` are arguments of `WordAligner.from_pretrained`; all layers are read where none is named
-    or `all_layers` says so."""
+    """Loads the aligner; `rule` are arguments of `WordAligner.from_pretrained`.
+
+    `all_layers`: whether to load all layers; by default, if `rule` names no layer.
+    """
     import torch
     from transformers.utils import logging
 
@@ -54,11 +56,11 @@ def load_aligner(options: ModelOptions, screen: Any, all_layers: bool | None = N
 
 
 def download(model: str, quiet: bool) -> None:
-    """Gets the weights of a model that is neither a folder nor in the Hub's cache: says so, with their size where it is
-    known, and shows a bar. Where it is `quiet`, the loading downloads them.
+    """Downloads the weights of a model that is neither a folder nor in the Hub's cache: prints this, with their size if
+    it is known, and shows a bar. With `quiet`, loading downloads them later.
 
-    Raises ValueError where the Hub is out of reach. A folder that is not there, and what the Hub refuses, are left
-    to the loading.
+    Raises ValueError if the Hub cannot be reached. Loading reports a folder that does not exist, and what the Hub
+    refuses.
     """
     from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
@@ -117,7 +119,7 @@ def _device(name: str | None) -> Any:
 
 
 def report_precision(precision: str, screen: Any) -> None:
-    """Says in which precision the encoder runs, and what follows from it."""
+    """Prints the precision of the encoder, and its effect."""
     # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
     effect = ": about 1 link in 200 depends on the other pairs of the batch" if precision == "bf16" else ""
     screen.print(f"precision {precision}{effect} (--precision)")
@@ -125,7 +127,7 @@ def report_precision(precision: str, screen: Any) -> None:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """A batch that the device has no room for, as an error of the user's."""
+    """Turns a lack of device memory into a user error."""
     import torch
 
     try:
@@ -136,7 +138,7 @@ def memory_errors() -> Iterator[None]:
 
 
 def choose_layer(aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, earlier: int | None = None) -> None:
-    """Sets the aligner's layer by the first `PAIRS_FOR_LAYER` pairs, or to that of an earlier run, and prints why."""
+    """Sets the aligner's layer by the first `PAIRS_FOR_LAYER` pairs, or to an earlier run's, and prints why."""
     of = f"of {aligner.num_layers}"
     if aligner.recommended_layer is not None:
         screen.print(f"layer {aligner.layer} {of}: the model's configuration recommends it (--layer auto)")
@@ -160,6 +162,6 @@ def choose_layer(aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, 
 
 
 def clear_layer(values: dict[int, float], default: int) -> int:
-    """The layer that tells translations best, where it does so clearly better than the default; else the default."""
+    """Returns the layer that separates translations best if it is clearly better, or else the default."""
     best = max(values, key=values.get)
     return best if values[best] > CLEARLY * values[default] else default

@@ -1,8 +1,8 @@
 """Where the word aligner's links go: standard output, or a file that a stopped run can resume.
 
-Beside FILE stands FILE.word-align.json: the settings and the model that decide about the links, how many pairs and how
-many bytes are kept of a run that is stopped, and a digest of the pairs. A run that goes on is refused where settings,
-model or these pairs are others: the file would be of two makes.
+FILE.word-align.json, next to FILE, has the settings and the model that determine the links, how many pairs and bytes of
+a stopped run are kept, and a digest of the pairs. A run cannot be resumed with other settings, another model or other
+pairs: the file would mix two kinds of links.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ STATE_ENDING = ".word-align.json"
 
 
 def require_writable(path: str | Path, option: str) -> None:
-    """Raises ValueError where no file can be written at `path`, the value of `option`. Touches nothing there."""
+    """Raises ValueError if no file can be written at `path`, the value of `option`. Changes nothing there."""
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path.parent} is not a folder: make it, or name another {option}.")
@@ -36,7 +36,7 @@ def require_writable(path: str | Path, option: str) -> None:
 
 
 class StandardOutput:
-    """Links in a format to standard output, handed on in blocks."""
+    """Writes links in a format to standard output, in blocks."""
 
     path = None
 
@@ -49,14 +49,14 @@ class StandardOutput:
         self.lines += len(rows)
 
     def close(self, complete: bool) -> None:
-        """Hands on what is left."""
+        """Writes the rest."""
         if complete:
             sys.stdout.buffer.write(self.format.footer().encode())
         sys.stdout.buffer.flush()
 
 
 class NoOutput:
-    """Of the other processes of a run: what the main process writes is only counted."""
+    """The output of all processes except the main one: counts what the main process writes."""
 
     path = None
 
@@ -71,7 +71,7 @@ class NoOutput:
 
 
 class OutputFile:
-    """A format's text to a file, with its state beside it; `lines` counts the pairs in it.
+    """Writes a format's text to a file, with its state next to it; `lines` counts the pairs in it.
 
     output = OutputFile("links.txt", format, resume=True)
     output.pass_over(rows, settings)    # takes the rows whose links are in the file
@@ -89,27 +89,26 @@ class OutputFile:
         if not self.path.exists() or not self.path.stat().st_size:
             return
         if not resume:
-            raise ValueError(f"{self.path} exists and is not empty. Add --resume to go on, or name another --output.")
+            raise ValueError(f"{self.path} exists and is not empty. Add --resume to resume, or name another --output.")
         try:
             state = json.loads(self.state_path.read_text(encoding="utf-8"))
             self._state = {key: state[key] for key in ("settings", "lines", "bytes", "digest", "is_complete")}
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{self.path} cannot be resumed: {self.state_path.name} beside it is missing or damaged."
+                f"{self.path} cannot be resumed: {self.state_path.name} next to it is missing or damaged."
             ) from None
 
     @property
     def layer(self) -> int | None:
-        """The layer that the links in the file were made by; None for a new file."""
+        """The layer of the links in the file; None for a new file."""
         return self._state.get("settings", {}).get("layer")
 
     def pass_over(self, rows: Iterator[Row], settings: dict[str, Any]) -> None:
-        """Takes the rows whose links are in the file, which the first block after them cuts back to those.
+        """Takes the rows whose links are in the file; the first block after them cuts the file back to those.
 
-        Whole blocks are kept of a stopped file, so that the other pairs are encoded together as they would have been,
-        and their links are those of an uninterrupted run to the last bit. Where the stopped run was given a whole file
-        that is longer now, the last digits of probabilities may differ. Raises ValueError for other settings, and where
-        the rows of the file are others.
+        Whole blocks of a stopped file are kept, so that the other pairs are encoded together as in an uninterrupted
+        run, and their links are the same to the last bit. If the input file has grown since, the last digits of
+        probabilities may differ. Raises ValueError for other settings, and if the rows of the file differ.
         """
         self._settings, self._digest = settings, hashlib.sha256()
         if differences := recipe_differences(self._state.get("settings", settings), settings):
@@ -129,7 +128,7 @@ class OutputFile:
         self._kept, self._saved_at = (self.lines, size, self._digest.hexdigest()), time.monotonic()
 
     def _start(self) -> None:
-        """Opens the file behind what is kept: a footer is written anew."""
+        """Opens the file after the kept part; a footer is written again."""
         self._stream = self.path.open("r+b" if self.path.exists() else "wb")
         self._stream.seek(self._kept[1])
         self._stream.truncate()
@@ -147,11 +146,11 @@ class OutputFile:
         self.lines += len(rows)
         self._kept = self.lines, self._stream.tell(), self._digest.hexdigest()
         if time.monotonic() - self._saved_at >= SAVE_EVERY_SECONDS:
-            self._stream.flush()  # the state is not to be ahead of the file
+            self._stream.flush()  # the state must not be ahead of the file
             self._save(is_complete=False)
 
     def close(self, complete: bool) -> None:
-        """complete: the input has come to its end, and so has the file. Otherwise it is left to be resumed."""
+        """complete: the whole input was written. Otherwise the file can be resumed."""
         if complete and not self._state.get("is_complete") and self._stream is None:
             self._start()
         if self._stream is None:

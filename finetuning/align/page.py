@@ -1,4 +1,4 @@
-"""One self-contained page to look at word links: sentences with their links, the similarity of all words, a search.
+"""A self-contained page that shows word links: sentences with their links, the similarity of all words, a search.
 
 The template takes in style and script; nothing is loaded from anywhere. Words reach it as JSON and are set as text.
 """
@@ -11,17 +11,17 @@ from typing import Any
 from finetuning.align.output import require_writable
 
 TEMPLATE = "alignment_page.html.jinja"
-MARKER = '<meta name="generator" content="word-align">'  # a page without it is somebody else's
+MARKER = '<meta name="generator" content="word-align">'  # only files with it are overwritten
 MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
 
 
 def new_page() -> Path:
-    """Where a page can be written that nobody named; it stays there."""
+    """Returns the path of a page without a name; the file is kept."""
     return Path(tempfile.mkdtemp(prefix="word-align-")) / "page.html"
 
 
 def open_page(path: Path) -> bool:
-    """Whether the browser was asked to show the page; False where there is none."""
+    """Opens the page in the browser; returns False if there is none."""
     try:
         return webbrowser.open(path.resolve().as_uri())
     except webbrowser.Error:
@@ -39,7 +39,7 @@ class Page:
             raise ValueError(f"{self.path} exists and is no page of word links. Name another file.")
 
     def add(self, alignment: Any) -> None:
-        """Takes a `modeling.word_alignment.WordAlignment` with probabilities and similarity, and links to choose from.
+        """Adds a `modeling.word_alignment.WordAlignment` with probabilities and similarity, and all its likely links.
 
         The similarity of a pair with more than `MATRIX_WORDS` words on a side is left out.
         """
@@ -49,10 +49,10 @@ class Page:
                 "source": alignment.source,
                 "target": alignment.target,
                 "links": [
-                    [i, j, int(1e6 * probability) / 1e6]  # rounded up it could pass for one above the threshold
+                    [i, j, int(1e6 * probability) / 1e6]  # rounded down: it must not exceed the threshold by rounding
                     for (i, j), probability in zip(alignment.links, alignment.probabilities, strict=True)
                 ],
-                # whole hundredths are what a color can show, and half the bytes
+                # whole hundredths: colors show no more, and they need half the bytes
                 "similarity": [[round(100 * value) for value in row] for row in alignment.similarity]
                 if has_matrix
                 else None,
@@ -63,11 +63,11 @@ class Page:
     def write(
         self, title: str, facts: dict[str, str], total: int, threshold: float | None = None, link_all: bool = False
     ) -> None:
-        """Writes the page. title: of the input; facts: how the links were made; total: pairs of the whole input.
+        """Writes the page. title: of the input. facts: how the links were made. total: pairs of the whole input.
 
-        threshold: the links that are shown at first have at least this probability; the page has a slider for it. None
-        shows all of them: their numbers are no probabilities of being right. link_all: whether the likeliest link of
-        each source word is always shown.
+        threshold: the lowest probability of the links that are shown at first; the page has a slider for it. None: show
+        all links, because their probabilities are not calibrated. link_all: whether to show the likeliest link of each
+        source word always.
         """
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -1,10 +1,10 @@
 """Sentence pairs for the word aligner, read one by one: `source ||| target`, tabs, two files, JSONL, TMX or XLIFF.
 
     pairs = PairReader(["corpus.de", "corpus.en"])
-    total = pairs.check()                          # the whole input once, before hours are spent on its first half
+    total = pairs.check()                          # reads the whole input once, before hours of work
     for source, target in pairs: ...               # lists of words; strings where the input is text without words
 
-A line holds words, as for fast_align, eflomal, simalign and awesome-align: they stand between runs of space and tab; no
+A line holds words, as for fast_align, eflomal, simalign and awesome-align. Spaces and tabs separate them; no
 other character separates them. JSON strings, TMX and XLIFF hold text, which the aligner splits.
 
 Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory does not grow with the input.
@@ -26,7 +26,7 @@ from zoo_core.recipes import nearest
 from zoo_core.tables import PAIR_SEPARATOR
 
 Side = str | list[str]
-Row = tuple[str, ...]  # what is read for a pair: its line of each file, or its two texts
+Row = tuple[str, ...]  # the raw text of a pair: its line of each file, or its two texts
 
 STDIN = "-"
 FORMATS = ("text", "jsonl", *ROOTS)
@@ -50,17 +50,16 @@ UNSPACED_LETTERS = 4  # of a word, on average over a sentence: segmented Chinese
 class PairReader:
     """The sentence pairs of one or two files, or of standard input.
 
-    files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: of
-    `FORMATS`, or "auto": by the ending of the file's name, see `ENDINGS`; XML of any other name by its first element;
-    and text for all else. A line of text is a pair by `|||` between blanks or, where there is none, by a tab. columns:
-    of source and target: names in JSONL (default: "source" and "target"), whose values are strings or lists of words;
-    in one file of text, numbers from 1 between tabs. languages: see `XmlPairs`; those of the input once it was read.
-    split: whether sentences come as strings, for the aligner to split, rather than as the words between blanks;
-    default: lines as words, all other text as strings. Lists of words stay as they are. sentences: a pair to give in
-    place of files.
+    files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: one
+    of `FORMATS`, or "auto": from the file's ending (`ENDINGS`), from the first element of other XML, or else text. A
+    line of text is a pair by `|||` between blanks, or else by a tab. columns: of source and target: in JSONL names
+    (default: "source" and "target"), whose values are strings or lists of words; in one file of text numbers, from 1,
+    of columns between tabs. languages: see `XmlPairs`; after reading, the languages of the input. split: whether
+    sentences come as strings, for the aligner to split, or as the words between blanks; default: lines as words, all
+    other text as strings. Lists of words stay unchanged. sentences: a pair to use instead of files.
 
-    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs parsed
-    since the last pass began that have a side in a script without blanks (`is_unspaced`).
+    An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
+    current pass that have a side in a script without blanks (`is_unspaced`).
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class PairReader:
 
 
 def split_at_blanks(pair: tuple[Side, Side]) -> tuple[list[str], list[str]]:
-    """The pair as words, which are what stands between spaces and tabs. Lists of words stay as they are."""
+    """Returns the pair as words, split at spaces and tabs. Lists of words stay unchanged."""
     source, target = (WORD.findall(side) if isinstance(side, str) else side for side in pair)
     return source, target
 

@@ -1,12 +1,12 @@
-"""Labels of a sentence, carried over word links to its translation.
+"""Projects labels of a sentence over word links to its translation.
 
 Each target word belongs to one source word, that of its most probable link (of equal ones, to the first). Then
 
 - a target word has the tag of its source word. A word without a link has none, and training leaves it out;
-- a span of source words becomes one run of target words: words that belong to it, and between two of them words without
-  a link and at most one (`GAP`) that belongs elsewhere, but to no span. Of several such runs it is the one with the
-  greatest sum of probabilities: a word that stands apart is a stray link, and a span that is split becomes its better
-  half. Two spans share a target word only where they share a source word;
+- a span of source words becomes one run of target words. The run has the words that belong to the span. Between two of
+  them it may have words without a link, and at most one (`GAP`) that belongs elsewhere, but to no span. Of several
+  runs, the one with the greatest sum of probabilities is taken: a distant word is probably a stray link, and of a split
+  span the better part remains. Two spans share a target word only if they share a source word;
 - a tag or span to which no target word belongs is lost.
 
     >>> links, probabilities = [(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7]
@@ -23,7 +23,7 @@ from finetuning.data.label_schemes import OUTSIDE, join_label, scheme_of
 
 Link = tuple[int, int]
 
-GAP = 1  # of 0 to 5 and any number, best on half of the answers of XQuAD, English to German
+GAP = 1  # tuned on half of the answers of XQuAD, English to German, among 0 to 5 and any number
 
 
 class Span(NamedTuple):
@@ -82,7 +82,7 @@ def project(
 
 
 def project_spans(links: Sequence[Link], probabilities: Sequence[float], spans: Sequence[Span]) -> list[Span | None]:
-    """Where each span of source words stands among the target words; None where it is lost."""
+    """Returns the position of each span of source words among the target words; None if it is lost."""
     owners = _owners(links, probabilities)
     in_spans = {word for span in spans for word in range(span.begin, span.end)}
     found: list[Span | None] = []

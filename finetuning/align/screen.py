@@ -1,4 +1,4 @@
-"""What a person sees on stderr: the bar and the last words."""
+"""Output on stderr for people: the progress bar and the last lines."""
 
 import sys
 from dataclasses import astuple, dataclass
@@ -32,7 +32,7 @@ def make_progress(screen: Any, to_stdout: bool) -> Any:
 
 
 def report_unspaced(unspaced: int, total: int, screen: Any) -> None:
-    """Says how many of the pairs that were read have a side that is written without blanks, and what to do."""
+    """Prints how many of the pairs have a side without blanks, and what to do."""
     if unspaced:
         screen.print(
             f"{unspaced:,} of {count_of(total, 'pair')}: no blanks between the words of a side (Chinese, Japanese, "

@@ -23,20 +23,20 @@ class Drawing(Format):
 
 
 def draw(alignment: Any, is_calibrated: bool, as_list: bool = False) -> str:
-    """Source words in rows and target words in columns, with a mark at each link; otherwise a line for each link.
+    """Draws source words in rows and target words in columns, with a mark at each link; otherwise one line per link.
 
-    is_calibrated: whether `alignment.probabilities` are those of being right: they shade the marks, or stand in the
-    list. as_list: no grid even where it fits the terminal.
+    is_calibrated: whether `alignment.probabilities` are calibrated: they then shade the marks, or are in the list.
+    as_list: no grid even if it fits the terminal.
     """
     from rich.console import Console
 
-    size = shutil.get_terminal_size()  # where TERM=dumb, rich by itself takes 80 columns, whatever COLUMNS says
+    size = shutil.get_terminal_size()  # with TERM=dumb, rich ignores COLUMNS and uses 80
     console = Console(width=size.columns, height=size.lines, markup=False, highlight=False, emoji=False)
     grid = _grid(alignment, is_calibrated)
     words = "".join(alignment.source + alignment.target)
-    # a terminal turns a line with words from the right around, and its columns with it
+    # a terminal reverses a line with right-to-left words, and with it the columns
     runs_from_left = not any(unicodedata.bidirectional(character) in ("R", "AL") for character in words)
-    unbounded = console.options.update(max_width=10_000)  # or else words are shortened to what fits
+    unbounded = console.options.update(max_width=10_000)  # otherwise rich shortens words to fit
     fits = console.measure(grid, options=unbounded).maximum <= console.width
     is_grid = alignment.source and alignment.target and fits and runs_from_left and not as_list
     with console.capture() as drawn:

@@ -30,25 +30,24 @@ XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 ZIP = b"PK\x03\x04"  # memoQ's .mqxlz is one
 CHUNK = 2**16  # bytes
 DEEPEST = 200  # elements in each other; `_pieces` calls itself for each
-ELEMENT_BYTES = 64  # that an element without text takes in memory, roughly
+ELEMENT_BYTES = 64  # memory of an element without text, roughly
 
 
 class XmlPairs:
-    """The pairs of a TMX or XLIFF stream: text without inline tags, where those of a line break are line breaks.
+    """The pairs of a TMX or XLIFF stream: text without inline tags; a tag for a line break becomes a line break.
 
-    A unit of TMX is a pair; one of XLIFF is a pair for each of its segments. In XLIFF 1.2, <mrk mtype="seg"> with the
-    same mid in both sides is a segment, and the text outside of them, if there is any, is a pair of its own; a unit
-    that has segments in only one of two sides with text is one pair.
+    A unit of TMX is a pair, and so is each segment of a unit of XLIFF. In XLIFF 1.2, <mrk mtype="seg"> with the same
+    mid in both sides is a segment. If there is text outside of segments, it is a separate pair. A unit with segments in
+    only one of two sides with text is one pair.
 
-    languages: of source and target; `en` takes `en-US`, too. Default for TMX: the header's `srclang` and the first
-    other one of the first unit that has two, and where a unit lacks one of these, another variant of the same language,
-    such as `en-GB` for `en-US`; for XLIFF: those of the first <file>. They are known when the first such unit has been
-    read.
+    languages: of source and target; `en` also matches `en-US`. Default for TMX: the header's `srclang` and the first
+    other language of the first unit with two; if a unit lacks one of these, another variant of the same language, such
+    as `en-GB` for `en-US`. Default for XLIFF: those of the first <file>. They are known after the first such unit.
 
     A unit without one of the languages, or without a target, is a pair with an empty side, so that units keep their
-    numbers. Raises ValueError for what is no such file, with its line or unit; where no unit has text in both
-    languages; for XLIFF of several pairs of languages where `languages` does not choose one; and for a unit of more
-    than `LONGEST_LINE` bytes.
+    numbers. Raises ValueError, with line or unit, for a file of another format; if no unit has text in both languages;
+    for XLIFF with several pairs of languages unless `languages` names one; and for a unit of more than `LONGEST_LINE`
+    bytes.
     """
 
     def __init__(self, stream: BinaryIO, name: str, format: str, languages: tuple[str, str] | None):
@@ -78,7 +77,7 @@ class XmlPairs:
         parser = ElementTree.XMLParser(target=found)
         is_first, chunk = True, b" "
         while chunk:
-            chunk = self.stream.read(CHUNK + found.unseen)  # the parser scans what has not ended again
+            chunk = self.stream.read(CHUNK + found.unseen)  # the parser scans an unfinished element again
             if is_first and chunk.startswith(ZIP):
                 raise ValueError(f"{self.name} is a zip archive. Unpack it and name the file of {self.format} in it.")
             is_first = False
@@ -141,10 +140,10 @@ def root_of(stream: BinaryIO) -> str:
 
 
 class _Units:
-    """Collects units from the events of an XML parser, and keeps nothing else.
+    """Collects the units from the events of an XML parser.
 
-    unseen: bytes that the parser has been given since its last event, as of a long comment. refusal: the error that it
-    was stopped with.
+    unseen: bytes that the parser has received since its last event, such as a long comment. refusal: the error that
+    stopped it.
     """
 
     def __init__(self, name: str, format: str):
@@ -234,7 +233,7 @@ def _source_of(element: Any, where: str) -> Any:
 def _by_mid(side: Any) -> dict[str | None, str]:
     """{mid: text} of the segments of a side of XLIFF 1.2, and the text outside of them as that of None.
 
-    Empty without segments. One that <g> parts in two has its mid twice.
+    Empty without segments. A segment that <g> splits into two parts has its mid twice.
     """
     marks = () if side is None else side.iterfind(".//{*}mrk[@mtype='seg']")
     count = 0
@@ -253,11 +252,11 @@ def _text(element: Any) -> str:
 
 
 def _pieces(element: Any, mid: str | None = None) -> Iterator[tuple[str | None, str]]:
-    """The text in an element, piece by piece, with the mid of the segment that it is in."""
+    """Yields the text in an element, piece by piece, with the mid of its segment."""
     if element.get("mtype") == "x-sdl-deleted":  # a tracked change of Trados
         return
     if element.get("mtype") == "seg":
-        yield mid, "\n"  # to what is around it; no white space has to stand between segments
+        yield mid, "\n"  # separates it from its surroundings: no white space is required between segments
         mid = element.get("mid")
     is_code, content = _local(element.tag) in CODES, element.text or ""
     signs = [*(element.get(name, "") for name in (*KINDS, *SHOWN)), content if is_code else ""]

@@ -1,4 +1,4 @@
-"""What `finetuning/run.py --check_data` prints of any data: labels by part and language, and what was read."""
+"""The output of `finetuning/run.py --check_data` for data of any kind: labels by part and language, and tables."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from finetuning.results.files import Table, print_table, table_names
 from finetuning.results.protocol import Protocol
 from zoo_core.masking import IGNORED
 
-LABELS = 6  # columns of counts by label; the rarer ones have one together
+LABELS = 6  # columns of counts by label; rarer labels share one
 
 
 def print_labels(task: str, data: Data, most_languages: int | None = None) -> None:
     """Prints how many rows, or words, have each label, by part and language; nothing for a kind without labels.
 
-    Of a part with more than `most_languages` the languages are counted together, and of many labels the rarest.
+    The languages of a part with more than `most_languages` are counted together, and so are the rarest labels.
     """
     if not isinstance(data, TaskData) or not data.label_names:
         return
@@ -42,7 +42,7 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
 
 
 def _label_counts(rows: Any, size: int) -> np.ndarray:
-    """How often each of the labels 0 ... size - 1 occurs in column `labels`, of numbers or of lists of them."""
+    """Counts each of the labels 0 ... size - 1 in column `labels`, which has numbers or lists of numbers."""
     labels = rows.select_columns(["labels"]).with_format("arrow")[:].column("labels")
     if pyarrow.types.is_nested(labels.type):
         labels = pyarrow.compute.list_flatten(labels)
@@ -51,7 +51,7 @@ def _label_counts(rows: Any, size: int) -> np.ndarray:
 
 
 def as_table(lines: list[dict[str, Any]]) -> Table:
-    """Columns of all lines, without those that are 0 in every one; a cell is empty where a line has not the column."""
+    """Returns the columns of all lines, except those that are 0 in every line; missing cells are empty."""
     columns = list(dict.fromkeys(name for line in lines for name in line))
     columns = [name for name in columns if any(line.get(name) for line in lines)]
     cells = [[line.get(name, "") for name in columns] for line in lines]
@@ -59,7 +59,7 @@ def as_table(lines: list[dict[str, Any]]) -> Table:
 
 
 def source_lines(protocol: Protocol) -> list[str]:
-    """Every table that was read: what for, which languages, rows and fingerprint."""
+    """Returns one line per table: its use, languages, rows and fingerprint."""
     selection = protocol.selection.data
     lines = [f"dev: {selection}"] if isinstance(selection, str) else []
     parts = {

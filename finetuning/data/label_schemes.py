@@ -26,7 +26,7 @@ SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO
 IOBES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S", OUTSIDE: OUTSIDE}
 MARK = f"([{''.join(mark for mark in IOBES if mark != OUTSIDE)}])"
 BARE = "B"
-FORMS = {  # no second separator beside the type: positional parts of speech have them, such as `S----3MS2-`
+FORMS = {  # the type has no separator next to the mark's: parts of speech such as `S----3MS2-` do
     "B-TYPE": f"{MARK}-((?![-_]).+)",
     "B_TYPE": f"{MARK}_((?![-_]).+)",
     "TYPE-B": f"((?![-_]).+(?<![-_]))-{MARK}",
@@ -60,7 +60,7 @@ class Scheme:
         return _split(label, self.form)
 
     def spellings(self, kinds: Iterable[str]) -> list[str]:
-        """All labels of spans of these types that can be written so: marks alone have no type."""
+        """Returns all labels of spans of these types in this scheme; a form of marks only has no types."""
         return [
             self.form.replace("TYPE", "\0").replace("B", mark).replace("\0", kind)
             for kind in kinds
@@ -122,7 +122,7 @@ def scheme_of(labels: Iterable[str], place: Callable[[str], str] = lambda label:
     label, form = next((label, form) for label, form in forms.items() if form and label != OUTSIDE)
     if odd := [label for label, form in forms.items() if form is None]:
         raise ValueError(
-            f"{place(odd[0])}: label {odd[0]!r} has no mark of a span, and {label!r} has one. Write it as {form}, or "
+            f"{place(odd[0])}: label {odd[0]!r} has no mark of a span, but {label!r} has one. Write it as {form}, or "
             f"as {OUTSIDE} outside of spans."
         )
     other = next(label for label in forms if forms[label] != form and label != OUTSIDE)
@@ -130,7 +130,7 @@ def scheme_of(labels: Iterable[str], place: Callable[[str], str] = lambda label:
 
 
 def _mark_spans(forms: dict[str, str | None]) -> bool:
-    """Whether labels with these forms are meant for spans: one has a mark, and one is O, B or I.
+    """Whether labels with these forms mark spans: one has a mark, and one is O, B or I.
 
     Parts of speech such as `S-adj` and `U-x` among others are not.
     """

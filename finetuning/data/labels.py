@@ -1,7 +1,7 @@
 """Labels of any kind of task: from class labels, whole numbers or strings to ids, matched by name.
 
-What ties training and evaluation together is the *name* of a label: ids are those of the training data, and evaluated
-labels are looked up by name, so that two datasets that number the same classes differently cannot be mixed up.
+The *name* of a label connects training and evaluation: ids are those of the training data, and evaluated labels are
+looked up by name. So two datasets may number the same classes differently.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from zoo_core.tables import close_name
 
 @dataclass
 class LabelColumn:
-    """The labels of some rows: `values` as they are in the table, and the type (`datasets` feature) of one of them.
+    """The labels of some rows: `values` as in the table, and the type (`datasets` feature) of one of them.
 
-    `row_of` tells the row of a value, where a row has several.
+    `row_of` returns the row of a value, if a row has several.
     """
 
     rows: Rows
@@ -30,14 +30,14 @@ class LabelColumn:
 
     @property
     def declared(self) -> list[str]:
-        """Names of the labels 0, 1, ... where recipe or data declare them."""
+        """Names of the labels 0, 1, ... if the recipe or the data declare them."""
         if self.rows.table.label_names:
             return list(self.rows.table.label_names)
         return list(self.feature.names) if isinstance(self.feature, ClassLabel) else []
 
     @property
     def is_number(self) -> bool:
-        """Whether labels are numbers, not names. Raises ValueError for what is neither."""
+        """Whether labels are numbers, not names. Raises ValueError for other types."""
         kind = getattr(self.feature, "dtype", str(self.feature))
         is_number = isinstance(self.feature, ClassLabel) or kind == "bool" or "int" in kind
         if not is_number and kind not in ("string", "large_string"):
@@ -51,7 +51,7 @@ class LabelColumn:
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
     """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared.
 
-    Raises ValueError for labels that differ by case or by spaces around them alone, unless `label_names` has them.
+    Raises ValueError for labels that differ only in case or in surrounding spaces, unless `label_names` has them.
     """
     for column in columns:
         _ = column.is_number
@@ -65,7 +65,7 @@ def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
 
 
 def _refuse_spellings(columns: list[LabelColumn]) -> None:
-    """Raises ValueError for labels that would be classes of their own by their case, or by spaces around them."""
+    """Raises ValueError for labels that differ only in case or in surrounding spaces."""
     counts: Counter[str] = Counter()
     for column in columns:
         names = dict(enumerate(column.declared if column.is_number else []))
@@ -80,8 +80,8 @@ def _refuse_spellings(columns: list[LabelColumn]) -> None:
         tables = ", ".join(dict.fromkeys(column.rows.name for column in columns))
         shown = ", ".join(f"{name!r} ({counts[name]:,})" for name in alike)
         raise ValueError(
-            f"{tables}: labels in column {columns[0].rows.table.label_column} differ by case or surrounding space "
-            f"alone: {shown}. Write them alike; where they are different labels, name all in `label_names`."
+            f"{tables}: labels in column {columns[0].rows.table.label_column} differ only in case or surrounding "
+            f"space: {shown}. Write them alike; if they are different labels, name all in `label_names`."
         )
 
 
@@ -106,7 +106,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
 
     ids = {value: id_of(value) for value in dict.fromkeys(column.values)}
     if is_number and not declared and is_order_declared and None in ids.values():
-        # bare numbers beside training labels whose names have an order: by value, and say so
+        # numbers, and training labels with names in a declared order: read by value, with a warning
         ids = {value: int(value) if value is not None and 0 <= value < len(names) else None for value in ids}
         warnings.append(
             f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
@@ -115,7 +115,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
     if unknown and all(value == -1 or _is_empty(value) for value in ids):
         raise ValueError(
             f"{rows.place}: none of the {len(column.values)} values in column {name_of_column} is a label. Name "
-            "another split, or a copy of the data that has its labels."
+            "another split, or a copy of the data with labels."
         )
     if unknown:
         faults: dict[int, str] = {}
@@ -124,20 +124,20 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
                 hidden = "no label" if value == -1 or _is_empty(value) else f"label {value!r}"
                 faults.setdefault(column.row_of(number), f"{hidden} in column {name_of_column}")
         wrong = [value for value in unknown if value != -1 and not _is_empty(value)]
-        advice = _advice(wrong[0], names) if wrong else "Unlabeled rows cannot be used: remove them."
+        advice = _advice(wrong[0], names) if wrong else "Remove rows without a label."
         rows.report(faults, f"The training data have the labels {', '.join(names)}. {advice}")
     return [ids[value] or 0 for value in column.values]
 
 
 def _advice(value: Any, names: list[str]) -> str:
     hint = close_name(value, names) if isinstance(value, str) else ""
-    return f"{hint} Write labels alike in all files; for numbers, `label_names` names them in order, from 0.".lstrip()
+    return f"{hint} Write labels alike in all files; if they are numbers, name 0, 1, ... in `label_names`.".lstrip()
 
 
 def check_label_names(where: str, names: list[str]) -> None:
     """Raises ValueError for `label_names` that are not all different."""
     if len(set(names)) < len(names):
-        raise ValueError(f"{where}.label_names is {names}. Labels need different names. Correct it.")
+        raise ValueError(f"{where}.label_names is {names}. Give each label a different name.")
 
 
 def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
@@ -148,6 +148,6 @@ def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
     if are_found():
         return
     raise ValueError(
-        f"{rows.place}: all {count} {what} have the label {name!r}. Use a copy of the data that has its labels, or "
+        f"{rows.place}: all {count} {what} have the label {name!r}. Use a copy of the data with labels, or "
         "evaluate another split."
     )

@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
 class PairRows(Rows):
     """Pairs in columns `source` and `target`; `language` is that of both, such as de-en.
 
-    unpaired: rows of the source's and of the target's table whose id the other one does not have.
+    unpaired: numbers of rows in the source's and in the target's table whose id is missing in the other table.
     """
 
     unpaired: tuple[int, int] = (0, 0)
@@ -35,7 +35,7 @@ def tables_of(table: PairTable) -> list[Table]:
 
 
 def with_split(table: Table, split: str) -> Table:
-    """The table with the split that is read: a file has none, all of its rows are read."""
+    """Returns the table with the split that is read; of a file, all rows are read."""
     table = replace(table, split=split)
     return replace(table, split=split_of_file(table)) if Path(table.path).is_file() else table
 
@@ -84,7 +84,7 @@ def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
 def _aligned(
     table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]
 ) -> tuple[list[Dataset], np.ndarray | None]:
-    """The two sides with row i of one belonging to row i of the other; positions of the rows in the source's table."""
+    """Returns the two sides, aligned row by row, and the positions of the rows in the source's table."""
     where = f"{name} ({describe(table)}; {describe(table.target)})"
     if table.join_on is None:
         if len(sides[0]) != len(sides[1]):
@@ -107,7 +107,7 @@ def _aligned(
 
 
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
-    """The pairs that have text on both sides. Raises ValueError where none has; reports evaluated pairs without."""
+    """Returns the pairs with text on both sides. Raises ValueError if there are none; reports faulty ones."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
     has_source, has_target = (np.concatenate(of_side) for of_side in zip(*found, strict=True))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from finetuning.recipe import LabeledTable
 
-NO_OTHERS = "Name only languages that are there."
+NO_OTHERS = "Name only these."
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Rows:
         report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
     def without(self, numbers: Collection[int]) -> Self:
-        """These rows but for some, by their numbers here."""
+        """Returns these rows except for some, by their numbers here."""
         if not len(numbers):
             return self
         kept = np.delete(np.arange(len(self.dataset)), list(numbers))
@@ -90,11 +90,11 @@ class TableReader:
         self._loaded: dict[tuple, tuple[Dataset, str]] = {}
 
     def rows(self, table: "LabeledTable", languages: list[str]) -> list[Rows]:
-        """The rows of each of the languages; of every language in `language_column` where none is named."""
+        """Returns the rows of each language; by default of every language in `language_column`."""
         if has_place_for_language(table):
             if not languages:
                 raise ValueError(
-                    f"{describe(table)} has a place for the language, and `languages` is empty. Name the languages."
+                    f"{describe(table)} has {{language}} in it, and `languages` is empty. Name the languages."
                 )
             return [rows for name in languages for rows in self._of_language(table, name)]
         if Path(table.path).is_file():
@@ -105,7 +105,7 @@ class TableReader:
             if len(languages) != 1:
                 raise ValueError(
                     f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
-                    "`language_column`, or write {language} into path or config where each language has a table."
+                    "`language_column`, or write {language} into path or config if each language has its own table."
                 )
             return [self._joined(Rows(table, languages[0], dataset, fingerprint, positions))]
         require_column(dataset, table.language_column, describe(table))
@@ -125,7 +125,7 @@ class TableReader:
         ]
 
     def _of_language(self, table: "LabeledTable", language: str) -> list[Rows]:
-        """The rows of one language in a table with a place for it."""
+        """The rows of one language in a table with `{language}` in path or config."""
         try:
             return self.rows(filled(table, language), [language])
         except UnknownConfig as error:
@@ -137,7 +137,7 @@ class TableReader:
             raise ValueError(
                 f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
                 f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. "
-                f"{close_name(language, there) or NO_OTHERS} Where the data call a language by another name, give it "
+                f"{close_name(language, there) or NO_OTHERS} If the data call a language by another name, give it "
                 "in `language_names`."
             ) from None
 
@@ -206,7 +206,7 @@ def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
 
 
 def has_place_for_language(table: "LabeledTable") -> bool:
-    """Whether each language has a table, or rows, of its own, named by `{language}`."""
+    """Whether each language has its own table or rows, named by `{language}`."""
     return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
 
 
@@ -223,9 +223,9 @@ def filled(table: "LabeledTable", language: str) -> "LabeledTable":
 
 
 def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.ndarray | None"]:
-    """Returns the rows that `where` describes and their positions in the table; None for these where all are selected.
+    """Returns the rows that match `where`, and their positions in the table; None for positions if all rows match.
 
-    Raises ValueError for a column that is not there, and where no row is left.
+    Raises ValueError for a missing column, and if no row matches.
     """
     positions = None
     for column, wanted in table.where.items():
@@ -237,7 +237,7 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.
             found = list(dict.fromkeys(values))
             shown = f"{', '.join(found[:9])}{', ...' if found[9:] else ''}"
             raise ValueError(
-                f"{describe(table)} has no row with {wanted!r} in column {column}. The values there are: {shown}. "
+                f"{describe(table)} has no row with {wanted!r} in column {column}. Its values are: {shown}. "
                 "Correct `where`."
             )
         dataset = dataset.select(kept)
@@ -246,29 +246,29 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.
 
 
 def translation_table(table: "LabeledTable") -> Table:
-    """The table that `translations` names: its split is the one that is read of `table`, all of it."""
+    """Returns the table that `translations` names, with the whole split that is read of `table`."""
     other = table.translations
     split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
     return Table(path=other.path, config=other.config, split=split, revision=other.revision)
 
 
 def split_of_file(table: Table) -> str:
-    """`train`: all rows of a file are read. Raises ValueError for a slice of a split, which would be ignored."""
+    """Returns `train`: a file is read whole. Raises ValueError for a slice of a split, which would be ignored."""
     if "[" in table.split:
         raise ValueError(
-            f"{table.path} is a file, and split is {table.split!r}. All rows of a file are read: leave split out, and "
-            "write the rows that you want into a file of their own."
+            f"{table.path} is a file, and split is {table.split!r}. All rows of a file are read. Leave out split, and "
+            "write the rows that you want into a separate file."
         )
     return "train"
 
 
 def split_name(table: Table) -> str:
-    """The split as results name it; a file has none, it is read whole."""
+    """Returns the split as results name it; a file has none."""
     return "whole file" if Path(table.path).is_file() else table.split
 
 
 def names_of(table: Table) -> dict[str, Any]:
-    """What was read, for results.json."""
+    """Returns the description of a table for results.json."""
     names = {"path": table.path, "config": table.config, "split": split_name(table), "revision": table.revision}
     where = getattr(table, "where", {})
     return {**names, "where": where} if where else names

@@ -1,4 +1,4 @@
-"""What the tables of a recipe may not be, before any is read: missing, streamed, trained on and evaluated at once."""
+"""Checks of a recipe's tables before any is read: missing or streamed tables, and evaluated rows in training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
 def check_tables(recipe: "Recipe") -> None:
     """Raises ValueError for tables that are missing or streamed, and where training or selection sees evaluated rows.
 
-    Also for languages and translations that the setting has no use for, or cannot do without.
+    Also for languages and translations that the setting does not use, or that it needs and that are missing.
     """
     for part in ("train", "evaluation"):
         if not getattr(recipe, part):
@@ -39,7 +39,7 @@ def check_tables(recipe: "Recipe") -> None:
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
                 f"train.{position}.languages is {table.languages}, and setting is zero_shot, which trains on "
-                f"{recipe.source_language} alone. Leave it out, or use setting=translate_train_all for "
+                f"{recipe.source_language} only. Leave it out, or use setting=translate_train_all for "
                 "translated rows, setting=supervised for rows labeled in their language."
             )
         for split in filter(None, (table.split, table.dev_split)):
@@ -57,15 +57,15 @@ def check_tables(recipe: "Recipe") -> None:
 
 
 def _check_translations(table: "LabeledTable", where: str, plug_in: bool) -> None:
-    """Raises ValueError where a table of a plug-in run says its translations not at all or twice, or another's does."""
+    """Raises ValueError unless a table of a plug-in run names its translations once, and other tables not at all."""
     named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
     if named and not plug_in:
         raise ValueError(
             f"{where}.{named[0]} is given, and plug_in is false. Leave it out, or set plug_in=true; translations that "
-            "are training rows are a table of their own."
+            "are training rows need their own table."
         )
     if plug_in and len(named) != 1:
-        fault = "says its translations twice" if named else "says no translations"
+        fault = "names its translations twice" if named else "names no translations"
         raise ValueError(
             f"{where} {fault}, and plug_in is true. Give either `translation_columns` or `translations`; those of "
             "evaluated texts are the benchmark's translate-test texts."
@@ -83,7 +83,7 @@ def check_translation_columns(recipe: "Recipe", texts: str, labels: str) -> None
         is_trained = where.startswith("train")
         wanted = [f"{name}_en" for name in table.text_columns] + [f"{table.label_column}_en"] * is_trained
         if columns and len(columns) != len(wanted):
-            needed = f"{texts} and then their {labels}" if is_trained else f"{texts} alone"
+            needed = f"{texts} and then their {labels}" if is_trained else f"{texts} only"
             raise ValueError(
                 f"{where} names {len(columns)} columns of translations: {', '.join(columns)}. Name {len(wanted)}, "
                 f"{needed}, as in translation_columns: [{', '.join(wanted)}]."
@@ -115,7 +115,7 @@ def typed_column(rows: Rows, column: str, what: str, dtype: str, is_list: bool =
 def _shares_rows(recipe: "Recipe", trained: "TrainingTable", evaluated: "EvaluationTable") -> bool:
     """Whether any evaluated text or its translation is trained on, in any language.
 
-    Two joined translations are not compared: which of their rows are read is up to the tables that they are joined to.
+    Two joined translations are not compared: the tables that they are joined to determine which of their rows are read.
     """
 
     def tables(table: Any, languages: list[str]) -> list[list[Table]]:
@@ -136,9 +136,9 @@ def _place(table: Table, hub_root: str | None) -> str:
 
 
 def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
-    """Whether two tables share rows; two slices of a split, as in train[:9], are taken for a division of it.
+    """Whether two tables share rows. Two slices of a split, as in train[:9], count as disjoint.
 
-    Nor do they where `where` asks for different values of a column.
+    So do tables whose `where` has different values for a column.
     """
     if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
         return False
@@ -151,7 +151,7 @@ def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
 
 
 def _exclude(one: str, other: str) -> bool:
-    """Whether no text fits both values of `where`, in which `*` stands for any text."""
+    """Whether no text matches both values of `where`, in which `*` matches any text."""
     if "*" not in one + other:
         return one != other
     begins = sorted((one.partition("*")[0], other.partition("*")[0]), key=len)

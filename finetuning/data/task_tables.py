@@ -1,4 +1,4 @@
-"""Which rows of which table a run trains, selects and is evaluated on, by language; the same for every kind of task."""
+"""The rows for training, selection and evaluation, by language, for every kind of task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from finetuning.recipe import LabeledTable, Recipe, TrainingTable
 
-TRANSLATION = "translation_"  # before the names of a translation's columns and fields, as the models' heads want them
-Pair = TypeVar("Pair")  # what a kind of task evaluates of a pair of languages
-LABELED_BY = "labeled_by"  # column of rows that a model has labeled, which says what model
-DATA_SEED = 0  # of held-out and sampled rows: the same for every seed of a run, which differ in training alone
+TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
+Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
+LABELED_BY = "labeled_by"  # column of rows that a model has labeled, with the model's name
+DATA_SEED = 0  # of held-out and sampled rows: the same for all seeds of a run, which differ only in training
 
 
 @dataclass
 class Tables:
-    """The rows of every table of a recipe, as they were read."""
+    """The rows of every table of a recipe."""
 
     train: list[Rows]
     dev: dict[str, list[Rows]]  # by language; empty where the last checkpoint is taken, or rows are held out
@@ -31,7 +31,7 @@ class Tables:
 
 @dataclass
 class Data:
-    """What a task reads, of any kind."""
+    """The data that a task of any kind reads."""
 
     protocol: Protocol  # what was read and how, for results.json; of a kind's own class where it says more
     warnings: list[str]
@@ -40,14 +40,14 @@ class Data:
 
 @dataclass
 class PairData(Data, Generic[Pair]):
-    """What is evaluated where nothing is trained, by pair of languages."""
+    """The data of a task that trains nothing, by pair of languages."""
 
     pairs: dict[str, Pair]
 
 
 @dataclass
 class TaskData(Data):
-    """What a run is trained, selected and evaluated on; which columns the rows have is up to the kind of task."""
+    """The rows for training, selection and evaluation; their columns depend on the kind of task."""
 
     train: "Dataset"
     dev: dict[str, "Dataset"]  # by language or pair; empty where the last checkpoint is taken
@@ -57,7 +57,7 @@ class TaskData(Data):
 
 
 def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
-    """Languages of a training table; none where `language_column` tells them, or where they must be named."""
+    """Returns the languages of a training table; none if `language_column` has them, or if they must be named."""
     must_name = recipe.setting == "supervised" and has_place_for_language(table)
     if recipe.setting != "zero_shot" and not table.languages and (table.language_column or must_name):
         return []
@@ -65,7 +65,7 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
 
 
 def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
-    """The training rows, table by table: zero-shot of the source language, else of every language."""
+    """Returns the training rows, table by table: for zero-shot in the source language, else in every language."""
     found = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
     source = recipe.source_language
     if recipe.setting == "translate_train_all" and not recipe.plug_in and {rows.language for rows in found} <= {source}:
@@ -90,10 +90,11 @@ def evaluation_rows(recipe: "Recipe", reader: TableReader) -> dict[str, Rows]:
 
 
 def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: TableReader) -> dict[str, list[Rows]]:
-    """The rows that select the checkpoint, by language; none where `selection` is last or they must be held out.
+    """Returns the rows that select the checkpoint, by language; none if `selection` is last, or to hold them out later.
 
-    `mean_dev`: the evaluation tables' `dev_split` of every language that has one. `source_dev`: that of the source
-    language (what the public XTREME scripts do), also where it is not evaluated; else the training tables' `dev_split`.
+    `mean_dev`: the evaluation tables' `dev_split` in every language that has one. `source_dev`: the `dev_split` in the
+    source language, even if it is not evaluated, as in the public XTREME scripts; else the training tables'
+    `dev_split`.
     """
 
     def rows(table: "LabeledTable", language: str) -> list[Rows]:
@@ -120,7 +121,7 @@ def open_tables(recipe: "Recipe") -> Tables:
     if recipe.setting == "supervised" and (absent := [name for name in evaluation if name not in languages]):
         raise ValueError(
             f"setting is supervised, and there are no training rows in {', '.join(absent)}, only in "
-            f"{', '.join(languages)}. Add tables with their `languages`, or evaluate trained languages alone."
+            f"{', '.join(languages)}. Add tables with their `languages`, or evaluate only languages with training rows."
         )
     return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
 
@@ -134,11 +135,11 @@ def gather(
     label_names: list[str],
     protocol_class: type[LanguageProtocol],
 ) -> TaskData:
-    """The data of a run from rows that a kind of task has checked and given columns of its own.
+    """Returns the data of a run, from rows that a kind of task has checked and given its own columns.
 
-    `evaluation` are the normalized rows of `tables.evaluation`; those of training and development are normalized here.
-    Development rows are held out, and rows drawn where the recipe asks for fewer. `warnings` are completed by
-    `normalize`, and each is kept once.
+    `evaluation` has the normalized rows of `tables.evaluation`; rows of training and development are normalized here.
+    Development rows are held out, and rows are sampled if the recipe limits their number. `normalize` adds to
+    `warnings`, and each warning is kept once.
     """
     from datasets import concatenate_datasets
 
@@ -231,8 +232,8 @@ def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
     """
     if recipe.setting == "translate_train_all" or languages != {recipe.source_language}:
         reason = {
-            "translate_train_all": "Of training rows held out, translations would stay in training",
-            "supervised": "Training rows held out would be of every language",
+            "translate_train_all": "The translations of held-out rows would remain in the training data",
+            "supervised": "Held-out training rows would be in all languages",
         }[recipe.setting]
         raise ValueError(
             f"setting is {recipe.setting}, and selection=source_dev finds no dev_split of the source language "
@@ -253,7 +254,7 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
 
 
 def identities(all_rows: list[Rows]) -> list[ReadTable]:
-    """What was read, for results.json: one entry a table with its languages, rows, fingerprint and translations."""
+    """Returns the tables for results.json: one entry each, with languages, rows, fingerprint and translations."""
     tables: dict[tuple, ReadTable] = {}
     for rows in all_rows:
         table, joined = rows.table, rows.translations

@@ -1,4 +1,4 @@
-"""Columns of lists of words or of labels, checked, whatever table they come from."""
+"""Checks of columns with lists of words or of labels, for any table."""
 
 import itertools
 import re
@@ -23,7 +23,7 @@ def list_column(dataset: "Dataset", column: str, name: str, what: str) -> tuple[
     if (item is None or isinstance(item, dict)) and getattr(feature, "dtype", None) != "null":
         raise ValueError(
             f"{name}, row 0 (from 0): column {column} holds {getattr(feature, 'dtype', feature)}, not lists. Write "
-            f"one list of {what} a row, or name such a column; the columns are {', '.join(dataset.column_names)}."
+            f"one list of {what} per row, or name a column of lists; the columns are {', '.join(dataset.column_names)}."
         )
     return item, dataset[column][:]
 
@@ -64,7 +64,7 @@ def check_texts(
 
 
 def fault_of(texts: list[Any] | None, column: str, what: str, may_be_blank: bool = False) -> str | None:
-    """What is wrong with the texts of a row, in words; None where nothing is."""
+    """Returns the fault in the texts of a row, in words, or None."""
     if texts is None:
         return f"column {column} has no list of {what}s"
     if None in texts:
@@ -79,7 +79,7 @@ def fault_of(texts: list[Any] | None, column: str, what: str, may_be_blank: bool
 
 
 def count_invisible(lists: list[list[str]], place_of: Callable[[int], str]) -> str | None:
-    """How many words are white space and zero-width characters alone, and where the first is; None without any."""
+    """Counts words of only white space and zero-width characters, and names the first one's place; None without any."""
     words = list(itertools.chain.from_iterable(lists))
     invisible = (~has_text(words)).nonzero()[0]
     if not len(invisible):

@@ -1,8 +1,8 @@
-"""A whole benchmark in one table: a column a task, averages of categories and of all, a row a model.
+"""A whole benchmark in one table: one column per task, averages of categories and of all tasks, one row per model.
 
-Scores stand in one column only if they were measured in the same way: on the same rows, cut at the same length, by the
-same version of the same metric. Runs of which that is not true are refused. What may differ between models (the
-setting, what they were fine-tuned on before) is marked in the table.
+A column holds only scores that were measured in the same way: on the same rows, cut at the same length, with the same
+version of the same metric. Other runs are an error. Models may differ in their setting, and in what they were
+fine-tuned on before; the table marks this.
 """
 
 import statistics
@@ -41,7 +41,7 @@ Runs = dict[str, dict[str, Results]]  # by run and task
 
 
 def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], dict[str, Results]]:
-    """What the suite of some folders is, and by task the results of all of them.
+    """Returns the definition of the suite in some folders, and by task the results of all folders.
 
     Raises ValueError for a folder without a suite's results, and for folders of different suites or experiments.
     """
@@ -50,11 +50,11 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
         path = Path(folder) / "results.json"
         content = load_results(path) if path.is_file() else {}
         if content.get("kind") != KIND:
-            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`, as the first folder does.")
+            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`, but the first folder does.")
         suites.append(content["suite"])
     if any(suite["tasks"] != suites[0]["tasks"] for suite in suites):
         names = ", ".join(suite["name"] for suite in suites)
-        raise ValueError(f"--run {name} has folders of different suites: {names}. Give each a --run of its own.")
+        raise ValueError(f"--run {name} has folders of different suites: {names}. Give each suite its own --run.")
     by_folder = []
     for folder in folders:
         paths = {task["name"]: Path(folder) / task["name"] for task in suites[0]["tasks"]}
@@ -65,7 +65,7 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
     for task in dict.fromkeys(task for found in by_folder for task in found):
         parts = [_with_seeds(found, task) for found in by_folder if task in found]
         if not any(map(is_trained, parts)) and len({part["model"]["fingerprint"] for part in parts}) == 1:
-            parts = parts[:1]  # the same scores, whatever seeds the other tasks have
+            parts = parts[:1]  # the same model, so the same scores
         joined[task] = join_seeds(f"{name}, {task}", parts)
     return suites[0], joined
 
@@ -76,9 +76,9 @@ def is_trained(results: Results) -> bool:
 
 
 def _with_seeds(found: dict[str, Results], task: str) -> Results:
-    """The results of a task in one folder.
+    """Returns the results of a task in one folder.
 
-    What trains nothing has one seed, 1, in every folder: it gets that of the folder's other tasks, where they have one.
+    A task that trains nothing has seed 1 in every folder. It gets the one seed of the folder's other tasks, if any.
     """
     results = found[task]
     seeds = {tuple(other["seeds"]) for other in found.values() if is_trained(other)}
@@ -89,25 +89,28 @@ def _with_seeds(found: dict[str, Results], task: str) -> Results:
 
 
 def check_one_model(folder: str, found: dict[str, Results]) -> None:
-    """Raises ValueError where the tasks of a folder were not all run with one model."""
+    """Raises ValueError if the tasks of a folder were run with different models."""
     if len({frozenset(results["model"]["fingerprint"].split("+")) for results in found.values()}) > 1:
         names = "; ".join(f"{task}: {results['model']['folder']}" for task, results in found.items())
         raise ValueError(
-            f"The tasks in {folder} were not run with the same model ({names}). Run each in an output_dir of its own."
+            f"The tasks in {folder} were not run with the same model ({names}). Use one output_dir per model."
         )
 
 
 def build(suites: dict[str, dict[str, Any]], runs: Runs, left_out: dict[str, str] | None = None) -> dict[str, Any]:
-    """What benchmark.json holds: every run's scores by task, averages, warnings, and the published rows.
+    """Returns the content of benchmark.json: each run's scores by task, averages, warnings, and the published rows.
 
-    `suites` are the suites' definitions, by run; `left_out` says by task what was not run of it, and why.
+    `suites` has the suites' definitions by run. `left_out` says by task what was not run, and why.
 
-    Raises ValueError where two runs have different tasks, or were not measured in the same way.
+    Raises ValueError if two runs have different tasks, or were not measured in the same way.
     """
     suite, left_out = next(iter(suites.values())), left_out or {}
     for name, other in suites.items():
         if [task["name"] for task in other["tasks"]] != [task["name"] for task in suite["tasks"]]:
-            raise ValueError(f"{name} is of suite {other['name']}, {next(iter(suites))} of {suite['name']}.")
+            raise ValueError(
+                f"{name} has results of suite {other['name']}, and {next(iter(suites))} of {suite['name']}. Compare "
+                "runs of one suite."
+            )
     differing = []
     for task in suite["tasks"]:
         alike = {name: found[task["name"]] for name, found in runs.items() if task["name"] in found}
@@ -133,7 +136,7 @@ def build(suites: dict[str, dict[str, Any]], runs: Runs, left_out: dict[str, str
 
 
 def _of_run(suite: dict[str, Any], found: dict[str, Results], left_out: dict[str, str]) -> dict[str, Any]:
-    """Scores of one run by task, by category and on average; categories and average only over what there is."""
+    """Scores of one run by task, by category and on average; averages are over the tasks that have results."""
     tasks = {task["name"]: of_task(task, found[task["name"]]) for task in suite["tasks"] if task["name"] in found}
     for task in tasks.keys() & left_out.keys():
         tasks[task]["marks"].append(LESS)
@@ -148,14 +151,16 @@ def _of_run(suite: dict[str, Any], found: dict[str, Results], left_out: dict[str
 
 
 def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
-    """The scores of a task: each the mean over its languages, by seed; their mean is the task's, as in XTREME.
+    """Returns the scores of a task: the mean over its languages, by seed. Their mean is the task's score, as in XTREME.
 
     Raises ValueError for a score that the results do not have.
     """
     names = task["scores"] or [results.metric]
     if unknown := [name for name in names if name not in results.metrics]:
         known = ", ".join(results.metrics)
-        raise ValueError(f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have {known}.")
+        raise ValueError(
+            f"Task {task['name']} of the suite shows {unknown[0]!r}, and its results have {known}. Name one of these."
+        )
     scores = {name: mean_of(results.of(language, name) for language in results.names) for name in names}
     protocol = results.protocol
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
@@ -181,9 +186,9 @@ def of_task(task: dict[str, Any], results: Results) -> dict[str, Any]:
 
 
 def average(tasks: list[dict[str, Any]]) -> Summary:
-    """The mean over tasks, seed by seed where all that are trained have the same seeds; else of their means alone.
+    """Returns the mean over tasks, seed by seed if all tasks that train have the same seeds, or else of the task means.
 
-    What trains nothing counts for every seed, unless it has a score of each.
+    A task that trains nothing counts with its score for every seed, unless it has a score for each.
     """
     seeds = {tuple(task["seeds"]) for task in tasks if task["is_trained"]} or {tuple(tasks[0]["seeds"])}
     if len(seeds) > 1:
@@ -196,16 +201,16 @@ def average(tasks: list[dict[str, Any]]) -> Summary:
 
 
 def published_rows(suite: dict[str, Any], measured: dict[str, Results]) -> list[dict[str, Any]]:
-    """The published rows of a suite with what they print for its tasks: [score, ...] each, empty where there is none.
+    """Returns the published rows of a suite, with their scores by task: a list each, empty where the row has none.
 
-    `differs` says by task, in a few words, how they were measured otherwise than ours, `measured` by task.
+    `differs` says by task, in a few words, how they were measured in another way than our results, `measured` by task.
     """
     rows = []
     for asked in suite["published"]:
         table, row = find(asked["paper"], asked["table"], asked["row"])
         if table.columns_are != "tasks":
             raise ValueError(
-                f"{asked['table']} of {asked['paper']} has a column for each of its {table.columns_are}, not of tasks."
+                f"{asked['table']} of {asked['paper']} has columns for {table.columns_are}, not for tasks."
             )
         found = [table.scores(row, metric) for metric in table.metrics]
         tasks = {task["name"]: [of[task["name"]] for of in found if task["name"] in of] for task in suite["tasks"]}
@@ -222,7 +227,7 @@ def published_rows(suite: dict[str, Any], measured: dict[str, Results]) -> list[
 
 
 def score_table(report: dict[str, Any]) -> Table:
-    """Header and rows as papers print it: runs, then published rows; tasks, averages of categories and of all."""
+    """Returns header and rows as in papers: runs, then published rows; tasks, averages of categories and of all."""
     names = [task["name"] for task in report["suite"]["tasks"]]
     categories = _by_category(report["suite"])
     columns = ["model", *names, *(f"avg. {name}" for name in categories), "average"]
@@ -251,7 +256,7 @@ def score_table(report: dict[str, Any]) -> Table:
 
 
 def screen_table(report: dict[str, Any]) -> Table:
-    """The same with a row a task, each category's average below its tasks: it fits a screen."""
+    """Returns the same table with one row per task and each category's average below its tasks, which fits a screen."""
     header, rows = score_table(report)
     names = []
     for category, tasks in _by_category(report["suite"]).items():
@@ -261,7 +266,7 @@ def screen_table(report: dict[str, Any]) -> Table:
 
 
 def _by_category(suite: dict[str, Any]) -> dict[str, list[str]]:
-    """The names of the tasks of each category."""
+    """Returns the names of the tasks of each category."""
     categories: dict[str, list[str]] = {}
     for task in suite["tasks"]:
         categories.setdefault(task["category"], []).append(task["name"])
@@ -269,7 +274,7 @@ def _by_category(suite: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def task_table(tasks: dict[str, dict[str, Any]]) -> Table:
-    """Header and rows: a task each (`of_task`, by name), with what a reader needs to know of its score."""
+    """Returns header and rows, one per task (`of_task`, by name), with the facts that explain its score."""
     rows = []
     for name, task in tasks.items():
         start = task["init_from"]
@@ -289,7 +294,7 @@ def task_table(tasks: dict[str, dict[str, Any]]) -> Table:
 
 
 def footnotes(table: Table, published: list[dict[str, Any]] | None = None) -> list[str]:
-    """What the marks that occur in the table mean; of `published` rows, what was measured otherwise."""
+    """Returns what the marks in the table mean, and how `published` rows were measured in another way than ours."""
     text = "".join(cell for row in table[1] for cell in row)
     lines = [f"{mark} {meaning}" for mark, meaning in FOOTNOTES.items() if mark in text]
     by_task: dict[str, dict[str, None]] = {}
@@ -302,7 +307,7 @@ def footnotes(table: Table, published: list[dict[str, Any]] | None = None) -> li
 
 
 def to_markdown(report: dict[str, Any], pictures: list[str]) -> str:
-    """The report as a Markdown page."""
+    """Returns the report as a Markdown page."""
     table = score_table(report)
     lines = [f"# {report['suite']['name']}", "", *markdown_table(table), ""]
     lines += [f"{line}  " for line in footnotes(table, report["published"])]
@@ -314,7 +319,7 @@ def to_markdown(report: dict[str, Any], pictures: list[str]) -> str:
             lines.append(f"- not run: {task}" + (f": {reason}" if reason else ""))
     lines += ["", *markdown_list("What differs between the runs", report["differences"])]
     lines += markdown_list("Warnings", report["warnings"])
-    lines += ["Each task's protocol stands in the results.md of its own folder.", ""]
+    lines += ["Each task's protocol is in the results.md of its own folder.", ""]
     return "\n".join([*lines, *(line for picture in pictures for line in (f"![scores]({picture})", ""))])
 
 
@@ -357,7 +362,7 @@ def _reported(results: Results, run: str) -> pandas.DataFrame:
 
 
 def by_language(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Scores by language and task; of a pair with English, as de-en, by the other one."""
+    """Returns scores by language and task; a pair with English, such as de-en, counts as its other language."""
     found: dict[str, dict[str, float]] = {}
     for name, task in tasks.items():
         for language, score in task["languages"].items():
@@ -366,7 +371,7 @@ def by_language(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def language_table(tasks: dict[str, dict[str, Any]]) -> Table:
-    """Header and rows: a language each, with its score in every task."""
+    """Returns header and rows, one per language, with its score in every task."""
     rows = [
         [language, *(f"{of[task]:.1f}" if task in of else "" for task in tasks)]
         for language, of in by_language(tasks).items()

@@ -1,8 +1,8 @@
-"""Runs many jobs: reads what is finished, resumes what was interrupted, runs the rest.
+"""Runs many jobs: reads the results of finished jobs, resumes interrupted ones, and runs the others.
 
 A grid stops at the first failure. A suite runs the remaining tasks that do not need the failed one. The same command
-again resumes both. Jobs run one after the other in this process (`RecipeJob`), so that libraries are loaded once and
-one model is in memory at a time. `bench.reproduce` runs several at a time, each in a process of its own.
+resumes both. Jobs run one after the other in this process (`RecipeJob`), so that libraries are loaded once and one
+model is in memory at a time. `bench.reproduce` runs several jobs at a time, each in its own process.
 """
 
 import os
@@ -23,22 +23,22 @@ SEED = "{seed}"  # in the model of a recipe: one model for each seed
 
 
 class Job:
-    """What fills a folder, after the jobs that it `needs`, by name."""
+    """A job that fills a folder, after the jobs that it `needs`, by name."""
 
     name: str
     folder: Path
     needs: tuple[str, ...] = ()
 
     def state(self) -> str:
-        """FINISHED, BEGUN or WAITING. Raises ValueError where the folder holds something else."""
+        """Returns FINISHED, BEGUN or WAITING. Raises ValueError if the folder holds something else."""
         raise NotImplementedError
 
     def start(self, state: str) -> subprocess.Popen | None:
-        """Runs the job to its end, or returns the process that does. Raises ValueError where it fails."""
+        """Runs the job to its end, or returns the process that runs it. Raises ValueError if it fails."""
         raise NotImplementedError
 
     def ended(self, usage: Any) -> None:
-        """Called when that process has ended, with the resources it used. Raises ValueError where it failed."""
+        """Takes the resources that the ended process used. Raises ValueError if it failed."""
 
 
 def run_jobs(
@@ -50,9 +50,9 @@ def run_jobs(
 ) -> dict[str, str]:
     """Runs the jobs that are not finished, in their order, and returns why some failed, by name.
 
-    With `keep_going`, only the jobs that need a failed one are left out; otherwise the first failure is raised as
-    ValueError. `has_time` says whether another job may start beside the running ones. Ctrl-C ends the running processes
-    and is raised.
+    With `keep_going`, a failure leaves out only the jobs that need the failed one; without it, the first failure is
+    raised as ValueError. `has_time` says whether another job may start while others run. Ctrl-C ends the running
+    processes and is raised.
     """
     failed: dict[str, str] = {}
     running: dict[int, tuple[Job, subprocess.Popen]] = {}
@@ -65,7 +65,7 @@ def run_jobs(
 
     states: dict[str, str] = {}
     for job in jobs:
-        if all(states.get(name) == FINISHED for name in job.needs):  # the state of others depends on these
+        if all(states.get(name) == FINISHED for name in job.needs):  # the state of other jobs depends on these
             try:
                 states[job.name] = job.state()
             except ValueError as error:
@@ -84,7 +84,7 @@ def run_jobs(
                 waiting.remove(job)
                 try:
                     if lost := [name for name in job.needs if name in failed]:
-                        raise ValueError(f"it needs {lost[0]}, which has failed.")
+                        raise ValueError(f"it needs {lost[0]}, which failed.")
                     state = states.get(job.name) or job.state()
                     if state == FINISHED:
                         continue
@@ -103,9 +103,9 @@ def run_jobs(
                     except ValueError as error:
                         fail(job, error)
             else:
-                log(f"{len(waiting)} jobs are left for another time")
+                log(f"{len(waiting)} jobs are left, and the time is up")
                 break
-    except BaseException:  # Ctrl-C, or a fault of ours: no process is left behind
+    except BaseException:  # Ctrl-C or our own fault: leave no process behind
         for _, process in running.values():
             process.terminate()
             process.wait()
@@ -115,7 +115,7 @@ def run_jobs(
 
 @dataclass
 class RecipeJob(Job):
-    """What finetuning/run.py does with one recipe; `keys` are columns of the joined table, such as model and source."""
+    """A run of finetuning/run.py with one recipe. `keys` are columns of the joined table, such as model and source."""
 
     name: str
     recipe: TaskRecipe
@@ -128,9 +128,9 @@ class RecipeJob(Job):
         self.folder = Path(self.recipe.output_dir)
 
     def state(self) -> str:
-        """FINISHED, BEGUN or WAITING.
+        """Returns FINISHED, BEGUN or WAITING.
 
-        Raises ValueError where the finished run is of another recipe, or its model has other weights now.
+        Raises ValueError if the finished run has another recipe, or if the weights of its model have changed.
         """
         from finetuning.checkpoints import best_seed
         from finetuning.models import find_model
@@ -164,11 +164,13 @@ class RecipeJob(Job):
 
 
 def models_of(recipe: TaskRecipe) -> list[str]:
-    """The model of a recipe, or those of its seeds."""
+    """Returns the model of a recipe, or the models of its seeds."""
     return [recipe.model.replace(SEED, str(seed)) for seed in recipe.seeds] if SEED in recipe.model else [recipe.model]
 
 
 def refuse_push(recipe: TaskRecipe) -> None:
-    """Raises ValueError for a recipe that sends its model to the Hub: many runs would send theirs to one repository."""
+    """Raises ValueError for a recipe that uploads its model: many runs would upload to the same Hub repository."""
     if recipe.push_to_hub:
-        raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which holds one model, and there are many runs.")
+        raise ValueError(
+            f"push_to_hub is {recipe.push_to_hub}, which has room for one model, and there are many runs. Leave it out."
+        )

@@ -1,10 +1,10 @@
-"""A grid: one recipe run many times, with another model, language or value each time, and one table of all runs.
+"""A grid: runs one recipe many times, each with another model, language or value, and makes one table of all runs.
 
     python -m finetuning.tools.grid transfer_matrix --config finetuning/recipes/metaxlm/amazon.yaml \\
       --languages en de fr ja --model XLM=runs/xlm/model --model MetaXLM=runs/metaxlm/model --output runs/matrix
 
-A grid is a YAML file with the fields of `Grid`: those beside this file are the papers' figures. `axes` say what
-differs between the runs, `table` and `plot` what is shown of them.
+A grid is a YAML file with the fields of `Grid`. The files in this folder reproduce the papers' figures. `axes` are the
+differences between the runs; `table` and `plot` say what is shown.
 """
 
 import argparse
@@ -25,91 +25,91 @@ from zoo_core.recipes import load_recipe, nearest, option
 GRIDS = Path(__file__).parent
 MODEL, RUN = "model", "run"  # options of the command line that name models
 
-Keys = dict[str, Any]  # what a run has on each axis, by the axis' name
+Keys = dict[str, Any]  # a run's value on each axis, by the name of the axis
 
 
 @dataclass
 class Axis:
-    """What differs between the runs of a grid."""
+    """One difference between the runs of a grid."""
 
-    name: str = option(MISSING, "column of the joined table; the grid's fields may have {name} for the value of a run")
+    name: str = option(MISSING, "column of the joined table; {name} in the grid's fields is replaced by a run's value")
     given_by: str = option(
         "",
-        "option of the command line with its values: model (NAME=PATH, once for each), run (NAME DIR ..., folders of "
-        "pre-training, whose checkpoints have the keys run, folder and step), or any other name of a list",
+        "option of the command line with its values: model (NAME=PATH, once per model), run (NAME DIR ..., folders of "
+        "pre-training; their checkpoints have the keys run, folder and step), or the name of any other list",
     )
-    values: list[Any] = option([], "its values, where no option of the command line has them")
-    fills: bool = option(False, "replaces {name} in path, config and `where` of the recipe's tables")
+    values: list[Any] = option([], "its values, if no option of the command line has them")
+    fills: bool = option(False, "replace {name} in path, config and `where` of the recipe's tables")
 
 
 @dataclass
 class Table:
-    """What is shown of the results: a row and a column for each value, a table for each."""
+    """Rows, columns and tables of the results."""
 
-    rows: str = option(MISSING, "what a row is called, as in {run}, step {step}")
+    rows: str = option(MISSING, "name of a row, as in {run}, step {step}")
     corner: str = option("", "heading of the rows")
-    columns: str = option("", "axis whose values are the columns; default: the figures")
-    tables: str = option("", "axis with a table of its own for each value")
+    columns: str = option("", "axis whose values are the columns; default: the scores in `figures`")
+    tables: str = option("", "axis with one table per value")
     figures: list[Literal["average", "languages", "source", "others", "gap"]] = option(
         ["average"],
         "scores of a run: the average, each language, the source language, the mean of the others, the transfer gap",
     )
-    differences: bool = option(False, "tables with each of `tables` minus the first one, too")
-    average: bool = option(False, "a last row with the mean over the rows")
+    differences: bool = option(False, "add each of `tables` minus the first one")
+    average: bool = option(False, "add a last row with the mean over the rows")
 
 
 @dataclass
 class Plot:
-    """A picture of the table."""
+    """A plot of the table."""
 
     kind: Literal["heat_maps", "bars", "lines"] = option("bars", "heat_maps of each table, bars by row, or lines")
-    lines: str = option("", "of lines: axis with a line for each value")
-    x: str = option("", "of lines: axis that they run over")
-    x_label: str = option("", "what the columns, or the numbers below the lines, are")
-    y_label: str = option("", "what the rows of a heat map are")
+    lines: str = option("", "for lines: axis with one line per value")
+    x: str = option("", "for lines: horizontal axis")
+    x_label: str = option("", "label of the horizontal axis: of the columns, or of the numbers below the lines")
+    y_label: str = option("", "label of the rows of a heat map")
 
 
 @dataclass
 class Grid:
     """Runs of one recipe, and their table."""
 
-    about: str = option("", "what --help says")
-    name: str = option(MISSING, "of the files that are written: <name>.json, md, csv and png")
-    title: str = option(MISSING, "what the page is called, behind the recipe's task")
-    axes: list[Axis] = option([], "what differs between the runs; the last one changes fastest")
+    about: str = option("", "text of --help")
+    name: str = option(MISSING, "name of the files that are written: <name>.json, md, csv and png")
+    title: str = option(MISSING, "title of the page, after the recipe's task")
+    axes: list[Axis] = option([], "differences between the runs; the last one changes fastest")
     set: list[str] = option([], "fields of the recipe that the grid sets, as field=value, with {name} of an axis")
-    train_in: str = option("", "axis of the language that a run is fine-tuned in")
-    evaluate_in: Literal["", "own", "all"] = option("", "languages evaluated: those of the recipe, train_in's, or all")
+    train_in: str = option("", "axis with the language that a run is fine-tuned on")
+    evaluate_in: Literal["", "own", "all"] = option("", "languages to evaluate: the recipe's; own: train_in's; or all")
     needs_setting: str = option("", "setting that the recipe must have")
-    published: bool = option(False, "shows the figures that the recipe has as `published`, by the rows' names")
-    run: str = option(MISSING, "what a run is called, as in {run}, from {source}")
+    published: bool = option(False, "show the scores of the recipe's `published`, by the names of the rows")
+    run: str = option(MISSING, "name of a run, as in {run}, from {source}")
     folder: str = option(MISSING, "its folder below --output, as in {run}/from-{source}")
     table: Table = field(default_factory=Table)
-    plot: Plot | None = option(None, "what is drawn")
+    plot: Plot | None = option(None, "plot of the table")
 
     @property
     def alike(self) -> list[str]:
-        """The axes besides the model: runs of the same values differ in their models alone."""
+        """Returns the axes except the model's: runs with the same values on these differ only in their models."""
         return [axis.name for axis in self.axes if axis.given_by not in (MODEL, RUN)]
 
 
 def load_grid(name: str) -> Grid:
-    """A grid that is shipped (finetuning/experiments/<name>.yaml), or a file.
+    """Reads a grid: the name of a file in finetuning/experiments, or a path.
 
-    Raises ValueError for one that is not there, and for fields that name an axis that it does not have.
+    Raises ValueError for a grid that does not exist, and for fields that name an axis that it does not have.
     """
     known = sorted(path.stem for path in GRIDS.glob("*.yaml"))
     path = Path(name) if Path(name).is_file() else GRIDS / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(f"{name} is no file, and no grid of {', '.join(known)}. {nearest(name, known)}")
+        raise ValueError(f"{name} is neither a file nor one of {', '.join(known)}. {nearest(name, known)}")
     grid = load_recipe(Grid, str(path), [])
     axes = [axis.name for axis in grid.axes]
     if not axes:
-        raise ValueError(f"{path} has no axes. Name what differs between the runs.")
+        raise ValueError(f"{path} has no axes. Name the differences between the runs.")
     if empty := [axis.name for axis in grid.axes if not axis.given_by and not axis.values]:
-        raise ValueError(f"{path}: axis {empty[0]} has no values. Set `values`, or `given_by` an option.")
+        raise ValueError(f"{path}: axis {empty[0]} has no values. Set `values`, or set `given_by` to an option.")
     if grid.plot and grid.plot.kind == "lines" and not (grid.plot.lines and grid.plot.x):
-        raise ValueError(f"{path}: plot.kind is lines, which needs plot.lines and plot.x. Name an axis for each.")
+        raise ValueError(f"{path}: plot.kind is lines, which needs plot.lines and plot.x. Name one axis for each.")
     keys = [*axes, *(["folder", "step"] if any(axis.given_by == RUN for axis in grid.axes) else [])]
     table, plot = grid.table, grid.plot or Plot()
     named = {"train_in": grid.train_in, "table.columns": table.columns, "table.tables": table.tables}
@@ -120,10 +120,10 @@ def load_grid(name: str) -> Grid:
 
 
 def recipes_of(grid: Grid, options: argparse.Namespace) -> Iterator[tuple[Keys, TaskRecipe]]:
-    """The runs of a grid: the keys and the recipe of each.
+    """Yields the runs of a grid: the keys and the recipe of each.
 
-    `options` has config, output, overrides and the values of each axis, by `given_by`. Fine-tuned models, of which
-    there are many, are kept only where an override asks for it.
+    `options` has config, output, overrides and the values of each axis, by `given_by`. The fine-tuned models, which
+    need much space, are only kept if an override asks for it.
     """
     recipe_class = KINDS[kind_of(["--config", options.config, *options.overrides])].recipe_class
     of_languages = grid.train_in or grid.published or any(axis.fills for axis in grid.axes)
@@ -143,7 +143,7 @@ def recipes_of(grid: Grid, options: argparse.Namespace) -> Iterator[tuple[Keys, 
         complete_published(recipe)
         if grid.needs_setting and recipe.setting != grid.needs_setting:
             raise ValueError(
-                f"setting is {recipe.setting}, and this grid is of another one. Use setting={grid.needs_setting}."
+                f"setting is {recipe.setting}, and this grid needs another one. Use setting={grid.needs_setting}."
             )
         fill_tables(grid, recipe, keys)
         if grid.train_in:
@@ -158,7 +158,7 @@ def recipes_of(grid: Grid, options: argparse.Namespace) -> Iterator[tuple[Keys, 
 
 
 def published_of(grid: Grid, options: argparse.Namespace) -> Any:
-    """The `published` of the recipe as a whole, for a grid that shows it; else None."""
+    """Returns the whole `published` of the recipe if the grid shows it, or else None."""
     if not grid.published:
         return None
     recipe = load_recipe(Recipe, options.config, [*options.overrides, "model=any"])
@@ -167,7 +167,7 @@ def published_of(grid: Grid, options: argparse.Namespace) -> Any:
 
 
 def points_of(axis: Axis, options: argparse.Namespace) -> list[tuple[Keys, list[str]]]:
-    """The values of an axis: the keys of each, and what they set in the recipe."""
+    """Returns the values of an axis: the keys of each, and the overrides that it sets in the recipe."""
     if axis.given_by == MODEL:
         return [({axis.name: name}, [f"model={path}"]) for name, path in options.model.items()]
     if axis.given_by == RUN:
@@ -181,23 +181,21 @@ def points_of(axis: Axis, options: argparse.Namespace) -> list[tuple[Keys, list[
 
 
 def filled(text: str, keys: Keys) -> str:
-    """The text with the values of a run in place of `{name}`."""
+    """Returns the text with a run's values in place of `{name}`."""
     for name, value in keys.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 
 
 def fill_tables(grid: Grid, recipe: Any, keys: Keys) -> None:
-    """Fills in axes that the recipe has in path, config or `where` of its tables. Raises ValueError if it has none."""
+    """Replaces `{name}` of axes in path, config or `where` of the recipe's tables. Raises ValueError if none has it."""
     own = {axis.name: keys[axis.name] for axis in grid.axes if axis.fills}
     if not own:
         return
     tables = [*recipe.train, *recipe.evaluation]
     texts = [text for table in tables for text in (table.path, table.config or "", *table.where.values())]
     if unused := [name for name in own if not any(f"{{{name}}}" in text for text in texts)]:
-        raise ValueError(
-            f"The recipe has no table with {{{unused[0]}}} in path, config or where, which the grid fills."
-        )
+        raise ValueError(f"The recipe has no table with {{{unused[0]}}} in path, config or where. Add it to a table.")
     for table in tables:
         table.path, table.config = filled(table.path, own), table.config and filled(table.config, own)
         table.where = {column: filled(text, own) for column, text in table.where.items()}
@@ -206,8 +204,8 @@ def fill_tables(grid: Grid, recipe: Any, keys: Keys) -> None:
 def train_in(recipe: Recipe, language: str) -> None:
     """Makes `language` the source: keeps the training tables that have rows in it.
 
-    Tables with `{language}` or a `language_column` are read in that language; others keep the language they have.
-    Raises ValueError where no table is left.
+    Tables with `{language}` or a `language_column` are read in that language; others keep their language.
+    Raises ValueError if no table is left.
     """
     from finetuning.data.rows import has_place_for_language
 
@@ -223,13 +221,13 @@ def train_in(recipe: Recipe, language: str) -> None:
     if not kept:
         raise ValueError(
             f"No training table of the recipe has rows in {language}. Write {{language}} into its path or config, set "
-            "language_column, or leave that language out."
+            "language_column, or leave out that language."
         )
     recipe.train, recipe.source_language = kept, language
 
 
 def evaluate_in(recipe: Recipe, languages: list[str]) -> None:
-    """Evaluates these languages of the recipe's, in its order. Raises ValueError for one that it does not have."""
+    """Evaluates these languages, in the recipe's order. Raises ValueError for one that the recipe does not have."""
     kept, missing = [], list(languages)
     for table in recipe.evaluation:
         open_to_all = table.language_column and not table.languages
@@ -243,13 +241,13 @@ def evaluate_in(recipe: Recipe, languages: list[str]) -> None:
 
 
 def checkpoints_in_common(name: str, folders: list[str], wanted: list[int]) -> dict[str, dict[int, Path]]:
-    """Model folders by the name of a pre-training run's folder and by step; of several runs the steps that all have.
+    """Returns model folders by the name of a pre-training run's folder and by step, for the steps that all runs have.
 
-    Raises ValueError for folders of one name, a folder that holds no checkpoint, and wanted steps that are not there.
+    Raises ValueError for folders with the same name, a folder without checkpoints, and wanted steps that are missing.
     """
     found = {Path(folder).name: checkpoints_of(Path(folder)) for folder in folders}
     if len(found) < len(folders):
-        raise ValueError(f"--run {name} has two folders that are called alike, of {', '.join(folders)}.")
+        raise ValueError(f"--run {name} has two folders with the same name: {', '.join(folders)}. Rename one.")
     steps = sorted(set.intersection(*(set(by_step) for by_step in found.values())))
     if missing := [step for step in wanted if step not in steps]:
         raise ValueError(f"--steps has {missing[0]}, and {', '.join(folders)} has no model of that step: {steps}.")
@@ -262,9 +260,9 @@ def checkpoints_in_common(name: str, folders: list[str], wanted: list[int]) -> d
 
 
 def checkpoints_of(folder: Path) -> dict[int, Path]:
-    """Model folders of a pre-training run by step: its checkpoints, and its final model where that is another step.
+    """Returns the model folders of a pre-training run by step: its checkpoints, and its final model if it is later.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     found = {
         int(path.parent.name.removeprefix("step-")): path

@@ -1,4 +1,4 @@
-"""Leaves out what the data at hand do not have: `finetuning/run.py --skip_missing`."""
+"""Leaves out languages and tasks whose data are missing: `finetuning/run.py --skip_missing`."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from zoo_core.tables import Table, describe, load_table, split_names
 
 
 def skip_missing(recipe: TaskRecipe) -> str | None:
-    """Removes from a recipe the languages whose tables are not there; returns which, as its results then say.
+    """Removes the languages whose tables are missing from a recipe, and returns which; its results then say so.
 
-    Raises ValueError where its training rows are not there, or nothing is left to evaluate.
+    Raises ValueError if its training rows are missing, or if no language is left to evaluate.
     """
     recipes = {recipe.task: recipe}
     reason = leave_out_missing(recipes).get(recipe.task)
@@ -28,15 +28,15 @@ def skip_missing(recipe: TaskRecipe) -> str | None:
 
 
 def evaluated_tables(recipe: TaskRecipe) -> list[Any]:
-    """The tables of what a recipe of any kind evaluates."""
+    """Returns the evaluated tables of a recipe of any kind."""
     return next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
 
 
 def leave_out_missing(recipes: dict[str, TaskRecipe]) -> dict[str, str]:
-    """Removes languages whose tables are not there, and tasks without training rows or any language.
+    """Removes languages whose tables are missing, and tasks without training rows or without any language.
 
-    Changes `recipes`; returns what was left out of each task, in words. A table of several languages
-    (`language_column`) is read as it is.
+    Changes `recipes`; returns in words what was left out of each task. A table of several languages
+    (`language_column`) is read unchanged.
     """
     left_out = {}
     for name, recipe in list(recipes.items()):
@@ -63,7 +63,7 @@ def leave_out_missing(recipes: dict[str, TaskRecipe]) -> dict[str, str]:
             left_out[name] = f"not there: {', '.join(missing)}"
         if not tables:
             del recipes[name]
-    # what starts from a task that is left out cannot be run either
+    # a task that starts from one that is left out cannot be run either
     for name, recipe in list(recipes.items()):
         if (source := source_of(recipe)) in left_out and source not in recipes:
             left_out[name] = f"it starts from {source}, which is not run"
@@ -72,13 +72,13 @@ def leave_out_missing(recipes: dict[str, TaskRecipe]) -> dict[str, str]:
 
 
 def source_of(recipe: TaskRecipe) -> str:
-    """The task of the same suite that a recipe starts from; empty where it is none."""
+    """Returns the task of the same suite that a recipe starts from; empty if there is none."""
     start = Path(recipe.init_from or "")
     return start.name if start.parent == Path(recipe.output_dir).parent else ""
 
 
 def is_there(table: Any, language: str, hub_root: str | None) -> bool:
-    """Whether the table of a language, and its split, can be found, and has rows in it."""
+    """Whether the table of a language exists, with its split, and has rows."""
     if hasattr(table, "files"):
         return all(file.is_file() for file in table.files(hub_root))
     if hasattr(table, "label_column"):
@@ -87,8 +87,8 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
         (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
     try:
         for one in _tables_in(table):
-            split = one.split or table.split  # the other side of a pair has that of the first, where it names none
-            is_file = Path(one.path).is_file()  # which has no splits: all of it is read
+            split = one.split or table.split  # without a split of its own, a pair's other side has the first one's
+            is_file = Path(one.path).is_file()  # a file has no splits: all of it is read
             if not is_file and split.partition("[")[0] not in split_names(one, hub_root):
                 return False
             if getattr(one, "where", None):
@@ -99,12 +99,12 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
 
 
 def _name(table: Any) -> str:
-    """What a table without languages is called: its pair, or its path, or the first of those within it (of a pool)."""
+    """Returns the name of a table without languages: its pair, its path, or the path of the first table of a pool."""
     return table.name if hasattr(table, "files") else next(_tables_in(table)).path
 
 
 def _tables_in(item: Any) -> Iterator[Table]:
-    """The tables that a part of a recipe names, itself and below it: a pool of sentences has several."""
+    """Yields the tables in a part of a recipe, such as the several tables of a pool of sentences."""
     if isinstance(item, Table):
         yield item
     if dataclasses.is_dataclass(item):

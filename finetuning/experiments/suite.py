@@ -1,19 +1,19 @@
-"""Fine-tunes and evaluates one model on every task of a benchmark, and makes one table of it.
+"""Fine-tunes and evaluates one model on every task of a benchmark, and makes one table of the results.
 
     python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base
     python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base seeds=[1,2,3]
     python finetuning/run.py --suite small model=runs/m/model hub_root=mirror --skip_missing
 
 A suite is a YAML file that names a recipe for each task (finetuning/suites/). `field=value` sets a field in every
-recipe that has it, `task.field=value` in that of one task. Each task is what finetuning/run.py does with its recipe, in
-a folder of its own, output_dir/<task>; output_dir is runs/<model>/<suite> unless it is named.
+recipe that has it, `task.field=value` in the recipe of one task. Each task is a run of finetuning/run.py with its
+recipe, in its own folder, output_dir/<task>. The default of output_dir is runs/<model>/<suite>.
 
-The same command again continues: finished tasks are read, not run, and an interrupted one is resumed from its last
-checkpoint. Where a task fails, the others are run, and the end of the run names it. Fine-tuned models are kept only
-where another task starts from them, or with save_models=true.
+To resume, use the same command: finished tasks are not run again, and an interrupted one is resumed from its last
+checkpoint. If a task fails, the others are run, and the last line names the failed one. Fine-tuned models are only kept
+if another task starts from them, or with save_models=true.
 
-Writes into output_dir: results.json, results.md, results.csv, results.png and results-languages.png of the whole
-benchmark.
+Writes the results of the whole benchmark into output_dir: results.json, results.md, results.csv, results.png and
+results-languages.png.
 """
 
 import argparse
@@ -38,26 +38,26 @@ from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest
 from zoo_core.run_folders import not_own, run_lock
 
-MARKER = "suite.json"  # in the folder of a suite: which one it is
+MARKER = "suite.json"  # in the folder of a suite: its name and tasks
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of `finetuning/run.py --suite`."""
+    """Runs `finetuning/run.py --suite`."""
     parser = CommandParser(prog="finetuning/run.py", description=__doc__)
     parser.add_argument("--suite", required=True, metavar="NAME", help="a suite of finetuning/suites, or a YAML file")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks of the suite")
     parser.add_argument(
         "--skip_missing",
         action="store_true",
-        help="leave out languages whose tables cannot be found, and tasks without any; the results say which",
+        help="leave out languages whose tables are not found, and tasks without any language; the results list them",
     )
     parser.add_argument(
         "--check_data",
         action="store_true",
-        help="read and encode the data of every task, say by language what is cut, split or left out, and stop",
+        help="read and encode the data of every task, list by language what is cut, split or left out, and stop",
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in that of a task"
+        "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in one task's"
     )
     options = parser.parse_intermixed_args(argv)
     with stop_signals(SAME_COMMAND, SAME_COMMAND), user_errors(SAME_COMMAND):
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
 
 
 def check_data(recipes: dict[str, TaskRecipe], left_out: dict[str, str]) -> None:
-    """What `--check_data` of run.py tells, task by task; one that starts from another is read with the model itself."""
+    """Prints `--check_data` of run.py by task; a task that starts from another is read with the original model."""
     from finetuning.running import check_data as check
 
     for name, recipe in recipes.items():
@@ -87,10 +87,10 @@ def check_data(recipes: dict[str, TaskRecipe], left_out: dict[str, str]) -> None
 
 
 def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
-    """The names of the tasks to run. Raises ValueError for one that the suite does not have."""
+    """Returns the names of the tasks to run. Raises ValueError for a task that the suite does not have."""
     names = [task.name for task in suite.tasks]
     chosen = options.tasks or names
-    # `--tasks xnli model=...`: what follows a list is taken for a part of it
+    # `--tasks xnli model=...`: argparse takes what follows a list as a part of it
     options.overrides += [name for name in chosen if "=" in name]
     chosen = [name for name in chosen if "=" not in name]
     if unknown := [name for name in chosen if name not in names]:
@@ -101,11 +101,11 @@ def choose_tasks(suite: Suite, options: argparse.Namespace) -> list[str]:
 
 
 def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[str]) -> dict[str, Any]:
-    """The recipes of the chosen tasks, in the order in which they can be run, with what the command line sets.
+    """Returns the recipes of the given tasks, in the order in which they can be run, with the overrides.
 
-    Fine-tuned models are kept where another task starts from them; others where an override asks for it.
+    Fine-tuned models are kept if another task starts from them, or if an override asks for it.
 
-    Raises ValueError for an override of a field that no recipe has or a task that is not there, without a model, and as
+    Raises ValueError for an override of a field that no recipe has or of an unknown task, without a model, and as
     `load_recipe`.
     """
     names = [task.name for task in suite.tasks]
@@ -133,7 +133,9 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         kind = KINDS[kind_of(["--config", config])]
         fields = {field.name for field in dataclasses.fields(kind.recipe_class)}
         if "init_from" not in fields:
-            raise ValueError(f"Task {task.name} of suite {suite.name} is a translation, which no suite can hold.")
+            raise ValueError(
+                f"Task {task.name} of suite {suite.name} is of kind translation, which suites do not support."
+            )
         fitting = [name for name in shared if name.partition(".")[0] in fields and (name != "seeds" or kind.is_trained)]
         used |= set(fitting)
         kept = ["save_models=" + str(task.name in needed).lower()] if "save_models" in fields else []
@@ -147,26 +149,26 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name not in used]:
         raise ValueError(
-            f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and there is no "
+            f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has a field {unused[0]}, and it has no "
             f"task of that name. {nearest(unused[0].partition('.')[0], [*names, *fields])}"
         )
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
 
 
 def _refuse_what_the_suite_sets(task: SuiteTask, overrides: list[str]) -> None:
-    """Raises ValueError for an override of a single task's field that is the whole suite's."""
+    """Raises ValueError if an override sets a field of the whole suite for one task."""
     for override in overrides:
         field = override.partition("=")[0].strip()
         if field in ("output_dir", "model") or (field == "init_from" and task.init_from):
             raise ValueError(
-                f"Override `{task.name}.{override}`: {field} is the whole suite's. Set it without the task."
+                f"Override `{task.name}.{override}`: {field} is the whole suite's. Leave out the task's name."
             )
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:
-    """Runs what is not finished, and writes and shows the table of all that is.
+    """Runs the tasks that are not finished, then writes and shows the table of all finished ones.
 
-    Raises ValueError where another command is at work in the folder, and where a task has failed, after all others.
+    Raises ValueError if another command uses the folder, and after all tasks if one has failed.
     """
     from accelerate import PartialState
 
@@ -201,11 +203,11 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
         if is_main:
             report(suite, left_out | {name: f"failed: {error}" for name, error in failed.items()}, output)
     if failed:
-        raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs them alone again.")
+        raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs only these again.")
 
 
 def check_folder(suite: Suite, output: Path) -> None:
-    """Raises ValueError for a folder that holds something else than runs of this suite."""
+    """Raises ValueError if the folder holds something other than runs of this suite."""
     if not_own(output, rf"\.{re.escape(MARKER)}\.\d+\.tmp"):
         found = read_json(output / MARKER, None)
         if found != _names(suite):
@@ -218,7 +220,7 @@ def _names(suite: Suite) -> dict[str, Any]:
 
 
 def check_length(name: str, recipe: TaskRecipe) -> None:
-    """Raises ValueError for a model that is not there, or has fewer positions than a task's inputs."""
+    """Raises ValueError for a model that does not exist, or has fewer positions than a task's inputs."""
     from finetuning.models import read_config
     from zoo_core.vocabularies import longest_input
 
@@ -234,7 +236,7 @@ def check_length(name: str, recipe: TaskRecipe) -> None:
 def report(suite: Suite, left_out: dict[str, str], output: Path) -> None:
     """Writes the table of the suite into `output`, and shows it.
 
-    Tasks that were run by an earlier command, and are no part of this one, are in it too.
+    It includes tasks that an earlier command ran and that are not part of this one.
     """
     found = [task.name for task in suite.tasks if (output / task.name / "results.json").is_file()]
     results = {name: read_results(output / name) for name in found}

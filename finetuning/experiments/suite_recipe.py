@@ -1,4 +1,4 @@
-"""What a suite is: the tasks of a benchmark, each by its recipe, and how their scores become one table."""
+"""The definition of a suite: the tasks of a benchmark, with a recipe each, and how their scores become one table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ SUITES = Path(__file__).parents[1] / "suites"
 class SuiteTask:
     """One column of the table."""
 
-    name: str = option(MISSING, "name of the task, of its folder, and before its own overrides, as in xnli.max_length")
-    category: str = option(MISSING, "category that its score is averaged with")
+    name: str = option(MISSING, "name of the task and its folder; also before its own overrides, as in xnli.max_length")
+    category: str = option(MISSING, "category of the task; the table has its average")
     recipe: str = option(MISSING, "recipe, relative to the suite's file")
     overrides: list[str] = option([], "fields of the recipe that this suite sets, as field=value")
     scores: list[str] = option(
         [],
-        "names of the scores in results.json that are shown and averaged, as [f1, exact_match]; default: the main one",
+        "names of the scores in results.json to show and average, as in [f1, exact_match]; default: the main one",
     )
     init_from: str | None = option(None, "task of this suite whose fine-tuned model this one starts from")
 
@@ -40,36 +40,36 @@ class Suite:
 
     name: str = option(MISSING, "name of the benchmark in the results")
     tasks: list[SuiteTask] = option([], "the tasks")
-    published: list[PublishedRow] = option([], "rows that are shown below ours")
-    note: str | None = option(None, "what a reader of the table must know; it becomes a warning of the results")
+    published: list[PublishedRow] = option([], "rows to show below ours")
+    note: str | None = option(None, "caveat about the scores, which the results show as a warning")
 
     def task(self, name: str) -> SuiteTask:
-        """The task of this name."""
+        """Returns the task of this name."""
         return next(task for task in self.tasks if task.name == name)
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:
-    """A suite that is shipped (finetuning/suites/<name>.yaml) or a file, and the file.
+    """Reads a suite: the name of a file in finetuning/suites, or a path. Returns the suite and the path.
 
-    Raises ValueError for a suite that is not there, for two tasks of one name, and for a task that starts from one that
-    the suite does not have, or from itself in the end.
+    Raises ValueError for a suite that does not exist, for two tasks with one name, and for a task that starts from an
+    unknown task or, directly or not, from itself.
     """
     known = sorted(path.stem for path in SUITES.glob("*.yaml"))
     path = Path(name)
     if not path.is_file():
         path = SUITES / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(f"--suite {name} is no file, and no suite of {', '.join(known)}. {nearest(name, known)}")
+        raise ValueError(f"--suite {name} is neither a file nor one of {', '.join(known)}. {nearest(name, known)}")
     suite = load_recipe(Suite, str(path), [])
     names = [task.name for task in suite.tasks]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"{path} has the tasks {', '.join(names) or '(none)'}. Name one or more, and each once.")
+        raise ValueError(f"{path} has the tasks {', '.join(names) or '(none)'}. Name at least one, and each only once.")
     in_order(suite)
     return suite, path
 
 
 def in_order(suite: Suite) -> list[SuiteTask]:
-    """The tasks in an order in which each comes after the one it starts from. Raises ValueError where there is none."""
+    """Returns the tasks so that each comes after the one it starts from. Raises ValueError if that is impossible."""
     names = [task.name for task in suite.tasks]
     waiting, found = list(suite.tasks), []
     while waiting:

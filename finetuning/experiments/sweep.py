@@ -1,13 +1,13 @@
-"""Hyperparameters chosen on development rows alone: every point of a grid, one seed each, then the best, all seeds.
+"""Searches hyperparameters on development rows: runs every combination with one seed, then the best with all seeds.
 
     python finetuning/run.py --config finetuning/recipes/veco/xnli.yaml --sweep model=runs/veco-large/model
 
-The recipe's `sweep` names fields and the values that are tried with each other. A point is the recipe with one value
-of each; it is trained with the first seed, in <output_dir>/sweep/<point>, and scored on the rows that `selection`
-names. No evaluated row is predicted before the best point is known; that is then run with all seeds in output_dir
-itself, and its results say what it was chosen from. Of equal points the first is taken; one that diverges is out.
+The recipe's `sweep` names fields and the values to try. A point is the recipe with one value of each field. It is
+trained with the first seed, in <output_dir>/sweep/<point>, and scored on the development rows that `selection` names.
+Evaluated rows are predicted only with the best point, which is run with all seeds in output_dir itself; its results
+name the points. If points are equal, the first is taken. A point that diverges is not taken.
 
-Writes sweep.{json,md,csv,png} beside the results. With --resume finished points are read, not run.
+Writes sweep.{json,md,csv,png} next to the results. With --resume finished points are not run again.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ from zoo_core.run_folders import not_own, remove_own
 
 @dataclasses.dataclass
 class Sweep:
-    """A recipe with a grid, its points, and the files that say what became of them."""
+    """A recipe with a grid, its points, and the files that report their scores."""
 
     recipe: Recipe
     points: list[Point]
-    model: dict[str, Any]  # what run.json says of it
+    model: dict[str, Any]  # as in run.json
     command: list[str]
     execute: Callable[..., Any]  # runs a task, as `running.run`
     data: tuple[Path, Any] | None = None  # folder of the first finished point, and what it read
@@ -82,7 +82,7 @@ class Sweep:
 
 @dataclasses.dataclass
 class PointJob(Job):
-    """The run of a point with the first seed, in which no evaluated row is predicted."""
+    """The run of a point with the first seed; it predicts no evaluated row."""
 
     sweep: Sweep
     point: Point
@@ -92,7 +92,7 @@ class PointJob(Job):
         self.name, self.folder = self.point.name, Path(self.recipe.output_dir)
 
     def state(self) -> str:
-        """Takes the score of a finished point. One that diverged is finished."""
+        """Returns the state, and takes the score of a finished point. A point that diverged is finished."""
         from finetuning.run_folder import RunFolder
 
         if self.point.diverged:
@@ -117,7 +117,7 @@ class PointJob(Job):
         self.take(record)
 
     def take(self, record: dict[str, Any]) -> None:
-        """Takes the score of a run. Raises ValueError where its data are not those of the points before."""
+        """Takes the score of a run. Raises ValueError if its data differ from those of earlier points."""
         from finetuning.checkpoints import CHECKPOINT
         from finetuning.run_folder import check_same_data
 
@@ -136,10 +136,10 @@ class PointJob(Job):
 def run(recipe: Recipe, resume: bool, command: list[str], execute: Callable[..., Any]) -> None:
     """Runs every point, then the best one; `execute` runs a task, as `running.run`.
 
-    Each point is a run of its own, and refuses on --resume another recipe, model or data than it was started with.
+    Each point is a run of its own. With --resume its recipe, model and data must be those that it was started with.
 
     Raises ValueError for a recipe that cannot be swept (`points_of`), for a folder that is not empty without `resume`
-    or holds a run that is not of this sweep, and where every point diverges.
+    or holds a run that is not of this sweep, and if every point diverges.
     """
     from finetuning.run_folder import HALF_WRITTEN, not_empty
     from zoo_core.recording import check_recording
@@ -164,13 +164,13 @@ def run(recipe: Recipe, resume: bool, command: list[str], execute: Callable[...,
         sweep.write(best)
         print_table(f"{recipe.task}, sweep", table_of(points, best), [], f"{folder}/sweep.json, md, csv, png")
     equal = sum(point.score == best.score for point in points)
-    tie = f"{equal} points have the best score, and the first of them is taken: " if equal > 1 else ""
-    log(f"{tie}{best.name} is taken, and run with seeds {recipe.seeds}")
+    tie = f"{equal} points have the best score; the first of them is used. " if equal > 1 else ""
+    log(f"{tie}best point: {best.name}; running it with seeds {recipe.seeds}")
     execute(task_of(recipe_of(recipe, best, final=True)), (folder / "recipe.yaml").is_file(), command)
 
 
 def check_points(points: list[Point], recipes: list[Recipe]) -> dict[str, Any]:
-    """What run.json says of the model. Raises ValueError, before anything is run, for a point that cannot be."""
+    """Returns the model as in run.json. Raises ValueError, before anything is run, for a point that cannot be run."""
     from finetuning.checkpoints import describe_start
     from finetuning.models import check_positions
     from finetuning.seeds import check_hardware
@@ -189,16 +189,16 @@ def check_points(points: list[Point], recipes: list[Recipe]) -> dict[str, Any]:
 
 
 def read_earlier(folder: Path, recipe: Recipe, model: dict[str, Any]) -> dict[str, Any]:
-    """The points of an earlier session by name.
+    """Returns the points of an earlier session by name.
 
-    Raises ValueError for a sweep with another seed or model, and for a run in output_dir that is no point.
+    Raises ValueError for a sweep with another seed or model, and for a run in output_dir that is not a point.
     """
     from finetuning.run_folder import check_same_recipe, check_same_weights
 
     earlier = read_json(folder / "sweep.json", {}, advice=REMOVABLE)
     if earlier:
         if earlier["seed"] != recipe.seeds[0]:
-            raise ValueError(f"{folder} holds a sweep with seed {earlier['seed']}: put it first in seeds.")
+            raise ValueError(f"{folder} holds a sweep with seed {earlier['seed']}. Name this seed first in seeds.")
         check_same_weights(folder, recipe.model, earlier["model"]["fingerprint"], model["fingerprint"])
     for point in earlier.get("points", []):
         path = folder / FOLDER / point["name"]
@@ -215,7 +215,7 @@ def read_earlier(folder: Path, recipe: Recipe, model: dict[str, Any]) -> dict[st
 
 
 def best_of(points: list[Point]) -> Point:
-    """The point with the best development score, the first of equal ones. Raises ValueError where all diverged."""
+    """Returns the point with the best development score, the first of equal ones. Raises ValueError if all diverged."""
     scored = [point for point in points if point.score is not None]
     if not scored:
         raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
@@ -223,7 +223,7 @@ def best_of(points: list[Point]) -> Point:
 
 
 def table_of(points: list[Point], taken: Point | None) -> Table:
-    """Header and rows: the values, the development score, and which point was taken."""
+    """Returns header and rows: the values, the development score, and which point was taken."""
     rows = []
     for point in points:
         score = "diverged" if point.diverged else "" if point.score is None else f"{point.score:.2f}"
@@ -232,7 +232,7 @@ def table_of(points: list[Point], taken: Point | None) -> Table:
 
 
 def plot(recipe: Recipe, points: list[Point], taken: Point, path: Path, title: str) -> None:
-    """Development scores over the values of the field that has most of them, a line for each choice of the others."""
+    """Plots development scores over the field with most values, one line per combination of the other values."""
     axis = max(recipe.sweep, key=lambda name: len(recipe.sweep[name]))
     lines: dict[str, dict[str, float]] = {}
     for value in recipe.sweep[axis]:  # in this order on the axis

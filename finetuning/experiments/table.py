@@ -1,4 +1,4 @@
-"""The table of a grid: scores of all runs in one long table, pivots of it, and a picture."""
+"""The table of a grid: scores of all runs in one long table, pivots of it, and plots."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ FIGURES = {"others": "mean of others", "gap": "transfer gap"}
 def write_grid(grid: Grid, jobs: Sequence[RecipeJob], results: list[Results], published: Any, folder: Path) -> None:
     """Writes <name>.{json,md,csv,png} into the folder and shows the tables.
 
-    Runs with the same values on the axes besides the model, or all of them, should differ in their models alone; what
-    else does is listed. The JSON has the joined long table as `scores`.
+    Runs with the same values on all axes except the model's should differ only in their models; the page lists other
+    differences. The JSON has the joined long table as `scores`.
     """
     named = {job.name: found for job, found in zip(jobs, results, strict=True)}
     groups: dict[tuple, dict[str, Results]] = {}
@@ -75,7 +75,7 @@ def write_grid(grid: Grid, jobs: Sequence[RecipeJob], results: list[Results], pu
 
 
 def figures_of(results: Results, names: Sequence[str]) -> dict[str, Summary]:
-    """The scores of a run that a table shows; the average where it has none of them."""
+    """Returns the scores of a run that a table shows, or the average if the run has none of them."""
     found = {}
     for name in names:
         if name == "languages":
@@ -88,7 +88,7 @@ def figures_of(results: Results, names: Sequence[str]) -> dict[str, Summary]:
 
 
 def cells_of(grid: Grid, jobs: Sequence[RecipeJob], results: list[Results]) -> Cells:
-    """The cells of the tables; runs of one cell, as seeds of pre-training, are pooled."""
+    """Returns the cells of the tables; runs in one cell, such as seeds of pre-training, are pooled."""
     table = grid.table
     cells: dict[str, dict[str, dict[str, list[float]]]] = {}
     for job, found in zip(jobs, results, strict=True):
@@ -108,13 +108,13 @@ def cells_of(grid: Grid, jobs: Sequence[RecipeJob], results: list[Results]) -> C
 
 
 def minus_first(cells: Cells) -> Cells:
-    """Each table minus the first one, in points, of the columns that all rows have."""
+    """Returns each table minus the first one, in points, for the columns that all rows have."""
     (first, base), *others = cells.items()
     found: Cells = {}
     for name, columns in others:
         kept = {column: rows for column, rows in columns.items() if column not in FIGURES.values()}
         found[f"{name} - {first}"] = {
-            # equal scores differ by 0.0, whatever the order in which their means were added up
+            # rounded: means that were summed in another order differ in their last digits
             column: {
                 row: summary([round(entry["mean"] - base[column][row]["mean"], 6) + 0.0]) for row, entry in rows.items()
             }
@@ -124,7 +124,7 @@ def minus_first(cells: Cells) -> Cells:
 
 
 def published_column(grid: Grid, published: Any, cells: Cells) -> tuple[dict[str, dict[str, str]], dict[str, float]]:
-    """The published figures of the rows as a column, and by row; the average where it is over the very same rows."""
+    """Returns the published scores as a column, and by row; the average only if it is over the same rows."""
     if not grid.published or not published:
         return {}, {}
     rows = list(dict.fromkeys(row for columns in cells.values() for column in columns.values() for row in column))
@@ -145,7 +145,7 @@ def draw(
     folder: Path,
     title: str,
 ) -> list[str]:
-    """Draws the picture that the grid asks for; returns the names of the files."""
+    """Draws the plots of the grid; returns the names of the files."""
     plot, pictures = grid.plot, [f"{grid.name}.png"]
     if plot is None:
         return []
@@ -172,7 +172,7 @@ def draw(
 
 
 def means(cells: Cells) -> dict[str, dict[str, dict[str, float]]]:
-    """Means by table, row and column, without what is computed from several columns."""
+    """Returns means by table, row and column, except for columns that are computed from others."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for heading, columns in cells.items():
         for column, rows in columns.items():

@@ -18,8 +18,8 @@ from finetuning.tasks.features.recipe import FeatureRecipe
 from finetuning.tasks.translation.results import curve_of
 from zoo_core.provenance import write_csv
 
-# Languages, or pairs, beside each other on a page: of more, each is a row of the table, and the plot over layers is of
-# their average alone.
+# Most languages, or pairs, side by side on a page. If there are more, each is a row of the table, and the plot over
+# layers has only their average.
 MOST_LANGUAGES = 12
 
 
@@ -40,9 +40,10 @@ def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
 
 
 def read_others(recipe: FeatureRecipe) -> dict[str, Results]:
-    """The results that a recipe's `compare_with` names, by the names of their models.
+    """Returns the results that a recipe's `compare_with` names, by the names of their models.
 
-    Raises ValueError as `read_runs`, for results that cannot stand beside those of the recipe, and for one name of two.
+    Raises ValueError as `read_runs`, for results that cannot be compared with the recipe's, and for a name of two
+    models.
     """
     others, own = read_runs(recipe.compare_with), own_name(recipe)
     if own in others:

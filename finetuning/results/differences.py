@@ -1,4 +1,4 @@
-"""Whether results may stand side by side, what differs between them, and the seeds of one experiment as one."""
+"""Checks whether results can be compared, lists their differences, and joins the seeds of one experiment."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuning.results.table import Results
 
-# Outcomes, which differ between any two runs, sentences for readers of what other fields say, and what else was scored.
+# Not compared: outcomes, texts that repeat other fields, and further scores.
 LEFT_OUT = (
     "protocol.selection.selected_steps",
     "protocol.selection.scores",
@@ -17,7 +17,7 @@ LEFT_OUT = (
     "protocol.fresh_parameters",
     "hyperparameters.used_rows_only",  # the model is the same
 )
-# What makes two scores of one task measures of the same thing, whatever the models and their training were.
+# Fields that must be equal for comparable scores of one task, for any models and any training.
 MEASURED = tuple(
     f"protocol.{field}"
     for field in (
@@ -41,7 +41,7 @@ BY_SEED = ("seeds", "processes", "updates", "selected_steps", "scores")
 
 
 def differences(runs: dict[str, Results]) -> list[str]:
-    """What is not the same in every run of how it was trained and measured, a line each."""
+    """Returns the differences between the runs in training and evaluation, one line each."""
     stamps = {name: _stamp(results) for name, results in runs.items()}
     lines = []
     for field in dict.fromkeys(field for stamp in stamps.values() for field in stamp):
@@ -83,7 +83,9 @@ def check_alike(runs: dict[str, Results]) -> None:
         for field in ("kind", "task", "languages"):
             this, other = (r.names if field == "languages" else r[field] for r in (results, first))
             if this != other:
-                raise ValueError(f"{name} has {field} {this}, {first_name} has {other}: no table can hold both.")
+                raise ValueError(
+                    f"{name} has {field} {this}, {first_name} has {other}. Compare runs with the same {field}."
+                )
 
 
 def check_protocols(runs: dict[str, Results]) -> None:
@@ -94,9 +96,9 @@ def check_protocols(runs: dict[str, Results]) -> None:
 
 
 def join_seeds(name: str, parts: list[Results]) -> Results:
-    """The results of seeds that were run apart as one, of the layers that all have.
+    """Joins the results of seeds that were run separately, for the layers that all have.
 
-    Raises ValueError where they are not seeds of one experiment: one seed twice, or two protocols.
+    Raises ValueError if they are not seeds of one experiment: a seed given twice, or two protocols.
     """
     if len(parts) == 1:
         return parts[0]
@@ -104,7 +106,7 @@ def join_seeds(name: str, parts: list[Results]) -> Results:
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise ValueError(f"{name}: seed {twice[0]} is in more than one of its folders. Name each seed's folder once.")
     lines = differences({f"seed {results['seeds'][0]}": results for results in parts})
-    # pre-trained with seeds of their own, and the steps are the same on any number of processes
+    # ignored: the seed of pre-training, and the number of processes, which does not change the steps
     if lines := [line for line in lines if not line.startswith(("model:", "processes:"))]:
         raise ValueError(f"{name}: its folders were not trained and measured in the same way: {'; '.join(lines)}.")
     shared = set.intersection(*(set(results.layers) for results in parts))
@@ -124,7 +126,7 @@ def _merged(key: str, values: list[Any]) -> Any:
 
 
 def warnings_of(runs: dict[str, Results]) -> list[str]:
-    """The warnings of all runs, each once; with the names of the runs, where not all have it."""
+    """Returns the warnings of all runs, each once, with the names of the runs unless all have it."""
     lines = dict.fromkeys(line for results in runs.values() for line in results["warnings"])
     found = []
     for line in lines:
@@ -138,7 +140,7 @@ def named_folders(given: Iterable[list[str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, *folders in given:
         if not folders or name in found:
-            problem = "stands twice" if name in found else "has no folder"
-            raise ValueError(f"--run {name} {problem}: write --run NAME DIR [DIR ...], each name once.")
+            problem = "is given twice" if name in found else "has no folder"
+            raise ValueError(f"--run {name} {problem}. Write --run NAME DIR [DIR ...], each name once.")
         found[name] = folders
     return found

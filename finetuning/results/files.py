@@ -1,4 +1,4 @@
-"""Tables as Markdown and on the screen, and how results name tables and runs."""
+"""Tables as Markdown and on the screen, and names of tables and runs in results."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶()x-]*")  # a cell of figures; a
 
 def run_name(folder: str | Path) -> str:
     """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
-    <run>/checkpoints/step-N/model, or the folder's own; without `{seed}`, which stands for several."""
+    <run>/checkpoints/step-N/model, or the folder's own name; without `{seed}`."""
     folder = Path(str(folder).replace("-{seed}", ""))
     name, _, revision = str(folder).partition("@")
     if revision and not folder.exists():  # owner/name@feature/a of the Hub
@@ -30,12 +30,12 @@ def run_name(folder: str | Path) -> str:
 def table_names(entries: list[ReadTable]) -> str:
     """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
 
-    Where the translations of a table are in another one: `bible en test with bible de test`.
+    With translations in another table: `bible en test with bible de test`.
     """
     groups: dict[tuple, list[str]] = {}
     for entry in entries:
         path = Path(entry["path"])
-        name = path.name if path.is_absolute() else str(path)  # where it lies on this machine tells nobody anything
+        name = path.name if path.is_absolute() else str(path)  # without the folders of this machine
         if entry.get("where"):
             name += f" [{', '.join(f'{column}: {value}' for column, value in entry['where'].items())}]"
         target = f"with {table_names([entry['target']])}" if entry.get("target") else None
@@ -76,7 +76,7 @@ def markdown_page(title: str, table: Table, warnings: list[str], protocol: list[
 
 
 def print_table(title: str, table: Table, notes: list[str], written: str = "") -> None:
-    """Prints the table, with columns of figures to the right, what belongs to it, and what was written where."""
+    """Prints the table, with columns of figures aligned to the right, the notes, and the names of written files."""
     from rich.console import Console
     from rich.table import Table as ScreenTable
 

@@ -1,6 +1,6 @@
-"""The three plots of results: bars, lines and heat maps, each a PNG or whatever else matplotlib writes.
+"""The three plots of results: bars, lines and heat maps, as PNG or any other format of matplotlib.
 
-They are as wide as a page, so that it shows them at their size; what is more goes below.
+They are as wide as a page, so that it shows them unscaled; further panels are below.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 from finetuning.results.table import AVERAGE, Summary, summary
 from zoo_core.plots import figure_of, line_styles
 
-MOST_BANDS = 10  # lines whose deviations are drawn: of more, that of their average alone, in panels as wide as the page
+MOST_BANDS = 10  # with more lines, only the average has its deviation, and panels are as wide as the page
 SOURCE, OTHERS = "#d98324", "#3c6e91"
 
 
@@ -45,7 +45,7 @@ def plot_bars(
                 style = {"color": [SOURCE if name == highlighted else OTHERS for name in bars]}
             axes.barh(places, means, thickness, xerr=spread if any(spread) else None, capsize=2, **style)
             for place, entry in zip(places, bars.values(), strict=True):
-                if entry["scores"][1:]:  # every seed: a mean hides one that collapsed
+                if entry["scores"][1:]:  # each seed: a mean would hide a collapsed one
                     axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
                 beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
                 axes.text(1.01, place, f"{entry['mean']:.1f}", **beside)
@@ -125,7 +125,7 @@ def plot_lines(
 
 
 def count_of_seeds(entries: Iterable[Summary]) -> str:
-    """`3 seeds`, or `1 to 3 seeds` where entries differ; empty where each has a single one."""
+    """Returns `3 seeds`, or `1 to 3 seeds` if entries differ; empty if each has a single seed."""
     counts = {len(entry["scores"]) for entry in entries}
     low, high = min(counts, default=1), max(counts, default=1)
     return "" if high == 1 else f"{high} seeds" if low == high else f"{low} to {high} seeds"
@@ -142,7 +142,7 @@ def plot_heat_maps(
 ) -> None:
     """A heat map a panel with its numbers, all on one scale, as {panel: {row: {column: value}}}; cells may be missing.
 
-    `around_zero` is for differences: colors tell their sign.
+    `around_zero` is for differences: colors show their sign.
     """
     columns = {panel: list(dict.fromkeys(c for row in rows.values() for c in row)) for panel, rows in panels.items()}
     values = [value for rows in panels.values() for row in rows.values() for value in row.values()]

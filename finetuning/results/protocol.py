@@ -1,6 +1,6 @@
-"""The `protocol` of results.json: which data were read and how scores came about, as typed classes.
+"""The `protocol` of results.json: which data were read and how scores were computed, as typed classes.
 
-A kind of task that says more has a subclass with further fields.
+A kind of task with further facts has a subclass.
 """
 
 from typing import Any, ClassVar, Self, TypedDict
@@ -36,7 +36,7 @@ class Facts:
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # a misspelled name would be one more key of results.json that nothing reads
+        # a misspelled name would become a key of results.json that nothing reads
         assert any(name in vars(cls).get("__annotations__", {}) for cls in type(self).__mro__), name
         super().__setattr__(name, value)
 
@@ -46,16 +46,16 @@ class Facts:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Self:
-        """The facts of a JSON object. Names that this class does not declare are those of a kind of task."""
+        """Returns the facts of a JSON object. A kind of task may have names that this class does not declare."""
         facts = cls()
         parts = {name: part.of(content[name]) for name, part in cls.PARTS.items() if name in content}
-        # past __setattr__: cards and suites read results of any kind, and need not know its class
+        # without __setattr__: cards and suites read results of any kind without its class
         vars(facts).update(content | parts)
         return facts
 
 
 class Selection(Facts):
-    """By which rule and rows the evaluated checkpoint, or layer, was chosen."""
+    """The rule and the rows that selected the evaluated checkpoint, or layer."""
 
     rule: str
     data: list[ReadTable] | str | None = None
@@ -66,7 +66,7 @@ class Selection(Facts):
 
 
 class Metric(Facts):
-    """The score that results are about, and the module of finetuning/metrics that computed it."""
+    """The main score, and the module of finetuning/metrics that computed it."""
 
     name: str
     module: str
@@ -78,7 +78,7 @@ class Metric(Facts):
 
 
 class Protocol(Facts):
-    """What every kind of task says, and what pages of several kinds show.
+    """The facts of every kind of task, and those that pages of several kinds show.
 
     A task sets `training_data` to `selection` when it reads its data, and `metric` with its results.
     """
@@ -100,7 +100,7 @@ class Protocol(Facts):
     layers: list[int]
     method: str | None = None  # how scores are read from vectors; the reported one
     pooling: str | None = None
-    # what guessing scores: the share of the commonest label; by score, in percent; links by position
+    # scores of guessing: the share of the commonest label; by score, in percent; links by position
     majority_share: dict[str, float] = {}
     chance: dict[str, dict[str, float]] = {}
     by_position: dict[str, dict[str, float]] = {}
@@ -109,7 +109,7 @@ class Protocol(Facts):
 
 
 class LanguageProtocol(Protocol):
-    """What tasks say that are trained, and evaluated in every language by itself.
+    """The facts of tasks that are trained, and evaluated in each language separately.
 
     Counts are by part (`train`, `dev`, `evaluation`) and language.
     """
@@ -121,4 +121,4 @@ class LanguageProtocol(Protocol):
     split_texts: dict[str, dict[str, int]] = {}
     cut_translations: dict[str, dict[str, int]] = {}
     fresh_parameters: dict[str, Any] | None = None
-    facts: list[str] = []  # what else a reader must know of how scores came about
+    facts: list[str] = []  # further facts for readers about how scores were computed

@@ -2,7 +2,7 @@
 
     published: {paper: xlm_align, table: Table 18, row: "XLM-Align base, zero-shot"}
 
-names a row of hub_cards/published/xlm_align.yaml. Figures of a paper that is no file there stand in the recipe itself.
+names a row of hub_cards/published/xlm_align.yaml. If a paper has no file there, the recipe itself has its scores.
 """
 
 from typing import Any
@@ -13,23 +13,23 @@ from finetuning.results.table import Results
 from zoo_core.published import Row, Table, find, load, papers
 from zoo_core.recipes import nearest
 
-FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # what a recipe may say in place of a known row
-OTHERWISE = "≠"  # at figures that were measured otherwise than ours
-# By what XTREME's scripts score (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py): published rows are theirs where
-# they say nothing else.
+FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # fields of a recipe that replace a known row
+OTHERWISE = "≠"  # mark of scores that were measured in another way than ours
+# The pooling of XTREME's scripts (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py), which published rows have unless
+# they say otherwise.
 XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
 XTREME_SCORES = {"tatoeba": ["target_to_source"]}
 
 
 def complete_published(recipe: TaskRecipe) -> None:
-    """Fills in, from the papers' tables, the figures of every row that a recipe names by paper, table and row.
+    """Fills in, from the papers' tables, the scores of every row that a recipe names by paper, table and row.
 
-    Columns that are languages or pairs give scores by language, with the average as printed. Of a table whose columns
-    are tasks, the recipe's task gives the average. What a table or row has as its note comes along. Figures of papers
-    that are no file are left as they are; so is what is filled in already.
+    Columns that are languages or pairs give scores by language, with the average as printed. If the columns of a table
+    are tasks, the recipe's task gives the average. The notes of a table or row are taken, too. Scores of papers without
+    a file, and scores that are already filled in, are not changed.
 
-    Raises ValueError for a paper, table or row that is not known, a table of another task, a row without a legible
-    figure, a reference that has figures of its own as well, and an average whose languages cannot be told.
+    Raises ValueError for an unknown paper, table or row, a table of another task, a row without a legible score, a
+    reference that also has its own scores, and an average whose languages are unknown.
     """
     given = getattr(recipe, "published", None)
     for item in given if isinstance(given, list) else [given] if given else []:
@@ -38,7 +38,7 @@ def complete_published(recipe: TaskRecipe) -> None:
             _fill(item, recipe, own)
         elif not own:
             raise ValueError(
-                f"published.paper is {item.paper!r}, and there are no figures beside it. "
+                f"published.paper is {item.paper!r}, which has no file in hub_cards/published, and no scores. "
                 f"{nearest(item.paper, papers())}"
             )
 
@@ -99,7 +99,7 @@ def _fill_from_tasks(item: Any, recipe: TaskRecipe, table: Table, row: Row, plac
         columns = _languages_of(recipe.task, table)
         if columns is None:
             raise ValueError(
-                f"{place} is an average over languages that no table names for {recipe.task}. Say them as "
+                f"{place} is an average over languages that no table names for {recipe.task}. Name them in "
                 "published.average_over."
             )
         names = getattr(recipe, "pair_names", None)
@@ -114,22 +114,22 @@ def _languages_of(task: str, table: Table) -> list[str] | None:
 
 
 def _pair_of(column: str, pairs: list[str]) -> str:
-    """The name of a pair as the recipe has it: a language alone is one with English, and the order does not matter."""
+    """Returns the recipe's name of a pair; a single language means a pair with English, in any order."""
     languages = set(column.split("-")) if "-" in column else {column, "en"}
     return next((pair for pair in pairs if set(pair.split("-")) == languages), column)
 
 
 def marks(protocol: Protocol, pooling: str | None = None) -> list[str]:
-    """In a few words each, how what a results.json scored differs from what a published row did.
+    """Returns, in a few words each, how the evaluation of a results.json differs from that of a published row.
 
-    `pooling` is that of the row's sentence vectors, None where there are none or it is not known.
+    `pooling` is that of the row's sentence vectors, None if there are none or if it is unknown.
     """
     is_other = pooling not in (None, protocol.pooling)
     return [*protocol.differs, *([f"pooling {pooling.replace('_', ' ')}"] if is_other else [])]
 
 
 def column_title(item: dict[str, Any], protocol: Protocol) -> str:
-    """Paper, table and row of published figures in results.json, and in brackets how they were measured otherwise."""
+    """Returns paper, table and row of published scores in results.json, and in brackets how they were measured."""
     found = marks(protocol, item.get("pooling"))
     name = f"{item['paper']}, {item['table']}, {item['row']}"
     return f"{name} [{OTHERWISE} {', '.join(found)}]" if found else name

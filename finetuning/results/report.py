@@ -1,4 +1,4 @@
-"""How results become files, pages and tables on the screen. A kind of task adds to it in a subclass of `Report`."""
+"""Writes results as files, pages and tables on the screen. A kind of task adds to them in a subclass of `Report`."""
 
 import math
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ WIDEST = 20  # columns of a page's table; results.csv has them all
 
 
 class Report:
-    """What is shown of the results of one task."""
+    """The files, pages and tables of the results of one task."""
 
     protocol_class: ClassVar[type[Protocol]] = Protocol
     titles: ClassVar[dict[str, str]] = {}  # what metrics are called; others by their own name
@@ -29,11 +29,11 @@ class Report:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The protocol with what the kind of task says in it."""
+        """The protocol with the facts of the kind of task."""
         return self.protocol_class.of(self.results["protocol"])
 
     def lines(self) -> list[str]:
-        """The lines above the table: what was evaluated, by which metric, and facts of the kind of task."""
+        """Returns the lines above the table: what was evaluated, with which metric, and facts of the kind of task."""
         metric = self.protocol.metric
         data = f"evaluated: {table_names(self.protocol.evaluation_data)}"
         return [data, f"metric: {metric.name} {metric.version}, in {metric.unit}"]
@@ -48,14 +48,14 @@ class Report:
         return "scores.png"
 
     def title_of(self, metric: str) -> str:
-        """What a metric is called."""
+        """Returns the displayed name of a metric."""
         return self.titles.get(metric, metric)
 
     def table(self, with_published: bool = True) -> Table:
-        """Header and rows: languages or pairs, their average and the transfer gap; metrics, seeds, published figures.
+        """Returns header and rows: languages or pairs, average and transfer gap; metrics, seeds, published scores.
 
-        Where scores are by method and layer, the reported layer of each method, and those that published figures are
-        of; beside them the best layer, which is chosen on the very gold that it is scored on.
+        If there are scores by method and layer, the table has the reported layer of each method, the layers of
+        published scores, and the best layer, which is chosen on the same gold links that score it.
         """
         results, protocol = self.results, self.results.protocol
         # the column of a single seed would repeat the mean
@@ -103,7 +103,7 @@ class Report:
         return columns, [[row.get(column, "") for column in columns] for row in rows]
 
     def layer_tables(self) -> dict[str, Table]:
-        """By method, the metrics of each layer: of the one language, or of the average."""
+        """Returns by method the metrics of each layer, for a single language or the average."""
         results, language = self.results, self.results.with_average[-1]
         tables = {}
         for method in results.methods:
@@ -146,7 +146,7 @@ class Report:
         return tables
 
     def protocol_lines(self, with_model: bool = True) -> list[str]:
-        """How the figures came about, one fact a line; with whose they are."""
+        """Returns how the scores were computed, one fact per line; with the model's name if `with_model`."""
         lines = [
             *self.lines(),
             f"fine-tuned before: {', '.join(self.protocol.fine_tuned_before) or 'on nothing'}",
@@ -182,7 +182,7 @@ class Report:
     def write(self, folder: Path) -> None:
         """Writes the plot, results.md, results.csv and results.json into a folder.
 
-        The JSON comes last: where it is, everything is, and a run that was stopped before is not finished.
+        The JSON is written last: a run counts as finished only if it exists.
         """
         picture = self.plot(folder)
         (folder / "results.md").write_text(self.to_markdown(picture), encoding="utf-8")
@@ -190,7 +190,7 @@ class Report:
         write_json(folder / "results.json", self.results)
 
     def print(self, folder: Path) -> None:
-        """The table, the warnings and where everything is, on the screen."""
+        """Prints the table, the warnings and the names of the files."""
         results = self.results
         table = self.table(with_published=len(results["published"]) < 2)  # more columns do not fit
         title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
@@ -198,7 +198,7 @@ class Report:
 
 
 def best_layer(results: Results, language: str, method: str | None = None) -> int:
-    """The layer with the best score, of equal ones the lowest: for the reader, never to select by."""
+    """Returns the layer with the best score, the lowest of equal ones. It informs readers and never selects a layer."""
     sign = 1 if results.is_higher_better else -1
     return max(results.layers, key=lambda layer: sign * results.of(language, method=method, layer=layer)["mean"])
 
@@ -212,7 +212,7 @@ def _cell(value: float) -> str:
 
 
 def shown(figure: float | None) -> str:
-    """A published figure with one decimal, or two where it is printed with them; empty where there is none."""
+    """Returns a published score with one decimal, or two if the paper has them; empty if there is none."""
     if figure is None:
         return ""
     return f"{figure:.1f}" if round(figure, 1) == round(figure, 2) else f"{figure:.2f}"
@@ -256,5 +256,5 @@ def published_figures(item: Any, figures: dict[str, dict[str, float]], languages
 
 
 def published_notes(published: Iterable[Any]) -> list[str]:
-    """What a reader must know of the published figures."""
+    """Returns caveats about the published scores."""
     return list(dict.fromkeys(f"published, {item.paper}, {item.table}: {item.note}" for item in published if item.note))

@@ -1,4 +1,4 @@
-"""results.json: what was run and how, and one long table of its scores, a row for each.
+"""results.json: what was run and how, and one long table with a row for each score.
 
 A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
 are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
@@ -26,14 +26,14 @@ LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `su
 
 
 def summary(scores: Iterable[float]) -> Summary:
-    """Scores with their mean and standard deviation (n - 1), None for a single one."""
+    """Returns scores with their mean and standard deviation (n - 1), which is None for a single score."""
     scores = list(scores)
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
 
 
 def mean_of(summaries: Iterable[Summary]) -> Summary:
-    """Their mean, seed by seed."""
+    """Returns the mean of summaries, seed by seed."""
     return summary(map(statistics.fmean, zip(*(entry["scores"] for entry in summaries), strict=True)))
 
 
@@ -43,7 +43,7 @@ def with_deviation(entry: Summary) -> str:
 
 
 class Results(dict):
-    """The content of results.json, with what its table says. Scores are in percent.
+    """The content of results.json, and summaries of its table. Scores are in percent.
 
     `results.languages` has a summary of the scores by language, over the seeds: `scores`, `mean` and `sd`, the standard
     deviation (n - 1). Raises KeyError for a language, metric or layer that was not evaluated.
@@ -59,7 +59,7 @@ class Results(dict):
 
     @cached_property
     def protocol(self) -> Protocol:
-        """Which data were read and how the scores came about."""
+        """Which data were read and how the scores were computed."""
         return Protocol.of(self["protocol"])
 
     @cached_property
@@ -76,7 +76,7 @@ class Results(dict):
 
     @property
     def metric(self) -> str:
-        """The metric that results are about."""
+        """The main metric."""
         return self.protocol.metric.name
 
     @property
@@ -86,12 +86,12 @@ class Results(dict):
 
     @property
     def methods(self) -> list[str | None]:
-        """What reads scores from vectors, the reported one first; [None] where nothing does."""
+        """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
         return list(dict.fromkeys([self.protocol.method, *self._values(0)]))
 
     @property
     def layers(self) -> list[int | None]:
-        """The layers that were scored; [None] where a model is evaluated as a whole."""
+        """The layers that were scored; [None] if a model is evaluated as a whole."""
         return self._values(1)
 
     @property
@@ -100,7 +100,7 @@ class Results(dict):
 
     @property
     def setting(self) -> str:
-        """The setting as headings name it: plug-in and plug-out runs of one setting are two experiments."""
+        """The setting as in headings, which separate plug-in and plug-out runs."""
         return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
 
     @property
@@ -142,7 +142,7 @@ class Results(dict):
     def transfer(self) -> dict[str, Summary]:
         """`source`, `others` (the mean over languages that were not trained on) and `gap`, their difference.
 
-        Empty where nothing is transferred (MetaXLM, section 5.1; XTREME).
+        Empty if nothing is transferred (MetaXLM, section 5.1; XTREME).
         """
         source, languages = self.get("source_language"), self.languages
         others = [entry for name, entry in languages.items() if name != source]
@@ -158,7 +158,7 @@ class Results(dict):
         return self.transfer["gap"]["mean"] if self.transfer else None
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
-        """What guessing scores; None where the protocol does not say it."""
+        """Returns the score of guessing; None if the protocol does not have it."""
         protocol, metric = self.protocol, metric or self.metric
         levels = {name: {"accuracy": 100 * share} for name, share in protocol.majority_share.items()}
         levels = levels or protocol.chance or protocol.by_position
@@ -168,15 +168,15 @@ class Results(dict):
 
     @property
     def chances(self) -> dict[str, float]:
-        """What guessing scores in each language, or pair; empty where the protocol does not say it."""
+        """Returns the score of guessing in each language, or pair; empty if the protocol does not have it."""
         return {name: level for name in self.names if (level := self.chance(name)) is not None}
 
     def frame(self, **columns: Any) -> pandas.DataFrame:
-        """The long table, with columns that say whose it is, so that tables of several runs can simply be joined."""
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
         return self._with_facts(pandas.DataFrame(self["scores"]), **columns)
 
     def frame_with_labels(self) -> pandas.DataFrame:
-        """The long table, and behind it a row for each of `label_scores`, whose metrics begin with `label_`."""
+        """Returns the long table, followed by a row for each of `label_scores`, whose metrics begin with `label_`."""
         table = pandas.DataFrame(self["scores"])
         if "label_scores" in self:
             of_labels = self.label_frame().melt(["language", "label", "seed"], var_name="metric")
@@ -234,9 +234,9 @@ def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def load_results(path: Path) -> Any:
-    """A results file: `Results` where it is of one task, else its content.
+    """Reads a results file: returns `Results` for a single task, else the content.
 
-    Raises ValueError where it is no JSON, and for a format that is not known.
+    Raises ValueError for a file that is not JSON, and for an unknown format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
 """The interface of a task: what it reads, encodes, builds, runs for each seed and reports.
 
-`finetuning/running.py` calls the methods of a `Task`, in the order below; `data_lines` and `print_data` serve
---check_data alone. A kind that is trained and
-evaluated by language extends `LanguageTask` (`by_language.py`), one that measures vectors as they are `FeatureTask`
-(`features/task.py`); its recipe and its Task are named in `registry.py`.
+`finetuning/running.py` calls the methods of a `Task` in the order below; only --check_data uses `data_lines` and
+`print_data`. A kind that is trained and evaluated by language extends `LanguageTask` (`by_language.py`), and one that
+evaluates the vectors of an unchanged model extends `FeatureTask` (`features/task.py`). `registry.py` names its recipe
+and its Task.
 """
 
 from abc import ABC, abstractmethod
@@ -23,14 +23,14 @@ Line = dict[str, Any]  # of the table of --check_data, by column
 
 
 class Record(TypedDict, total=False):
-    """What a seed's scores.json holds; kinds add keys of their own."""
+    """The content of a seed's scores.json; kinds add further keys."""
 
     seed: Required[int]
     parameters: Required[int]
     metric: Required[dict[str, str]]
     scores: Required[dict[str, Any]]  # by language or pair
-    processes: int  # that ran the seed, or its last session; the records of the example cards have none
-    steps: int  # this and the following where the model is trained
+    processes: int  # number for the seed, or for its last session; the records of the example cards lack it
+    steps: int  # this and the following only if the model is trained
     selected_step: int
     selection_score: float | None
 
@@ -49,7 +49,7 @@ class Task(ABC, Generic[R]):
         self.recipe.check()
 
     def begin(self) -> Start:
-        """Checks the recipe, and keeps the model that it starts from as `start`."""
+        """Checks the recipe, and sets `start` to the model that it starts from."""
         self.check()
         self.start = self.open()
         return self.start
@@ -63,7 +63,7 @@ class Task(ABC, Generic[R]):
         """Reads and checks every table of the recipe."""
 
     def encode(self, data: Data) -> Data:
-        """Makes the model's inputs of the rows, given the tokenizer of `start`; completes `data.protocol`."""
+        """Converts the rows to the model's inputs with the tokenizer of `start`; completes `data.protocol`."""
         return data
 
     def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
@@ -75,10 +75,9 @@ class Task(ABC, Generic[R]):
 
     @abstractmethod
     def run_seed(self, seed: int, model: Any, data: Data, folder: Path, evaluate: bool = True) -> Record:
-        """Trains, if the kind does, and evaluates; leaves scores.json and predictions/ in the folder of the seed, by
-        `finetuning.seeds.finish_seed`.
+        """Trains, if the kind does, and evaluates; writes scores.json and predictions/ with `seeds.finish_seed`.
 
-        Without `evaluate`, development rows alone are scored.
+        Without `evaluate`, only development rows are scored.
         """
 
     @abstractmethod
@@ -88,7 +87,7 @@ class Task(ABC, Generic[R]):
     def results(self, model: dict[str, Any], protocol: Protocol, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         facts = self.facts(protocol, records)
-        # a kind that names its metrics reports these alone: others, such as a length ratio, are for its warnings
+        # a kind that names its metrics reports only these; others, such as a length ratio, are for its warnings
         metrics = self.report.titles or None
         of_labels = [row for record in records for row in labels_of_record(record)]
         split = protocol.evaluated_split
@@ -100,7 +99,7 @@ class Task(ABC, Generic[R]):
                 "seeds": [record["seed"] for record in records],
                 "processes": [record.get("processes") for record in records],
                 **facts,
-                # of several models, one a seed, `facts` have the fingerprints
+                # with one model per seed, `facts` have the fingerprints
                 "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
                 "scores": [row for record in records for row in rows_of_record(record, split, metrics)],
                 **({"label_scores": of_labels} if of_labels else {}),
@@ -113,11 +112,11 @@ class Task(ABC, Generic[R]):
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
 
     def print_data(self, data: Data) -> None:
-        """Prints what else --check_data shows of the data."""
+        """Prints further facts about the data for --check_data."""
 
 
 def add_outcomes(protocol: Protocol, records: list[Record], **of_the_metric: Any) -> None:
-    """Adds to the protocol what the seeds of a training selected, and the metric."""
+    """Adds the checkpoints that the seeds selected, and the metric, to the protocol."""
     protocol.selection.selected_steps = [record["selected_step"] for record in records]
     protocol.selection.scores = [record["selection_score"] for record in records]
     protocol.metric = Metric(**records[0]["metric"], unit="percent", **of_the_metric)

@@ -1,4 +1,4 @@
-"""Tasks that are fine-tuned on labeled texts and evaluated in every language by itself."""
+"""Tasks that are fine-tuned on labeled texts and evaluated in each language separately."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ from zoo_core.processes import main_first
 
 
 class LanguageReport(Report):
-    """Results of a task that is trained, and evaluated in every language by itself."""
+    """Results of a task that is trained, and evaluated in each language separately."""
 
     protocol_class = LanguageProtocol
     protocol: LanguageProtocol
@@ -100,16 +100,16 @@ R = TypeVar("R", bound=Recipe)
 class LanguageTask(Task[R]):
     """Fine-tuning of a model with a head, for each seed, and a score of each language.
 
-    A kind says how rows are read and encoded, its Auto class, head, loss and scores. Encoded rows have the fields of
-    `label_fields`, also in `dev` and `evaluation`, and `length`, by which they are put into batches. Columns that the
-    model does not know may stay.
+    A kind defines how rows are read and encoded, its Auto class, head, loss and scores. Encoded rows have the fields of
+    `label_fields`, also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a batch. They
+    may have columns that the model does not use.
     """
 
     report = LanguageReport
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: str  # the `evaluate` module of finetuning/metrics, whose version the results carry
-    label_fields: ClassVar[tuple[str, ...]] = ("labels",)  # of a batch that are labels, not inputs
+    label_fields: ClassVar[tuple[str, ...]] = ("labels",)  # fields of a batch that are labels, not inputs
     counts: ClassVar[dict[str, str]] = {  # of the protocol, as --check_data calls them
         "cut_texts": "cut",
         "split_texts": "split",
@@ -127,8 +127,8 @@ class LanguageTask(Task[R]):
     # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
     # labels other than -100, divided by the items.
     loss: ClassVar[Callable[..., torch.Tensor]]
-    loss_reads_padding: ClassVar[bool] = False  # so that it depends on how wide a micro-batch is
-    # What is kept of (logits, labels) of an evaluated batch. None: the logits.
+    loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
+    # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
 
     def check(self) -> None:
@@ -150,45 +150,46 @@ class LanguageTask(Task[R]):
         start = describe_start(self.recipe, self.recipe.max_length)
         self.check_start(start)
         tokenizer = start.tokenizer
-        # heads read <s> at the first position, labels are counted from the left, and windows are cut from there
+        # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
-        # BERT's tokenizer names the second text of a pair by a type, which a model of one type has no row for
+        # BERT's tokenizer gives the second text of a pair another type; a model with one type has no row for it
         if getattr(start.config, "type_vocab_size", 2) < 2:
             names = tokenizer.model_input_names
             tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
         return start
 
     def check_start(self, start: Start) -> None:
-        """Raises ValueError for a model or tokenizer that the recipe cannot be run with."""
+        """Raises ValueError for a model or tokenizer that does not fit the recipe."""
         if self.recipe.plug_in and not (hasattr(start.config, "plug_in") and start.config.cross_attention):
             raise ValueError(
-                f"plug_in is true, and {self.recipe.model} ({start.config.model_type}) cannot be plugged in: it has no "
+                f"plug_in is true, and {self.recipe.model} ({start.config.model_type}) does not support it: it has no "
                 "cross-attention, or its code is older than plug-in. Name the folder of a VECO encoder that this "
                 "version wrote, or set plug_in=false."
             )
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
-        self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))  # what the Trainer refuses, it refuses here
+        # the Trainer reports its errors here, before the run
+        self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         setting = self.recipe.setting + (", plug-in" if self.recipe.plug_in else "")
         model = self.load_model(self.start.path, seed, data)
-        # a task that starts from this model says in its results what the model has learned before
+        # results of a task that starts from this model name the tasks that it was fine-tuned on
         model.config.fine_tuned_on = [*fine_tuned_on(self.start.config), f"{self.recipe.task} ({setting})"]
         return model
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
-        """The encoder of a folder below a head that is drawn from the seed.
+        """Loads the encoder of a folder, with a head that is initialized from the seed.
 
-        A head of the same kind and size that the folder has is kept. `fresh_parameters` of the model says what is not
-        read from the folder: `count` numbers, and the `names` of their parameters. A plug-in model says so in its
-        config, so that it is not used without translations by accident.
+        If the folder has a head of the same kind and size, it is kept. `fresh_parameters` of the model describes what
+        is not read from the folder: `count` numbers, and the `names` of their parameters. The config of a plug-in model
+        says that it is one, so that nobody uses it without translations by accident.
         """
         recipe = self.recipe
         set_seed(seed)
         with main_first(), readable_errors(path), without_load_report():
             config = load_config(path, recipe.trust_remote_code)
-            # said either way: the checkpoint may have been fine-tuned the other one
+            # always set: the checkpoint may have been fine-tuned in the other way
             options = {"plug_in": recipe.plug_in} if hasattr(config, "plug_in") else {}
             model, info = load_auto_model(
                 self.auto_class,
@@ -196,7 +197,7 @@ class LanguageTask(Task[R]):
                 recipe.trust_remote_code,
                 dtype=torch.float32,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the head of an earlier task may have another number of labels
+                ignore_mismatched_sizes=True,  # a head of an earlier task may have another number of labels
                 **self.head(data),
                 **options,
             )
@@ -226,9 +227,9 @@ class LanguageTask(Task[R]):
             load_best_model_at_end=not is_last,
             metric_for_best_model=None if is_last else "eval_selection",
             greater_is_better=None if is_last else True,
-            label_names=list(self.label_fields),  # of evaluated rows: a translation has none
+            label_names=list(self.label_fields),  # evaluated rows have no labels of a translation
             eval_do_concat_batches=False,  # `join` does it at the end
-            remove_unused_columns=not recipe.plug_in,  # the Trainer does not know y's
+            remove_unused_columns=not recipe.plug_in,  # the Trainer does not know the columns of y
         )
 
     def trainer(self, model: torch.nn.Module, data: TaskData, arguments: TrainingArguments) -> FineTuningTrainer:
@@ -258,8 +259,8 @@ class LanguageTask(Task[R]):
     ) -> Record:
         """Trains from the last complete checkpoint, if there is one, and evaluates every language.
 
-        The evaluated rows are read once, by the selected checkpoint; without `evaluate` they are not, and there are
-        scores of no language.
+        The selected checkpoint predicts the evaluated rows, once. Without `evaluate` they are not predicted, and there
+        are no scores by language.
         """
         recipe = self.recipe
         trainer = self.trainer(model, data, self.arguments(seed, folder / "checkpoints"))
@@ -322,9 +323,9 @@ class LanguageTask(Task[R]):
 
 
 def _chance_warnings(records: list[Record], protocol: LanguageProtocol) -> list[str]:
-    """Accuracy not two standard errors above guessing, by seed: some seeds collapse, and a mean hides it.
+    """Warns of accuracy less than two standard errors above guessing, by seed: a mean would hide collapsed seeds.
 
-    Guessing is the better of drawing a label at random and always giving the commonest one.
+    Guessing is the better of two strategies: a label at random, or always the commonest label.
     """
     warnings = []
     for record in records:
@@ -340,7 +341,7 @@ def _chance_warnings(records: list[Record], protocol: LanguageProtocol) -> list[
 
 
 def _zero_warnings(records: list[Record]) -> list[str]:
-    """Scores of 0 by seed, of a kind of task at which no guess scores: nothing at all was found."""
+    """Warns of scores of 0, by seed, for kinds of task in which guessing scores nothing."""
     return [
         f"seed {record['seed']}: {record['metric']['name']} is 0 in {', '.join(zero)}"
         for record in records
@@ -415,9 +416,9 @@ def mean_cross_entropy(
 
     Plug-in, `mean_of_sides`.
 
-    `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects models
-    whose forward takes **kwargs to divide by it; many, XLM-R among them, return their micro-batch's mean, and would get
-    gradients that are too large by the number of processes times that of the micro-batches.
+    `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects that
+    models whose forward takes **kwargs divide by it. Many, such as XLM-R, return the mean of their micro-batch, so that
+    gradients would be too large by the number of processes times the number of micro-batches.
     """
     items = labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
     logits = outputs["logits"].flatten(0, -2)
@@ -429,8 +430,8 @@ def mean_cross_entropy(
 def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Tensor | float) -> torch.Tensor:
     """Plug-in, the mean of x's loss and y's; otherwise x's.
 
-    `outputs` then hold a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
-    x to itself, and the model sees y's alone); `translation_share` says which share of the step's these are.
+    `outputs` then have a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
+    x, so that the model only sees y's); `translation_share` is their share of the step's translated labels.
     """
     translation_loss = outputs.get("loss")
     if translation_loss is None:

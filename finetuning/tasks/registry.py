@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of task. `task_class` imports its Task, and torch with it: `--help` needs the recipe alone."""
+    """A kind of task. `task_class` imports its Task, and with it torch, which `--help` does not need."""
 
     recipe_class: type[TaskRecipe]
     task: str  # package of finetuning/tasks and name of the class
 
     @property
     def task_class(self) -> type["Task"]:
-        """What reads, runs and reports."""
+        """Returns the Task class."""
         return pkgutil.resolve_name(f"finetuning.tasks.{self.task}")
 
     @property
@@ -59,7 +59,7 @@ def task_of(recipe: TaskRecipe) -> "Task":
 
 
 def report_of(results: Results) -> "Report":
-    """What is shown of results. Raises ValueError for those of a kind that is none."""
+    """Returns the report of results. Raises ValueError for an unknown kind."""
     kind = results["kind"]
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of task. {nearest(str(kind), KINDS)}")
@@ -67,7 +67,7 @@ def report_of(results: Results) -> "Report":
 
 
 def kind_of(argv: list[str]) -> str:
-    """The kind that a command line asks for: the last override `kind=`, else the config file's, else the first."""
+    """Returns the kind of a command line: the last override `kind=`, else the config file's, else the first."""
     kind = next(iter(KINDS))
     for argument, following in itertools.zip_longest(argv, argv[1:]):
         flag, has_value, file = argument.partition("=")

@@ -1,12 +1,12 @@
-"""Word links read from attention between two sentences: VECO's Figure 1 in figures, AER by layer.
+"""Reads word links from the attention between two sentences, and scores them: AER of every layer.
 
   python -m finetuning.tools.attention_links --config finetuning/recipes/xlm_align/word_alignment.yaml \\
     model=runs/veco/model
 
-The recipe names sentences and gold links. Of a VECO encoder it is the cross-attention of its plugged-in module, where x
-reads the last states of y and y those of x; of any other the self-attention across the two sentences in one input.
-Weights are the mean over heads; two words are linked where a token of each gives the other its largest weight. Writes
-output_dir/results.json.
+VECO's Figure 1 shows such attention. The recipe names sentences and gold links. For a VECO encoder, the attention is
+the cross-attention of its plugged-in module: x attends to the last states of y, and y to those of x. For any other
+encoder, it is the self-attention between the two sentences in one input. The heads are averaged. Two words are linked
+if a token of each gives its largest weight to the other. Writes output_dir/results.json.
 """
 
 import sys
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         )
         from transformers import AutoModel
 
-        # the other implementations keep no weights to show
+        # the other implementations do not return weights
         model = load_pretrained(
             AutoModel, path, recipe.model, recipe.trust_remote_code, attn_implementation="eager"
         ).eval()
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @torch.no_grad()
 def links_of(model: Any, tokenizer: Any, x: list[str], y: list[str]) -> list[list[tuple[int, int]]]:
-    """Links of the words of x and y, layer by layer."""
+    """Returns the links of the words of x and y, layer by layer."""
     encode = partial(tokenizer, is_split_into_words=True)
     if getattr(model.config, "cross_attention", False):
         encodings = [encode(x), encode(y)]

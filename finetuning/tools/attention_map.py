@@ -1,15 +1,15 @@
-"""Attention between the tokens of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
+"""Draws the attention between the tokens of two sentences as a heat map, after Figure 1 of VECO (Luo et al., ACL 2021).
 
     python -m finetuning.tools.attention_map --model runs/veco/model --source "Take a seat and have a rest" \\
         --target "坐下来休息一下" --output attention.png
     python -m finetuning.tools.attention_map --model runs/veco/model --kind cross --layer 6 --source ... --target ...
 
-- `joint`: self-attention of an encoder over both sentences in one input, `<s> x </s></s> y </s>`; any encoder that
-  AutoModel loads. Each layer says how much of the attention of a sentence's tokens goes to the other sentence.
-- `cross`: cross-attention of a VECO encoder, where x reads the last states of y and y those of x.
+- `joint`: self-attention over both sentences in one input, `<s> x </s></s> y </s>`, for any encoder that AutoModel
+  loads. The title of a layer has the share of attention from one sentence to the other.
+- `cross`: cross-attention of a VECO encoder: x attends to the last states of y, and y to those of x.
 
-Rows attend to columns; a row sums to 1. Without --layer all layers are drawn; the paper's figure is the mean over the
-heads of the middle layer of base-size XLM and XLM-R.
+Rows attend to columns; a row sums to 1. All layers are drawn unless you give --layer. The paper's figure is the mean
+over the heads of the middle layer of base-size XLM and XLM-R.
 """
 
 import math
@@ -24,10 +24,10 @@ from zoo_core.recipes import TRUST_REMOTE_CODE
 
 @dataclass
 class AttentionMap:
-    """Attention of one sequence to another, or to itself.
+    """Attention from one sequence to another, or to itself.
 
-    name: for the titles; rows, columns: their tokens (T and S); row_sides, column_sides: 0 for a token of the source,
-    1 for one of the target, None for special tokens; weights: (L, A, T, S), layers and heads.
+    name: for the titles. rows, columns: their tokens (T and S). row_sides, column_sides: 0 for a token of the source,
+    1 for one of the target, None for special tokens. weights: (L, A, T, S), layers and heads.
     """
 
     name: str
@@ -38,11 +38,11 @@ class AttentionMap:
     weights: np.ndarray
 
     def across(self, matrix_TS: np.ndarray) -> float | None:
-        """Mean share that a token gives to the other sentence's tokens; None where the columns are one sentence's."""
+        """Returns the mean share of attention to the other sentence; None if the columns are one sentence."""
         rows, columns = np.array(self.row_sides, dtype=float), np.array(self.column_sides, dtype=float)
         if len(set(self.column_sides) - {None}) < 2:
             return None
-        other_TS = rows[:, None] == 1 - columns[None]  # special tokens are nan: unequal to everything
+        other_TS = rows[:, None] == 1 - columns[None]  # special tokens are nan, which equals nothing
         return float((matrix_TS * other_TS).sum(1)[~np.isnan(rows)].mean())
 
 
@@ -55,10 +55,10 @@ def read_attention(
     tokenizer: str | None = None,
     trust_remote_code: bool = False,
 ) -> list[AttentionMap]:
-    """Attention of all layers and heads: one map for `joint`, two for VECO's `cross`.
+    """Returns the attention of all layers and heads: one map for `joint`, two for VECO's `cross`.
 
-    Raises ValueError for an empty sentence, `cross` of a model without cross-attention, sentences longer than the model
-    has positions.
+    Raises ValueError for an empty sentence, `cross` with a model without cross-attention, and sentences that are longer
+    than the model's positions.
     """
     import torch
     from transformers import AutoModel
@@ -70,8 +70,8 @@ def read_attention(
     is_joint = kind == "joint"
     if not is_joint and not getattr(config, "cross_attention", False):
         raise ValueError(
-            f"kind is cross, and {model} ({config.model_type}) has no cross-attention: its sentences meet in "
-            "self-attention alone. Use kind joint, or name the folder of a VECO encoder."
+            f"kind is cross, and {model} ({config.model_type}) has no cross-attention, only "
+            "self-attention over both sentences. Use kind joint, or name the folder of a VECO encoder."
         )
     inputs = [tokenizer(source, target)] if is_joint else [tokenizer(source), tokenizer(target)]
     longest = max(len(encoding["input_ids"]) for encoding in inputs)
@@ -82,8 +82,8 @@ def read_attention(
         )
     for name, side in (("source", 0), ("target", 1)):
         if (side if is_joint else 0) not in inputs[0 if is_joint else side].sequence_ids(0):
-            raise ValueError(f"{name} has no token, and attention is between two sentences. Give both.")
-    # the other implementations keep no weights to show
+            raise ValueError(f"{name} has no token. Give two sentences.")
+    # the other implementations do not return weights
     loaded = load_pretrained(AutoModel, path, model, trust_remote_code, attn_implementation="eager")
     with torch.no_grad():
         return (joint_attention if is_joint else cross_attention)(loaded, tokenizer, *inputs)
@@ -96,14 +96,14 @@ def _ids(encoding, device):
 
 
 def joint_attention(model, tokenizer, pair) -> list[AttentionMap]:
-    """Self-attention over both sentences of one encoding."""
+    """Returns the self-attention over both sentences of one encoding."""
     attentions = model(_ids(pair, model.device), output_attentions=True).attentions
     tokens, sides = tokenizer.convert_ids_to_tokens(pair["input_ids"]), pair.sequence_ids(0)
     return [AttentionMap("self-attention", tokens, tokens, sides, sides, _stack(attentions))]
 
 
 def cross_attention(model, tokenizer, source, target) -> list[AttentionMap]:
-    """x reads H_y, y reads H_x: the S stream of `VecoForPreTraining`; causal where it was trained so."""
+    """Returns the attention of x to H_y and of y to H_x: the S stream of `VecoForPreTraining`, causal if trained so."""
     import torch
 
     sides = []
@@ -129,14 +129,14 @@ def _stack(attentions) -> np.ndarray:
 
 
 def choose(maps: list[AttentionMap], layer: int | None) -> list[tuple[int, AttentionMap, np.ndarray]]:
-    """(layer, map, mean (T, S) over its heads) of each panel; `layer` counts from 1, None: all.
+    """Returns (layer, map, mean (T, S) over its heads) of each panel; `layer` counts from 1, None: all.
 
     Raises ValueError for a layer that the model does not have.
     """
     layers = len(maps[0].weights)
     if layer is not None and not 1 <= layer <= layers:
         raise ValueError(
-            f"layer is {layer}, and this attention has {layers} layers. Give a number from 1 to {layers}, or leave it "
+            f"layer is {layer}, and the model has {layers} layers. Give a number from 1 to {layers}, or leave --layer "
             "out for all."
         )
     chosen = range(1, layers + 1) if layer is None else [layer]
@@ -144,7 +144,7 @@ def choose(maps: list[AttentionMap], layer: int | None) -> list[tuple[int, Atten
 
 
 def fonts_for(text: str) -> list[str]:
-    """Names of installed fonts that have glyphs of `text`: matplotlib's own, and those with what it lacks."""
+    """Returns the names of installed fonts with glyphs of `text`: matplotlib's own, and fonts with what it lacks."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
     lacking = set(map(ord, text)) - set(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
@@ -155,7 +155,7 @@ def fonts_for(text: str) -> list[str]:
 
 
 def draw(panels: list[tuple[int, AttentionMap, np.ndarray]], title: str, output: str | Path) -> None:
-    """Writes the heat maps, one a panel; matplotlib warns of characters that no installed font has."""
+    """Writes the heat maps, one per panel; matplotlib warns of characters that no installed font has."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,13 +1,14 @@
-"""Results side by side: a table, plots, and every difference in how they were trained and measured.
+"""Compares results: a table, plots, and every difference in how the runs were trained and measured.
 
     python -m finetuning.tools.compare --output runs/multi30k_compared \\
         --run VECO runs/multi30k-veco --run XLM runs/multi30k-xlm --run random runs/multi30k-random
     python -m finetuning.tools.compare --output runs/xtreme_compared \\
         --run XLM runs/xlm/xtreme --run MetaXLM runs/metaxlm/xtreme
 
---run takes a name and one or more folders of finetuning/run.py; several folders are seeds of one experiment that were
-run apart. Of single tasks it writes comparison.md, comparison.csv (a row for each score) and comparison.png. Of suites
-it writes benchmark.json, md, csv and png, a column for each task, and benchmark-languages.png.
+--run takes a name and one or more output folders of finetuning/run.py. Several folders are seeds of one experiment that
+were run separately. For single tasks, the command writes comparison.md, comparison.csv (one row per score) and
+comparison.png. For suites, it writes benchmark.json, md, csv and png, with one column per task, and
+benchmark-languages.png.
 """
 
 from pathlib import Path

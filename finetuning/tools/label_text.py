@@ -1,19 +1,20 @@
-"""Labels translated text with a tagger that was trained on another language: training rows of translate-train-all.
+"""Labels translated text with a tagger that was trained on another language, for training with translate-train-all.
 
     python finetuning/run.py --config finetuning/recipes/xtreme/panx.yaml model=runs/veco-large/model \\
       output_dir=runs/veco/panx_teacher
     python -m finetuning.tools.label_text --model runs/veco/panx_teacher/seed-1/model --languages de fr \\
       --input 'translated/panx/{language}.jsonl' --output 'labeled/panx/{language}/train.jsonl'
 
-The words of a translation have another order, so labels cannot be copied: a model trained on English labels the
-translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
+A translation has another word order, so labels cannot be copied. Instead, a model trained on English (the teacher)
+labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
 translations of its POS and NER data; bring your own.
 
-Input is a table, read like any other: a file, a folder in the Hub's layout or an id of the Hub, with a column of lists
-of words, or of text that is cut at white space. Its other columns stay: plug-in needs the original beside its
-translation. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its
-labels) and `labeled_by`, which names the teacher: results of a run that trains on these rows repeat it. Beside each
-FILE.jsonl, FILE.yaml tells teacher, input, counts and mean confidence (YAML, so that a folder of JSONL stays one).
+The input is a table like any other: a file, a folder in the Hub's layout or a Hub id, with a column of lists of words,
+or of text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Each
+row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its labels) and `labeled_by`,
+which names the teacher. The results of a run that trains on these rows name it, too. FILE.yaml, next to each
+FILE.jsonl, has teacher, input, counts and mean confidence. It is YAML, so that the folder remains a dataset of JSONL
+files.
 """
 
 import argparse
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 LANGUAGE = "{language}"
 WRITTEN = ("tokens", "labels", "confidence", LABELED_BY)  # columns
-# written without spaces between words, or with spaces between phrases
+# languages that are written without spaces between words, or with spaces between phrases
 UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
 
@@ -46,22 +47,24 @@ def main(argv: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the teacher: folder or Hub id of a fine-tuned tagger")
     parser.add_argument("--input", required=True, help=f"text to label: file, folder or Hub id; may hold {LANGUAGE}")
-    parser.add_argument("--config", help=f"configuration of the input, where it has several; may hold {LANGUAGE}")
-    parser.add_argument("--split", default="train", help="split of the input; a file has none")
-    parser.add_argument("--column", help="column of words or text; default: `tokens` where there is one, else `text`")
-    parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="what the text is in")
+    parser.add_argument("--config", help=f"configuration of the input, if it has several; may hold {LANGUAGE}")
+    parser.add_argument("--split", default="train", help="split of the input; files have none (default: train)")
+    parser.add_argument("--column", help="column of words or text (default: `tokens` if it exists, else `text`)")
+    parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="languages of the text")
     parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
     parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
-    parser.add_argument("--max_length", type=int, default=128, help="tokens of a window; longer sentences are split")
-    parser.add_argument("--batch_size", type=int, default=64, help="windows in a forward pass")
+    parser.add_argument(
+        "--max_length", type=int, default=128, help="tokens of a window; longer sentences are split (default: 128)"
+    )
+    parser.add_argument("--batch_size", type=int, default=64, help="windows per forward pass (default: 64)")
     options = parser.parse_args(argv)
     with user_errors():
         label(options, sys.argv if argv is None else ["finetuning/tools/label_text.py", *argv])
 
 
 def label(options: argparse.Namespace, command: list[str]) -> None:
-    """Labels the text of every language. Everything is read and checked before the first is labeled."""
+    """Labels the text of every language, after reading and checking all input."""
     outputs = _outputs(options)
     texts = {language: Text(options, language) for language in outputs}
     teacher = Teacher(options)
@@ -78,25 +81,25 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
 
 
 def _outputs(options: argparse.Namespace) -> dict[str, Path]:
-    """The file of each language. Raises ValueError where a file exists, and where languages share text or file."""
+    """Returns the file of each language. Raises ValueError if a file exists, or if languages share text or file."""
     outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
     for name, value in (("input", f"{options.input} {options.config}"), ("output", options.output)):
         if len(outputs) > 1 and LANGUAGE not in value:
             raise ValueError(
-                f"--{name} is {getattr(options, name)}, the same for {len(outputs)} languages. Write {LANGUAGE} where "
-                "the language's code stands."
+                f"--{name} is {getattr(options, name)}, the same for {len(outputs)} languages. Write {LANGUAGE} in "
+                "place of the language code."
             )
     for output in outputs.values():
         if output.suffix != ".jsonl":
             raise ValueError(f"--output is {output}. Name a file that ends in .jsonl.")
         for file in (output, output.with_suffix(".yaml")):
             if file.exists():
-                raise ValueError(f"{file} is there already. Remove it, or name another --output.")
+                raise ValueError(f"{file} exists. Remove it, or name another --output.")
     return outputs
 
 
 class Text:
-    """The sentences of one language, as lists of words, and the rows that they come from; read when it is made."""
+    """The sentences of one language, as lists of words, and their rows; the constructor reads them."""
 
     def __init__(self, options: argparse.Namespace, language: str):
         path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
@@ -108,12 +111,12 @@ class Text:
         self.column = options.column or ("tokens" if "tokens" in names else "text")
         feature = require_column(self.rows, self.column, self.name)
         if taken := [name for name in WRITTEN if name in names and name != self.column]:
-            raise ValueError(f"{self.name} has a column {taken[0]}, which is written here. Rename it, or leave it out.")
+            raise ValueError(f"{self.name} has a column {taken[0]}, which this command writes. Rename or remove it.")
         self.sentences = self._words(feature)
         if not any(self.sentences):
             raise ValueError(
                 f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. Name the column "
-                "of the words or of the text by --column."
+                "of words or text with --column."
             )
         self.identity = {"path": path, "config": config, "split": split, "column": self.column}
         self.identity["fingerprint"] = table_fingerprint(table, options.hub_root, self.rows)
@@ -124,14 +127,14 @@ class Text:
         kind = getattr(item or feature, "dtype", None)
         if kind not in ("string", "large_string"):
             raise ValueError(
-                f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, neither text nor lists "
-                f"of words. Name another by --column: {', '.join(self.rows.column_names)}."
+                f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, which is neither "
+                f"text nor lists of words. Name another one with --column: {', '.join(self.rows.column_names)}."
             )
         if item is None:
             if self.language.split("-")[0].split("_")[0] in UNSPACED:
                 raise ValueError(
                     f"{self.name}: column {self.column} holds text in {self.language}, which is not written with "
-                    "spaces between words. Cut it into words with a segmenter of the language, and give a column of "
+                    "spaces between words. Split it into words with a segmenter for the language, and give a column of "
                     "lists of words."
                 )
             return [(text or "").split() for text in values]
@@ -143,7 +146,7 @@ class Text:
 
 
 class Teacher:
-    """A fine-tuned tagger, on this process' device, and what is written of it."""
+    """A fine-tuned tagger on this process' device, and the facts about it that are written."""
 
     def __init__(self, options: argparse.Namespace):
         import torch
@@ -164,7 +167,7 @@ class Teacher:
         self.tokenizer.padding_side = "right"
         if getattr(config, "plug_in", False):
             raise ValueError(
-                f"{name} was fine-tuned plug-in: it reads each text beside its translation. Name one that was "
+                f"{name} was fine-tuned plug-in: it needs a translation of each text. Name a model that was "
                 "fine-tuned with plug_in=false."
             )
         self.model = load_pretrained(
@@ -174,21 +177,21 @@ class Teacher:
         self.names = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
         if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):
             raise ValueError(
-                f"The labels of {name} are {', '.join(self.names)}: it does not say what they mean, and rows would be "
-                "labeled with these. Name a tagger that finetuning/run.py left, or write id2label into config.json."
+                f"The labels of {name} are {', '.join(self.names)}: which do not say what they mean, and rows would be "
+                "labeled with them. Name a tagger trained by finetuning/run.py, or write id2label into config.json."
             )
         self.scheme = scheme_of(self.names, lambda label: f"config.json of {name}")
         if self.scheme and not self.scheme.is_usual:
-            print(f"the labels of {name} are {self.scheme}, and are written as IOB2")
+            print(f"the labels of {name} are {self.scheme}; they are written as IOB2")
         self.max_length, self.batch_size = options.max_length, options.batch_size
-        self.label_subword = getattr(config, "label_subword", "first")  # taggers of others: the first, as is usual
+        self.label_subword = getattr(config, "label_subword", "first")  # other projects' taggers: usually the first
         tuned = list(getattr(config, "fine_tuned_on", None) or [])
         self.identity = {**identity, "fine_tuned_on": tuned, "labels": self.names}
         origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
         self.signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 
     def label(self, text: Text) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The labeled rows of one language, without those that have no words, and counts of them."""
+        """Returns the labeled rows of one language, except those without words, and counts."""
         from datasets import Dataset
 
         from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
@@ -226,7 +229,7 @@ class Teacher:
         return rows, counts
 
     def _predict(self, windows: "Dataset", language: str) -> tuple[list[list[int]], list[list[float]]]:
-        """The likeliest label (W, T) of each token of the windows and its probability; the longest windows first."""
+        """Returns the likeliest label (W, T) of each token of the windows and its probability, in the order given."""
         import numpy as np
         import torch
         from rich.progress import track

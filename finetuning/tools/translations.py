@@ -1,9 +1,9 @@
-"""Turns XTREME's published translations into the JSON lines that recipes read.
+"""Converts XTREME's published translations into the JSON lines that recipes read.
 
     python -m finetuning.tools.translations --input xtreme_translations --output translations
 
-The files are those of github.com/google-research/xtreme, "Translations" (the storage bucket xtreme_translations), under
-the names and in the folders that they have there; some of them are enough, and other folders above do not matter:
+The files are listed as "Translations" at github.com/google-research/xtreme (the storage bucket xtreme_translations).
+Keep their names and the folders named here; other folders above them do not matter, and you do not need all files:
 
     XNLI/translate-train/en-<language>-translated.tsv           -> xnli/<language>/train.jsonl
     XNLI/translate-test/test-<language>-en-translated.tsv       -> xnli/<language>/test.jsonl
@@ -16,22 +16,21 @@ the names and in the folders that they have there; some of them are enough, and 
     XQuAD/translate-test/xquad.translate.test.<language>-en.json            -> xquad/<language>/validation.jsonl
     MLQA/translate-test/mlqa.translate.test.<language>-en.json              -> mlqa/<language>/test.jsonl
 
-Splits are named as those of google/xtreme that the rows belong to. TSV files have no header, no quoting and five
+Splits have the names of google/xtreme's splits with the same rows. TSV files have no header, no quoting and five
 columns: two texts, their two translations and the label. XNLI's become premise, hypothesis, premise_en, hypothesis_en
-and label ("contradictory" is MultiNLI's "contradiction"), PAWS-X's sentence1, sentence2, sentence1_en, sentence2_en and
-label (0 or 1). JSON files are SQuAD's: rows of id, question, context and answers; of the translate-test files,
-question_en, context_en and answers_en, to be joined to the test's own rows by their id, as the English SQuAD is to
-translate-train.
+and label ("contradictory" becomes MultiNLI's "contradiction"), PAWS-X's sentence1, sentence2, sentence1_en,
+sentence2_en and label (0 or 1). JSON files are SQuAD's: their rows have id, question, context and answers.
+Translate-test files have question_en, context_en and answers_en instead. Join these to the test's own rows by their id,
+and English SQuAD to translate-train in the same way.
 
-What is known of the files, and what is not: XTREME describes them in issues 37, 95 and 98 of its repository and in no
-documentation. Of PAWS-X some rows are malformed; they, and all others that cannot be read, are left out, counted and
-listed. Copies of the TSV files from before September 2020 have three columns, without the original text; public readers
-of translate-test read no label, so a copy may have four: of such files nothing is left, and they are refused. MLQA's
-German translate-test file was never published. Other files, such as pseudo test sets (English tests translated into
-further languages, which are not gold), are passed over.
+XTREME has no documentation of the files; issues 37, 95 and 98 of its repository describe them. Rows that cannot be
+read, such as some malformed ones of PAWS-X, are left out, counted and listed. Some copies of the TSV files cannot be
+used, and are an error: those from before September 2020 have three columns, without the original text, and
+translate-test files may have four, without a label. MLQA's German translate-test file was never published. Other files
+are ignored, such as pseudo test sets (English tests translated into more languages, which are not gold).
 
-Beside each FILE.jsonl, FILE.yaml tells the source file with its SHA-256, counts and what was left out. A file that was
-turned before is not turned again, and nothing is overwritten.
+FILE.yaml, next to each FILE.jsonl, has the source file with its SHA-256, counts, and what was left out. A file that has
+been converted is not converted again, and nothing is overwritten.
 """
 
 import collections
@@ -49,18 +48,18 @@ from zoo_core.input_lines import read_lines
 from zoo_core.provenance import write_rows
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
-PAIRS = {  # by the name of a folder above the file, without punctuation: names of the two texts, and of the labels
+PAIRS = {  # by the folder above the file, without punctuation: names of the two texts, and of the labels
     "xnli": (
         ("premise", "hypothesis"),
         {name: name for name in ("entailment", "neutral", "contradiction")} | {"contradictory": "contradiction"},
     ),
     "pawsx": (("sentence1", "sentence2"), {"0": 0, "1": 1}),
 }
-PAIR_FILES = {  # split by form of the name; whether the original is the English side
+PAIR_FILES = {  # split by form of the file name; whether the original is the English side
     rf"en-{LANGUAGE}-translated\.tsv": ("train", True),
     rf"test-{LANGUAGE}-en-translated\.tsv": ("test", False),
 }
-ANSWER_FILES = {  # task, split, and whether the English side is what the file holds
+ANSWER_FILES = {  # task, split, and whether the file holds the English side
     rf"squad\.translate\.train\.en-{LANGUAGE}\.json": ("squad", "train", False),
     rf"squad\.translate\.dev\.en-{LANGUAGE}\.json": ("squad", "validation", False),
     rf"tydiqa\.translate\.train\.en-{LANGUAGE}\.json": ("tydiqa", "train", False),
@@ -83,14 +82,15 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def convert(folder: Path, output: Path) -> None:
-    """Writes the rows of every published file in `folder` into `output`, and says what was left out.
+    """Writes the rows of every published file in `folder` into `output`, and prints what was left out.
 
-    Raises ValueError where there is no such file, one that is hardly legible, and an output that was made of another.
+    Raises ValueError if there is no such file, if most of a file cannot be read, and if an output file exists that was
+    made from another one.
     """
     files = [file for file in sorted(folder.rglob("*")) if file.suffix in (".tsv", ".json")]
     sources = {file: source for file in files if (source := source_of(file))}
     if not sources:
-        raise ValueError(f"{folder} holds no file of XTREME's translations. Name the folder that they are in.")
+        raise ValueError(f"{folder} holds no file of XTREME's translations. Name their folder.")
     for file in files:
         if (source := sources.get(file)) is None:
             print(f"{file}: passed over")
@@ -99,7 +99,7 @@ def convert(folder: Path, output: Path) -> None:
         beside = written.with_suffix(".yaml")
         there = [path for path in (beside, written) if path.exists()]
         if there and not (beside.exists() and digest in beside.read_text(encoding="utf-8", errors="replace")):
-            raise ValueError(f"{there[-1]} is there already, and was not made of {file}. Name another --output.")
+            raise ValueError(f"{there[-1]} exists, and was not made from {file}. Name another --output.")
         if written.exists():
             print(f"{written}: done before")
             continue
@@ -108,7 +108,7 @@ def convert(folder: Path, output: Path) -> None:
 
 
 def source_of(file: Path) -> "Source | None":
-    """A published file as such; None for any other, and for what is or lies in a pseudo test set, whatever its name."""
+    """Returns a published file as a `Source`; None for any other file, and for all files of pseudo test sets."""
     if any("pseudo" in part.lower() for part in file.parts[-2:]):
         return None
     for pattern, (task, split, is_english) in ANSWER_FILES.items():
@@ -124,7 +124,7 @@ def source_of(file: Path) -> "Source | None":
 
 @dataclass
 class Source:
-    """A published file, and the rows that are read from it."""
+    """A published file and its rows."""
 
     file: Path
     task: str
@@ -138,7 +138,7 @@ class Source:
         return folder / self.task / self.language / f"{self.split}.jsonl"
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The well-formed rows. Raises ValueError, at the end, where no more than half are so."""
+        """Yields the well-formed rows. Raises ValueError, at the end, if no more than half are well-formed."""
         for number, found in enumerate(self._pairs() if self.task in PAIRS else self._questions(), start=1):
             if isinstance(found, str):
                 self.left_out.append((number, found))
@@ -147,15 +147,15 @@ class Source:
                 yield found
         if len(self.left_out) >= self.kept:
             raise ValueError(
-                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {self._reasons()}. Fetch the "
-                "file again, whole and as it is now."
+                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {self._reasons()}. Download the "
+                "current file again."
             )
 
     def _reasons(self) -> dict[str, int]:
         return dict(collections.Counter(reason for _, reason in self.left_out).most_common())
 
     def _pairs(self) -> Iterator[dict[str, Any] | str]:
-        """A row for each line, or why it has none."""
+        """Yields a row for each line, or why it has none."""
         names, labels = PAIRS[self.task]
         english = [f"{name}_en" for name in names]
         columns = [*english, *names] if self.has_english else [*names, *english]
@@ -172,7 +172,7 @@ class Source:
                 yield {name: texts[name] for name in (*names, *english)} | {"label": labels[label]}
 
     def _questions(self) -> Iterator[dict[str, Any] | str]:
-        """A row for each question, or why it has none."""
+        """Yields a row for each question, or why it has none."""
         ids: set[str] = set()
         for context, question in self._squad():
             answers = question.get("answers") or []
@@ -194,7 +194,7 @@ class Source:
                 yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}
 
     def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Context and question of SQuAD's JSON. Raises ValueError for a file of another form."""
+        """Yields context and question of SQuAD's JSON. Raises ValueError for a file of another form."""
         try:
             for article in json.loads(self.file.read_text(encoding="utf-8-sig"))["data"]:
                 for paragraph in article["paragraphs"]:
@@ -202,12 +202,12 @@ class Source:
                         yield paragraph["context"], question
         except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise ValueError(
-                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Fetch the "
-                "file again, whole."
+                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Download "
+                "the whole file again."
             ) from error
 
     def about(self, digest: str) -> dict[str, Any]:
-        """What is written beside the rows."""
+        """Returns the facts that are written next to the rows."""
         return {
             "source": {"file": "/".join(self.file.parts[-3:]), "sha256": digest},
             "task": self.task,

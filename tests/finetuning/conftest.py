@@ -103,14 +103,14 @@ def tiny_veco(zoo_model_dir):
 
 @pytest.fixture(scope="session")
 def plug_in_veco(zoo_model_dir):
-    """Folder of a VECO that tells texts apart from the start."""
+    """Folder of an untrained VECO whose states differ between texts."""
     dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return zoo_model_dir("veco", num_hidden_layers=2, max_position_embeddings=66, initializer_range=0.2, **dropout)
 
 
 @pytest.fixture(scope="session")
 def change_weights():
-    """change_weights(model, share=0.3) adds a share of themselves, in another order, to the weights of a folder."""
+    """change_weights(model, share=0.3) adds a share of the weights in a folder to them, in another order."""
 
     def change(model, share=0.3):
         tensors = {name: w + share * w.flip(0) for name, w in load_file(model / "model.safetensors").items()}
@@ -121,7 +121,7 @@ def change_weights():
 
 @pytest.fixture
 def two_seeds(tiny_model, change_weights, tmp_path):
-    """`model` override of two models that differ in their weights, as seeds of a pre-training do; 1 is tiny_model."""
+    """`model` override of two models with different weights, like two seeds of pre-training; 1 is tiny_model."""
     for seed in (1, 2):
         shutil.copytree(tiny_model, tmp_path / f"run-{seed}" / "model")
     change_weights(tmp_path / "run-2" / "model")
@@ -130,7 +130,7 @@ def two_seeds(tiny_model, change_weights, tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn():
-    """Plots are files without a picture, as drawing one takes half a second, but where a test asks for `drawn`."""
+    """Plots are empty files, because drawing takes half a second, unless a test uses `drawn`."""
     from matplotlib.figure import Figure
 
     save = Figure.savefig
@@ -203,7 +203,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def refused(capsys):
-    """refused(arguments) -> the message with which finetuning/run.py, or another `program`, refuses them."""
+    """refused(arguments) -> the error message of finetuning/run.py, or of another `program`."""
     from finetuning.run import main
 
     def message(arguments, program=main):

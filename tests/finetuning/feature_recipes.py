@@ -1,4 +1,4 @@
-"""A small run of each kind of task that trains nothing: what stands in its recipe beside kind, model and output_dir."""
+"""A small run of each kind of task that trains nothing: its recipe's fields except kind, model and output_dir."""
 
 import json
 import random

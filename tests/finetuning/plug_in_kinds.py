@@ -1,4 +1,4 @@
-"""For each kind of task that is fine-tuned plug-in: rows in German beside their English, in `_en`, and recipes."""
+"""For each kind of task that is fine-tuned plug-in: German rows with their English translation (`_en`), and recipes."""
 
 import json
 import random
@@ -64,7 +64,7 @@ def questions(count):
 
 @dataclass(frozen=True)
 class PlugIn:
-    """A kind of task whose texts are read beside their translations."""
+    """A kind of task whose texts are read together with their translations."""
 
     recipe: type
     rows: Any
@@ -73,7 +73,7 @@ class PlugIn:
     options: list[str]
 
     def columns(self, is_trained):
-        """Names of the columns that are learned from, or of the texts alone; a text's class is its translation's."""
+        """Names of the columns to learn from, or only of the texts; a text's class is also its translation's."""
         return [*self.texts, *([self.label] if is_trained and self.recipe is not Recipe else [])]
 
     def table(self, path, is_trained, **fields):

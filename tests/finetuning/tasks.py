@@ -1,4 +1,4 @@
-"""What tests of tasks do without a run, and what they read of one."""
+"""Helpers for tests of tasks: reading without a run, and reading the files of a run."""
 
 import json
 
@@ -21,7 +21,7 @@ def encode(recipe, data, tokenizer):
 
 
 class Killed(Exception):
-    """Stands for whatever ends a process."""
+    """Raised in place of a signal that ends the process."""
 
 
 def weights(seed):

@@ -1,4 +1,4 @@
-"""`word-align adapt`: an encoder learns from pairs, and is a checkpoint that aligns by the layer it recommends."""
+"""`word-align adapt`: trains an encoder on pairs; the checkpoint aligns by the layer that it recommends."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TAB = "\t"
 
 @pytest.fixture(scope="module")
 def pairs(sample_corpus_dir, tmp_path_factory):
-    """File of the 240 German and English sentences of the sample corpus, and two lines that are no pair."""
+    """File with the 240 German-English pairs of the sample corpus, and two lines without a pair."""
     sides = []
     for language in ("de", "en"):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
@@ -34,7 +34,7 @@ def pairs(sample_corpus_dir, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(pytestconfig, tmp_path_factory):
-    """The recipes that the command runs, for four steps."""
+    """Shortens the recipes of the command to four steps."""
     folder, paths = tmp_path_factory.mktemp("recipe"), []
     for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["word_links"]), strict=True):
         phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
@@ -101,7 +101,7 @@ def test_what_is_trained_on_and_what_is_held_out(adapted):
 
 
 def test_scores_before_and_after(short, pairs, gold, tiny_model, tmp_path, monkeypatch, capsys):
-    """Training is left out: the model stays as it is, and so do both figures."""
+    """Training is skipped: the model and both scores stay unchanged."""
 
     def nothing(options, work, layer, length, has_pairs, has_gold, screen):
         from modeling.modeling_xlm_align import XlmAlignForPreTraining
@@ -164,7 +164,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
 ):
     monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
     given = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
-    # a shell has its background jobs ignore it, and they hand that on
+    # background jobs of a shell ignore it, and so do their children
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt(process, run, show):

@@ -1,4 +1,4 @@
-"""`word-align`: what goes in, what comes out, going on after a stop, and what is refused."""
+"""`word-align`: input, output, resuming after a stop, and errors."""
 
 import io
 import json
@@ -70,7 +70,7 @@ def test_help_tells_every_method(capsys):
     assert all(re.search(rf"\b{name}\b", told) for name in (*METHODS, *SYMMETRIZATIONS))
 
 
-# ---- in and out
+# ---- input and output
 
 
 def test_links_are_those_of_the_aligner_whatever_way_the_pairs_come(run, tiny_model, pairs, tmp_path, monkeypatch):
@@ -239,7 +239,7 @@ def test_link_all_adds_one_link_to_each_source_word_without_a_link(run, many):
 
 
 def test_links_do_not_depend_on_the_other_pairs(run, many, tmp_path):
-    """Nor does a processor that multiplies bfloat16 change them: the precision is fp32 wherever none is named."""
+    """The default precision is fp32, also on a processor that multiplies bfloat16."""
     together = run(many, "--layer", "2").out.splitlines()
     for number, line in list(enumerate(many.read_text().splitlines()))[::20]:
         (tmp_path / "one.txt").write_text(f"{line}\n")
@@ -270,7 +270,7 @@ def test_the_layer_is_chosen_by_the_pairs_and_kept(run, tiny_model, pairs, many,
     assert "layer 1 of 2" in run(many).err
 
 
-# ---- a file, and going on with it
+# ---- an output file, and resuming it
 
 
 def test_a_file_says_how_it_was_made(run, refused, pairs, tmp_path):
@@ -437,7 +437,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(many, tiny_model):
     assert process.returncode == 141
 
 
-# ---- what is refused
+# ---- errors
 
 
 def test_a_rank_without_a_launcher_is_none(run, pairs, monkeypatch):

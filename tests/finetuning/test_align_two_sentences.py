@@ -1,4 +1,4 @@
-"""`word-align "..." "..."`: two sentences, the model that nobody has to name, the terminal, and the browser."""
+"""`word-align "..." "..."`: two sentences, the default model, the terminal, and the browser."""
 
 import re
 import sys
@@ -133,7 +133,7 @@ def test_open_writes_the_page_and_says_where(run, has_browser, tmp_path, monkeyp
         assert out == run().out
 
 
-# ---- the model that nobody names
+# ---- the default model
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_sentences_and_links_of_one_table(score, tmp_path):
 def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(score):
     said = [score("".join(f"{n} 1 1 S\n" for n in numbers)) for numbers in (range(1, 6), (3, 4, 8, 9, 20))]
     assert said[0].out == said[1].out and "AER" in said[0].out
-    assert len(said[1].err.splitlines()) == len(said[0].err.splitlines()) + 1, "the gaps are told"
+    assert len(said[1].err.splitlines()) == len(said[0].err.splitlines()) + 1, "the gaps are reported"
 
 
 def test_layers_are_swept(score, tmp_path):

@@ -1,4 +1,4 @@
-"""The aligner's formats, read and written beside other tools that know them."""
+"""The aligner's formats, read and written; compared with other tools that know them."""
 
 import csv
 import gzip
@@ -55,7 +55,7 @@ def test_word_pairs_have_an_empty_line_behind_each_sentence():
 
 
 def test_a_word_comes_out_as_it_is():
-    """But for what ends a field or a line: there is a word more, or less, for whoever reads them."""
+    """Except for characters that end a field or a line: readers would count another number of words."""
     words = ["10\u00a0000", "\u00a0", "a\u3000b", "New  York", "a\tb\r\nc"]
     found = WordAlignment(words, ["x"], [(i, 0) for i in range(5)], [0.9] * 5)
     record = {name: FORMATS[name](False, "bf16", lambda: None).record(0, (words, ["x"]), found) for name in FORMATS}

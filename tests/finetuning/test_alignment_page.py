@@ -1,4 +1,4 @@
-"""The page of word links: what it holds, that it needs nothing else, and that words cannot become markup."""
+"""The page of word links: its content, that it loads no other files, and that words cannot become markup."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def write(tmp_path):
 
 
 def data_of(text):
-    """What the page's script reads."""
+    """The data of the page's script."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 

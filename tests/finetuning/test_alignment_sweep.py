@@ -1,4 +1,4 @@
-"""Scores by layer and method, with an aligner of which the links are known; the table and the plot."""
+"""Scores by layer and method, with an aligner whose links are known; the table and the plot."""
 
 import pytest
 

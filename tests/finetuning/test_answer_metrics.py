@@ -1,4 +1,4 @@
-"""The metrics squad and mlqa on answers whose scores can be told by hand."""
+"""The metrics squad and mlqa on answers whose scores were computed by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gold answers that no prediction can equal: why, how many, and that a run lists them."""
+"""Gold answers that no prediction can equal: reasons, counts, and their list in a run."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Windows of contexts, labels and answers out of reach in them; the best span over windows; against slow searches."""
+"""Windows of contexts, their labels, answers out of reach; the best span over windows; compared with slow searches."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ SENTENCES = {
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """A tokenizer that knows the characters of these sentences: runs of unknown ones would be one token."""
+    """A tokenizer with the characters of these sentences: a run of unknown ones would be one token."""
     folder = tmp_path_factory.mktemp("tokenizer")
     train_tokenizer([*SENTENCES.values()] * 9, folder, vocab_size=300)
     return AutoTokenizer.from_pretrained(folder)
@@ -144,7 +144,7 @@ def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_token
 
 
 def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
-    with pytest.raises(ValueError, match="doc_stride is 25, and beside a question of max_question_length=20.*for 24"):
+    with pytest.raises(ValueError, match="doc_stride is 25, and with a question of max_question_length=20.*for 24"):
         windowing(sample_tokenizer, 48, 25, 20, 30)
     assert windowing(sample_tokenizer, 48, 24, 20, 30).room(20) == 24
     with pytest.raises(ValueError, match="for 0 tokens"):

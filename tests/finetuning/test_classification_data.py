@@ -1,4 +1,4 @@
-"""Tables to encoded rows: languages, labels, selection data, and every way in which they can be wrong."""
+"""Tables to encoded rows: languages, labels, selection data, and all their faults."""
 
 import json
 

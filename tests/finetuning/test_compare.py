@@ -64,7 +64,7 @@ def test_seeds_of_several_folders_are_one_run(folders, tmp_path, capsys, monkeyp
     assert "- hyperparameters.learning_rate: VECO 0.001; XLM 0.0005" in page
     assert "- processes: VECO [1, 2]; XLM [1]" in page, "seeds of one run may have different numbers"
     assert "protocol" not in page, "what is the same is not named"
-    # the steps that all seeds have
+    # only the steps that all seeds have
     assert drawn == {"VECO": ([100, 200], [6.0, 15.0]), "XLM": ([100, 200], [1.0, 4.0])}
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
@@ -101,7 +101,7 @@ def test_what_cannot_stand_in_one_table_is_refused(folders, tmp_path, capsys):
 
     xlm = folders["xlm"]
     assert "seed 1 is in more than one" in message("--run", "XLM", xlm, folders["veco_1"])
-    assert "stands twice" in message("--run", "XLM", xlm, "--run", "XLM", xlm)
+    assert "is given twice" in message("--run", "XLM", xlm, "--run", "XLM", xlm)
     assert "has no folder" in message("--run", "XLM")
     assert "has no results.json" in message("--run", "XLM", str(tmp_path))
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Faults of rows: an error at the first of a file, and all of them with --check_data."""
+"""Faults of rows: a run reports the first one of a file, --check_data reports all."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""--check_data: what a run would read, by part and language, without training or writing anything."""
+"""--check_data: the data of a run by part and language, without training or writing anything."""
 
 from datasets import Dataset
 

@@ -1,4 +1,4 @@
-"""What runs that train nothing have in common: retrieval, mining and word alignment with the vectors of a model."""
+"""Tests of all kinds that train nothing: retrieval, mining and word alignment with the vectors of a model."""
 
 import csv
 import json
@@ -127,7 +127,7 @@ def test_models_and_seeds_stand_side_by_side(
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert f"| Theirs | {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
     assert ("lower is better" in page) == (facts.metric == "aer")
-    assert "mutual" not in page, "the methods that stand beside are no difference"
+    assert "mutual" not in page, "further methods are no difference"
     for change, named in (("name=Theirs", "compare_with names"), ("task=other", "Theirs has task")):
         assert named in " ".join(refused([*together, change, f"output_dir={tmp_path / 'new'}"]).split())
 

@@ -71,7 +71,7 @@ def load(name, *overrides):
 
 @functools.cache
 def own_fields(name):
-    """What stands in the file itself, or in the row of its folder's table."""
+    """The fields in the file itself, or in the row of its folder's table."""
     path = RECIPES / f"{name}.yaml"
     if path.is_file():
         return yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def own_fields(name):
 
 
 def head(name):
-    """The comment at the head of the file, or of the table."""
+    """The comment at the top of the file, or of the table."""
     path = RECIPES / f"{name}.yaml"
     text = (path if path.is_file() else path.with_name(TABLE)).read_text(encoding="utf-8")
     return re.match("(#.*\n)*", text)[0]
@@ -115,7 +115,7 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     published = recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published])
     for item in published:
         assert item.paper.partition(" ")[0] in ("VECO", "ERNIE-M", "XLM-Align", "MetaXLM")
-    # files and recipes that the head sends a reader to are there
+    # files and recipes that the head names exist
     for path in re.findall(r"(?<![\w/])(?:\.\./)*(?:[a-z_0-9]+/)?[a-z_0-9]+\.yaml", head(name)):
         places = [RECIPES / folder / path, ROOT / path, RECIPES / path, ROOT / "pretraining/recipes" / folder / path]
         assert any(place.name in (TABLE, *recipe_names(place.parent)) for place in places if place.parent.is_dir()), (
@@ -158,7 +158,7 @@ def check_named_rows(name, recipe):
 
 
 def test_no_data_are_written_twice():
-    """What is read of a table stands in one file, which others extend; but in translation's recipes and samples."""
+    """One file has the fields of a table, and others extend it; except for recipes of translation and of the sample."""
     places = {}
     for name in set(NAMES) - set(of_kinds("translation")):
         fields = own_fields(name)

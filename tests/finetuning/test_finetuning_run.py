@@ -1,4 +1,4 @@
-"""finetuning/run.py from the command line to results, resumed, and what it refuses."""
+"""finetuning/run.py from the command line to results, resumed; errors."""
 
 import contextlib
 import csv
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_seeds_can_be_added(topics,
             main([*topics, *more])
         return calls
 
-    # of 5 steps a seed; checkpoints lie at steps 2 and 4: a killed seed goes on from there
+    # 5 steps a seed, with checkpoints at steps 2 and 4: a killed seed resumes from there
     assert run(4) == [0, 1, 2, 3]
     assert run(7, "--resume") == [2, 3, 4] + [0, 1, 2, 3]
     out = tmp_path / "out"

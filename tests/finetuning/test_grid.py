@@ -1,4 +1,4 @@
-"""Grids: what each run is trained and evaluated on, the tables, what is run again, and what is refused."""
+"""Grids: the data of each run, the tables, resuming, and errors."""
 
 import csv
 import json
@@ -61,7 +61,7 @@ def refusal(grid, refused):
 
 @pytest.fixture
 def executed(monkeypatch):
-    """The folders of the runs that were really executed."""
+    """The folders of the runs that were executed."""
     run, folders = finetuning.running.run, []
 
     def counted(task, resume, command):
@@ -351,8 +351,8 @@ CURVES = ("step_curves", "--run", "XLM", "{run}")
         ((*MATRIX, "train.0.config=en"), "Write {language} into its path or config"),
         (("transfer_matrix", "--model", "XLM={model}", "--languages", "en", "it"), "evaluates no it"),
         ((*MATRIX, "setting=supervised"), "setting is supervised"),
-        ((*MATRIX, "source_language=de"), "source_language is another one in each run"),
-        ((*MATRIX, "published=null"), "published is another one"),
+        ((*MATRIX, "source_language=de"), "source_language differs between the runs"),
+        ((*MATRIX, "published=null"), "published differs"),
         (("transfer_matrix", "--model", "XLM={model}", "--languages", "en", "en"), "--languages en is given twice"),
         ((*MATRIX, "kind=word_alignment"), "has no language to be trained in"),
         (("transfer_matrix", "--model", "{model}", "--languages", "en"), "is not of the form NAME=PATH"),
@@ -360,14 +360,14 @@ CURVES = ("step_curves", "--run", "XLM", "{run}")
         ((*MATRIX, "--model", "MetaXLM={missing}"), "Model folder not found: {missing}"),
         ((*MATRIX, "training.epoch=3"), "unknown field training.epoch"),
         (("transfer_matrx", *MATRIX[1:]), "'transfer_matrix'"),
-        ((*CURVES, "model=x"), "model is another one in each run"),
+        ((*CURVES, "model=x"), "model differs between the runs"),
         ((*CURVES, "--steps", "3"), "no model of that step: [2, 4]"),
         ((*CURVES, "--steps", "2", "two"), "--steps has 'two'"),
         ((*CURVES, "--output", "{file}"), "is a file"),
         (("step_curves", "--run", "XLM"), "has no folder"),
-        ((*CURVES, "--run", "XLM", "{run}"), "stands twice"),
+        ((*CURVES, "--run", "XLM", "{run}"), "is given twice"),
         (("step_curves", "--run", "../XLM", "{run}"), "cannot name a folder"),
-        ((*CURVES, "{run}"), "called alike"),
+        ((*CURVES, "{run}"), "with the same name"),
         ((*CURVES, "{other}"), "no step in common"),
         (("step_curves", "--run", "XLM", "{missing}"), "no folder of a pre-training run"),
     ],
@@ -394,7 +394,7 @@ def test_what_makes_no_grid_is_refused_before_anything_runs(
             "no table with {domain}",
         ),
         (["--domains", "music"], "'music' in column domain"),
-        (["--domains", "books", "setting=zero_shot"], "setting is another one"),
+        (["--domains", "books", "setting=zero_shot"], "setting differs"),
         (["--domains", "books", 'train.0.where={area: "{domain}"}'], "no column area"),
     ],
 )

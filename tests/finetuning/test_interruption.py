@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step is saved, and the resumed run ends as one that nobody stopped."""
+"""Ctrl-C and SIGTERM: the step is saved, and the resumed run ends like an uninterrupted one."""
 
 import json
 import multiprocessing
@@ -54,7 +54,7 @@ main(json.loads(sys.argv[1]))
 
 @pytest.fixture
 def stop_at(monkeypatch, capsys):
-    """stop_at(step, arguments) -> what a run says that gets a signal while it trains a step, and is stopped by it."""
+    """stop_at(step, arguments) -> the output of a run that a signal stops during this step."""
 
     def run(step, arguments, number=signal.SIGINT, trainer=FineTuningTrainer):
         train = trainer.training_step
@@ -77,7 +77,7 @@ def stop_at(monkeypatch, capsys):
 
 @pytest.fixture
 def dropping_topics(topics_recipe, tiny_model, tmp_path):
-    """dropping_topics(name) -> overrides of a run with dropout, whose random numbers have to come back too."""
+    """dropping_topics(name) -> overrides of a run with dropout, whose random numbers must be restored too."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.1}), encoding="utf-8")

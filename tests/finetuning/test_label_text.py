@@ -1,4 +1,4 @@
-"""Text labeled by a tagger: what is written, what a run on it says, and what is refused."""
+"""Text labeled by a tagger: the output, a run that trains on it, and errors."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def arguments(teacher, given, written, *more):
 
 
 def refused_by(capsys, given):
-    """The message with which the command refuses these arguments."""
+    """The error message of the command with these arguments."""
     with pytest.raises(SystemExit) as stopped:
         label(given)
     assert stopped.value.code == 2
@@ -129,7 +129,7 @@ def test_a_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, 
         "task=people",
         "setting=translate_train_all",
         "translations_from=somebody, labeled by a model",
-        # a folder: the description beside the rows is not taken for rows
+        # a folder: the description next to the rows is not read as rows
         f"train=[{{path: {tmp_path}/en.parquet, {COLUMNS}}}, {{path: {folder}, languages: [de], {COLUMNS}}}]",
         "selection=last",
         "max_length=40",
@@ -161,7 +161,7 @@ def test_several_languages_and_what_is_not_overwritten(teacher, tmp_path, capsys
     given, written = tmp_path / "{language}.jsonl", tmp_path / "out" / "{language}.jsonl"
     label(arguments(teacher, given, written, "--languages", "de", "en"))
     assert [len(read(tmp_path / "out" / f"{name}.jsonl")) for name in ("de", "en")] == [3, 3]
-    assert "de.jsonl is there already" in refused_by(capsys, arguments(teacher, given, written))
+    assert "de.jsonl exists" in refused_by(capsys, arguments(teacher, given, written))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Languages, splits and labels that a dataset has not, in each kind of table, and what the error tells."""
+"""Errors for languages, splits and labels that a dataset does not have, in each kind of table."""
 
 import json
 

@@ -26,7 +26,7 @@ def build(name, head, **fields):
 
 
 def expected_scale(name):
-    """The formula, by the names of the layout; a name that is not known here fails."""
+    """The formula, by the names of the layout; an unknown name fails."""
     if match := re.match(r"roberta\.encoder\.layer\.(\d+)\.", name):
         return DECAY ** (DEPTH - int(match[1]))
     if name.startswith(("roberta.embeddings.", "roberta.language_embeddings.")):
@@ -151,7 +151,7 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
         config = build("veco", HEADS[0], num_hidden_layers=1).config
 
     trainer = trainer_of(Flat(2, 2), tmp_path)
-    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat names its layers.*layerwise_decay=1"):
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat has unknown names.*layerwise_decay=1"):
         trainer.create_optimizer()
 
 

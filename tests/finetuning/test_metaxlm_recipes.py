@@ -1,4 +1,4 @@
-"""MetaXLM's fine-tuning recipes against the paper's tables, and on rows laid out as their heads say."""
+"""MetaXLM's fine-tuning recipes: compared with the paper's tables, and run on data laid out as their comments say."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def read(task, *overrides):
 
 @pytest.mark.parametrize(("task", "exact_match"), [("xquad", 42.0), ("mlqa", 34.3), ("tydiqa", 23.0)])
 def test_what_is_left_out_of_a_table_is_what_its_average_wants(task, exact_match):
-    """The illegible figures: their mean lies where English is highest and exact match below F1."""
+    """The mean of the illegible figures is plausible: English is highest, and exact match is below F1."""
     recipe = read(task)
     published = recipe.published
     absent = len(published.average_over or published.languages) - len(published.languages)
@@ -99,7 +99,7 @@ def test_rows_that_are_evaluated_are_found_under_any_source_language(tmp_path):
     with pytest.raises(ValueError, match="which is evaluated by"):
         check_tables(recipe)
     check_tables(read("amazon", "train.0.split=test", "evaluation.0.languages=[de, fr]", "source_language=ja"))
-    # one file for both, told apart by a column
+    # one file for both, with a column that separates them
     part = [f"{name}.0.path={tmp_path}/all.jsonl" for name in ("train", "evaluation")]
     (tmp_path / "all.jsonl").write_text('{"text": "a"}\n')
     own = ["train.0.where={split: train}", "evaluation.0.where={split: test}", "evaluation.0.languages=[en]"]

@@ -105,7 +105,7 @@ def test_pools_are_divided_without_a_common_text_and_the_same_way_each_time():
         assert not parts[0] & parts[1] and parts[0] | parts[1] == set(getattr(pool, side))
     named = [{(part.source[s], part.target[t]) for s, t in part.gold} for part in (dev, rest)]
     assert named[0] | named[1] == {(f"s{s}", f"t{t}") for s, t in gold} and not named[0] & named[1]
-    assert 11 <= len(dev.gold) <= 14  # a quarter, but for chains that stay together
+    assert 11 <= len(dev.gold) <= 14  # a quarter, except that chains stay together
     assert len(dev.source) == pytest.approx(25, abs=4) and len(dev.target) == pytest.approx(40, abs=4)
     assert divide(pool, 0.25, "xx-en") == (dev, rest)
 

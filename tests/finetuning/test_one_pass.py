@@ -1,4 +1,4 @@
-"""All languages in one pass of the Trainer, and what of a run depends on its seed."""
+"""All languages in one pass of the Trainer, and the parts of a run that depend on its seed."""
 
 from dataclasses import replace
 

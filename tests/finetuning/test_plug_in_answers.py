@@ -1,4 +1,4 @@
-"""Plug-in question answering: windows beside those of the translation, whose answers count once."""
+"""Plug-in question answering: windows paired with those of the translation, whose answers count once."""
 
 from finetuning.tasks.registry import task_of
 from tests.finetuning.plug_in_kinds import KINDS, questions

@@ -176,8 +176,8 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
 @pytest.mark.parametrize(
     ("kind", "train", "test", "changes", "named"),
     [
-        ("classification", {"translation_columns": None}, {}, {}, "train.0 says no translations"),
-        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0 says its translations twice"),
+        ("classification", {"translation_columns": None}, {}, {}, "train.0 names no translations"),
+        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0 names its translations twice"),
         ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0 has 1 text_columns and 2"),
         ("classification", {}, {}, {"text_en": None}, "row 1 .*column text_en"),
         ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
@@ -241,7 +241,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides, named):
 
 
 def topics():
-    """German and Chinese of the sample corpus beside its English, three steps."""
+    """German and Chinese of the sample corpus with its English, three steps."""
     table = f"path: {CORPUS}, config: '{{language}}', label_column: topic, languages: [de, zh]"
     table += f", translations: {{path: {CORPUS}, config: en}}"
     return [
@@ -309,7 +309,7 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
     data = task.encode(task.read())
 
     def logits_of(row, other):
-        """Of a row alone, beside the translation of another one."""
+        """Logits of a single row, with the translation of another one."""
         names = ("input_ids", "attention_mask")
         fields = {name: row[name] for name in names} | {f"translation_{n}": other[f"translation_{n}"] for n in names}
         with torch.no_grad():
@@ -364,7 +364,7 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
     whole = collate(data.train.to_list())
 
     def loss(*cuts):
-        """Of micro-batches, padded alike: question answering reads padding too."""
+        """Loss of micro-batches, padded to one width: question answering reads padding too."""
         parts = [slice(*ends) for ends in itertools.pairwise((0, *cuts, None))]
         batches = iter([{name: values[part] for name, values in whole.items()} for part in parts])
         batches, items = trainer.get_batch_samples(batches, len(parts), "cpu")

@@ -1,4 +1,4 @@
-"""Plug-in tagging: words beside the words of their translation, and windows."""
+"""Plug-in tagging: words with the words of their translation, and windows."""
 
 import pytest
 from datasets import ClassLabel, Features, Sequence, Value
@@ -19,7 +19,7 @@ def test_words_and_labels_of_both_sides_are_read_by_name(write):
             "tokens": Sequence(Value("string")),
             "labels": Sequence(Value("string")),
             "tokens_en": Sequence(Value("string")),
-            "labels_en": Sequence(ClassLabel(names=NAMES)),  # gold English beside text that a model has labeled
+            "labels_en": Sequence(ClassLabel(names=NAMES)),  # gold English with text that a model has labeled
         }
     )
     rows = sentences(6)

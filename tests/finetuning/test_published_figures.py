@@ -1,4 +1,4 @@
-"""Figures that a recipe names by paper, table and row: looked up for every kind of task, and what is refused."""
+"""Published scores that a recipe names by paper, table and row: look-up for every kind of task, and errors."""
 
 import json
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_figures_of_other_papers_are_left_as_they_are():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"paper": "xlm_aling"}, "xlm_aling.*no figures beside it.*Did you mean 'xlm_align'"),
+        ({"paper": "xlm_aling"}, "xlm_aling.*no scores.*Did you mean 'xlm_align'"),
         ({"table": "Table 81"}, "'Table 81' is no table of xlm_align"),
         ({"row": "XLM-Align"}, "'XLM-Align' is no row.*Known: XLM-Align base, zero-shot"),
         ({"table": "Table 19"}, "of task pawsx, and the recipe's is xnli"),

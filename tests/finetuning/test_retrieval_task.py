@@ -55,7 +55,7 @@ def test_scores_are_those_of_brute_force(feature_run, tiny_model, sample_corpus_
 
 
 def test_equal_texts_are_right_for_each_of_their_pairs(found, write, tmp_path):
-    """Every source finds itself: a side is its own translation, but for its order of rows and one text that repeats."""
+    """Every source finds itself: the target has the same texts in another order, and one text occurs twice."""
     texts = ["The train is late.", "It rains.", "Anna bakes bread.", "It rains."]
     rows = [{"x": text, "y": text} for text in texts]
     table = {"path": write("pairs", rows), "source_language": "en", "target_language": "EN"}

@@ -1,4 +1,4 @@
-"""What every kind of task does with a seed: hardware, arithmetic, models that cannot be built, numbers without JSON."""
+"""Seeds of every kind of task: hardware, precision, models that cannot be built, numbers that JSON lacks."""
 
 import math
 from types import SimpleNamespace

@@ -25,7 +25,7 @@ def test_it_is_loaded_by_its_path_and_says_seqevals_version(metric):
 
 
 def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
-    # two persons beside each other, then a place: IOB1 has B- only where a chunk follows one of its type
+    # two adjacent persons, then a place: IOB1 has B- only if a chunk follows one of its type
     iob1 = [["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]]
     iob2 = [["B-PER", "I-PER", "B-PER", "B-LOC", "O", "B-LOC"]]
     wrong = [["B-PER", "I-PER", "I-PER", "B-LOC", "O", "B-LOC"]]  # one person of three words

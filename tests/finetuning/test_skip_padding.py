@@ -23,7 +23,7 @@ TEXTS = ["A dog.", "The house on the hill is red, and the one beside it is white
 
 @pytest.fixture
 def padded(monkeypatch):
-    """padded(): from now on models compute at padding too. Returns the models that would have been told not to."""
+    """padded(): from now on models also compute at padding. Returns the models that would have skipped it."""
 
     def pad():
         passed = []

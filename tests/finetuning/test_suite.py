@@ -1,4 +1,4 @@
-"""A suite: what is run, in which order and with which overrides, what is not run again, and what is left out."""
+"""A suite: its runs, their order and overrides, resuming, and tasks that are left out."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def results(tmp_path, task=""):
 
 @pytest.fixture
 def failed(suite, refused):
-    """failed(*arguments) -> the message with which a suite ends."""
+    """failed(*arguments) -> the error message of a suite."""
     return lambda *arguments: " ".join(refused(arguments, lambda given: suite(*given)).split())
 
 

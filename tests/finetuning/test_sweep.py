@@ -25,7 +25,7 @@ NAMES = [f"learning_rate={rate},batch_size={size}" for rate in (0.001, 0.01) for
 
 
 class Killed(Exception):
-    """Stands for whatever ends a process."""
+    """Raised in place of a signal that ends the process."""
 
 
 def read_json(path):
@@ -33,7 +33,7 @@ def read_json(path):
 
 
 def scored(dev, calls):
-    """Stands for the runner of a kind: the development score of a point by the name of its folder."""
+    """Replaces the runner of a kind: returns the development score of a point by the name of its folder."""
 
     def execute(task, resume, command, evaluate=True):
         recipe = task.recipe
@@ -121,7 +121,7 @@ def test_ties_go_to_the_first_and_what_diverges_is_out(recipe, tmp_path, capsys)
     found = read_json(tmp_path / "out" / "sweep.json")
     assert [point["diverged"] for point in found["points"]] == [True, False, False, True]
     assert "diverged" in (tmp_path / "out" / "sweep.md").read_text()
-    # what has diverged is not tried again
+    # a point that diverged is not tried again
     calls.clear()
     sweep.run(recipe, True, ["run"], scored(dev, calls))
     assert [call[0] for call in calls] == [NAMES[1], NAMES[2], "out"]
@@ -133,7 +133,7 @@ def test_results_of_runs_with_the_chosen_values_say_so(recipe, tmp_path):
     assert sweep_points.sweep_facts(recipe, model, protocol) is None
     sweep.run(recipe, False, ["run"], scored(dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0), strict=True)), []))
     best = sweep_points.recipe_of(recipe, sweep_points.points_of(recipe)[3], final=True)
-    best.seeds = [7]  # the values are chosen whatever the seed
+    best.seeds = [7]  # the seed does not affect which values are chosen
     assert sweep_points.sweep_facts(best, model, protocol)["score"] == 4.0
     assert sweep_points.sweep_facts(best, {**model, "fingerprint": "sha256:other"}, protocol) is None
     point = tmp_path / "out" / "sweep" / NAMES[3]
@@ -206,7 +206,7 @@ def test_windows_of_every_point_are_checked_before_the_first_runs(topics, tmp_pa
     answers = "path: nowhere.parquet, text_columns: [question, context], label_column: answers"
     argv = [*topics, "kind=question_answering", f"train=[{{{answers}}}]", f"evaluation=[{{{answers}}}]", "--sweep"]
     argv += ["max_length=40", "max_question_length=8", "sweep={doc_stride: [12, 30]}"]
-    assert "sweep, doc_stride=30: doc_stride is 30, and beside a question" in " ".join(refused(argv).split())
+    assert "sweep, doc_stride=30: doc_stride is 30, and with a question" in " ".join(refused(argv).split())
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""Rows of words and labels to windows and back to sentences, and every way in which they can be wrong."""
+"""Rows of words and labels: to windows and back to sentences, and all their faults."""
 
 import contextlib
 import itertools

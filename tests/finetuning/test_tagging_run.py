@@ -1,4 +1,4 @@
-"""A tagging run from the command line to results, resumed, and what it refuses."""
+"""A tagging run from the command line to results, resumed; errors."""
 
 import csv
 import json

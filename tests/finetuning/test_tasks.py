@@ -1,4 +1,4 @@
-"""The seam of tasks: what the registry names, and the protocol that they fill in."""
+"""The interface of tasks: the registry, and the protocol that tasks fill in."""
 
 import subprocess
 import sys

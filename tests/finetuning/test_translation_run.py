@@ -1,4 +1,4 @@
-"""Translation runs from the command line to results, resumed, divided, and what they refuse."""
+"""Translation runs from the command line to results, resumed and on several processes; errors."""
 
 import ast
 import contextlib

@@ -1,4 +1,4 @@
-"""That settings of a translation recipe reach what they are meant for."""
+"""Settings of a translation recipe take effect."""
 
 import json
 import sys

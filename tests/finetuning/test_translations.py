@@ -1,4 +1,4 @@
-"""XTREME's published translations to the rows that recipes read; files and rows that cannot be."""
+"""XTREME's published translations to the rows that recipes read; unreadable files and rows."""
 
 import json
 
@@ -161,12 +161,12 @@ def test_what_was_turned_before_is_kept_and_other_content_is_not_overwritten(tmp
     assert "done before" in capsys.readouterr().out
     assert (out / "xnli/de/train.jsonl").stat().st_mtime_ns == made and len(rows(out / "xnli/fr/train.jsonl")) == 2
     published(given, "XNLI/en-de-translated.tsv", [*XNLI, *XNLI])
-    assert "is there already, and was not made of" in refused(given, out, capsys)
+    assert "exists, and was not made from" in refused(given, out, capsys)
     for name in ("train.yaml", "train.jsonl"):  # files of somebody else
         elsewhere = tmp_path / name / "xnli" / "de" / name
         elsewhere.parent.mkdir(parents=True)
         elsewhere.write_text("mine: 1\n")
-        assert f"{name} is there already" in refused(given, tmp_path / name, capsys)
+        assert f"{name} exists" in refused(given, tmp_path / name, capsys)
         assert elsewhere.read_text() == "mine: 1\n" and len(list(elsewhere.parent.iterdir())) == 1
     assert len(rows(out / "xnli/de/train.jsonl")) == 2
 

@@ -53,7 +53,7 @@ def main_in(processes, arguments, folder):
 
 @pytest.fixture(scope="module")
 def plug_in_recipe(plug_in_veco, tmp_path_factory):
-    """plug_in_recipe(kind, folder) -> overrides: texts beside their translations, the last step of fewer rows."""
+    """plug_in_recipe(kind, folder) -> overrides: texts with their translations; the last step has fewer rows."""
     tables = tmp_path_factory.mktemp("tables")
 
     def recipe(kind, folder):
@@ -137,7 +137,7 @@ def test_translations_are_trained_and_scored_as_in_one_process(runs, dev_caption
 
 @pytest.mark.slow
 def test_what_the_main_process_alone_finds_out_the_other_one_knows(runs):
-    """Or it would wait for ever."""
+    """Otherwise it would wait forever."""
     folder, said = runs
     assert "fails failed" in said and said.count("in use by another run") == 2
     assert said.count("ended with 2") == 4

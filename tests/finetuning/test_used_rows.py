@@ -22,7 +22,7 @@ def build(name, head=HEADS[0]):
 
 
 class Tokenizer:
-    """What a Trainer asks of one."""
+    """The parts of a tokenizer that a Trainer uses."""
 
     all_special_ids = [0, PADDING, 2]
 
@@ -31,7 +31,7 @@ class Tokenizer:
 
 
 class SmallTrainer(TrainsUsedRows, LayerwiseDecay, Trainer):
-    """As the Trainer of a run is put together."""
+    """Composed like the Trainer of a run."""
 
 
 def rows_of(head):
@@ -205,7 +205,7 @@ def test_where_it_cannot_apply_all_rows_are_trained_and_it_is_said_why():
     model = build("veco")
     assert cannot_apply(model, alone, share) is None
     assert "divides them" in cannot_apply(model, DistributedType.FSDP, share)
-    assert "nothing would be saved" in cannot_apply(model, alone, 0.8)
+    assert "would save no memory" in cannot_apply(model, alone, 0.8)
     model.get_input_embeddings().weight.requires_grad = False
     assert "frozen" in cannot_apply(model, alone, share)
     tied = build("veco", "ForMaskedLM")
@@ -216,7 +216,7 @@ def test_where_it_cannot_apply_all_rows_are_trained_and_it_is_said_why():
             return 3 * super().forward(input)
 
     model.set_input_embeddings(Scaled(VOCAB, 8))
-    assert "Scaled does more than look rows up" in cannot_apply(model, alone, share)
+    assert "Scaled does more than look up rows" in cannot_apply(model, alone, share)
 
 
 def test_a_model_without_rows_for_tokens_and_special_tokens_without_rows_are_trained_as_ever(tmp_path, monkeypatch):

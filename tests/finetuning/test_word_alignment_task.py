@@ -144,7 +144,7 @@ def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned
     assert cells["en-de", "itermax", "2"][second] == "17.42"
     assert not cells["en-de", "itermax", "1"][same] and not cells["en-de", "itermax", "1"][second]
     assert cells["**average**", "ot", "1"][same] == "23.32"
-    # of a layer that was not scored here, beside the one that is reported
+    # a published score of a layer that was not scored here, next to the reported one
     assert cells["en-de", "ot", "1"][deeper] == "16.63" and not cells["en-de", "itermax", "2"][deeper]
 
 

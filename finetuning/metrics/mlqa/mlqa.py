@@ -25,12 +25,12 @@ without gold answer.
 
 
 def words(*articles):
-    """A pattern of these words, wherever they stand alone."""
+    """A pattern that matches these as whole words."""
     return re.compile(r"\b(?:" + "|".join(articles) + r")\b")
 
 
-# Chinese and Hindi have none. The Arabic one is written with its noun; figures of the benchmark come from a rule that
-# takes these two letters out wherever they stand, within a word too.
+# Chinese and Hindi have none. The Arabic one is a part of its noun's word. The benchmark's scores come from a rule that
+# removes these two letters everywhere, also within a word.
 ARTICLES = {
     "en": words("a", "an", "the"),
     "es": words("un", "una", "unos", "unas", "el", "la", "los", "las"),

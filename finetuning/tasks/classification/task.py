@@ -1,6 +1,6 @@
-"""Text classification: rows of one or two text columns and a label, to encoded rows by language.
+"""Text classification: converts rows with one or two text columns and a label to encoded rows, by language.
 
-XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text; nothing here knows the benchmarks.
+XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text. The code is independent of the benchmarks.
 """
 
 import functools
@@ -116,7 +116,7 @@ def _encode_batch(
             fields[prefix + "labels"] = batch["labels"]
         lengths = [len(ids) for ids in encoded["input_ids"]]
         fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
-        # only an input that fills the limit can have been cut: encode those once more to know
+        # only an input of maximum length can have been cut: encode such inputs again to find out
         full = [row for row, length in enumerate(lengths) if length == max_length]
         if full:
             whole = tokenizer(*[[column[row] for row in full] for column in texts], verbose=False)
@@ -133,7 +133,7 @@ def _check_columns(recipe: Recipe) -> None:
         if len(table.text_columns) != wanted:
             raise ValueError(
                 f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. Give all "
-                "tables as many."
+                "tables the same number."
             )
         translations = table.translation_columns or (table.translations and table.translations.text_columns)
         if translations and len(translations) != len(table.text_columns):
@@ -163,7 +163,7 @@ def _texts(rows: Rows, column: str, what: str) -> list[str]:
     """A column of text. Raises ValueError for another type and, as `Rows.report`, for rows whose text is blank."""
     texts = typed_column(rows, column, "text", "string")
     blank = np.flatnonzero(~has_text(texts)).tolist()
-    why = "Plug-in reads both sides" if rows.table.translation_columns else "It cannot be classified"
+    why = "Plug-in reads both sides" if rows.table.translation_columns else "Each row needs text"
     rows.report(dict.fromkeys(blank, f"column {column} has no {what}"), f"{why}. Fill or remove the row.")
     return [text or "" for text in texts] if blank else texts
 

@@ -1,4 +1,4 @@
-"""The exact search for nearest neighbors between two sets of vectors, by cosine, in both directions from one product.
+"""Exact search of nearest neighbors between two sets of vectors, by cosine, in both directions from one product.
 
 Legend: `H` hidden size, `S` source vectors, `D` target vectors, `Q` and `P` of a block of each, `K` neighbors.
 """
@@ -6,7 +6,7 @@ Legend: `H` hidden size, `S` source vectors, `D` target vectors, `Q` and `P` of 
 import torch
 from torch.nn import functional as F
 
-ROWS_AT_ONCE = 512  # of a block of cosines, and its columns: 2 MiB of float64, which stay in a cache
+ROWS_AT_ONCE = 512  # rows and columns of a block of cosines: 2 MiB of float64, which fit into a cache
 
 Neighbors = tuple[torch.Tensor, torch.Tensor]
 
@@ -27,12 +27,12 @@ def nearest_neighbors(
     device: torch.device | str = "cpu",
     size: int = ROWS_AT_ONCE,
 ) -> tuple[Neighbors, Neighbors]:
-    """The `count` nearest targets of each source, and the nearest sources of each target, by cosine, the nearest first.
+    """Returns the `count` nearest targets of each source, and the nearest sources of each target, the nearest first.
 
-    Of either side their cosines (S, K) and numbers (S, K), and (D, L) of both; K is `count`, or D where there are no
-    more targets, and L likewise. Cosines are those of float64, rounded to float32: those of sentences lie close
-    together, and equal ones have to be equal. Of equally near ones the first are taken, whatever `size`, the vectors of
-    either side that are compared at once.
+    Each result has cosines (S, K) and numbers (S, K), or (D, L) of both. K is `count`, or D if there are fewer targets;
+    L likewise. Cosines are computed in float64 and rounded to float32, because cosines of sentences are close to each
+    other, and equal ones must be equal. Ties go to the first vector for any `size`, the number of vectors of either
+    side that are compared at once.
     """
     found = [
         torch.full((len(side), min(count, len(other))), torch.iinfo(torch.long).min, device=device)
@@ -50,7 +50,7 @@ def nearest_neighbors(
 
 
 def _merge(highest_QK: torch.Tensor, cosines_QP: torch.Tensor, first: int) -> None:
-    """The highest keys so far and those of a block: the cosine's bits in their order, then the lower number."""
+    """Merges a block's keys into the highest ones so far: the cosine's bits in order, then the lower number."""
     bits_QP = cosines_QP.contiguous().view(torch.int32)
     ordered_QP = (bits_QP ^ ((bits_QP >> 31) & 0x7FFFFFFF)).long()
     numbers_P = torch.arange(first, first + cosines_QP.shape[1], device=cosines_QP.device)

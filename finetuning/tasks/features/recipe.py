@@ -26,8 +26,8 @@ class FeatureRecipe(TaskRecipe):
 
     model: str = option(
         MISSING,
-        "folder or Hub id of the checkpoint: an encoder of the zoo, or another one such as XLM-R; `{seed}` stands for "
-        "each of `seeds`, as in runs/xlm_align-{seed}/model",
+        "folder or Hub id of the checkpoint: an encoder of the zoo, or another one such as XLM-R; `{seed}` is "
+        "replaced by each of `seeds`, as in runs/xlm_align-{seed}/model",
     )
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     init_from: str | None = option(None, INIT_FROM)

@@ -1,4 +1,4 @@
-"""Tasks that train nothing: the vectors of a model as it is, one a seed, are evaluated by layer."""
+"""Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -114,7 +114,7 @@ class FeatureTask(Task[R]):
 
     report: type[FeatureReport] = FeatureReport
     metric: str  # the `evaluate` module of finetuning/metrics, whose version the results carry
-    models: dict[int, Start]  # by seed: one for all, or that for which `{seed}` stands
+    models: dict[int, Start]  # by seed: one for all, or the one whose name has the seed
 
     def open(self) -> Start:
         recipe = self.recipe
@@ -127,8 +127,8 @@ class FeatureTask(Task[R]):
         depth = first.config.num_hidden_layers
         if len(set(depths.values())) > 1:
             raise ValueError(
-                f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate each kind in an "
-                "output_dir of its own, and bring them together by compare_with."
+                f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate models with "
+                "the same number of layers in one output_dir, and combine the results with compare_with."
             )
         named = {"layer": [recipe.layer] if isinstance(recipe.layer, int) else [], "layers": recipe.layers}
         for field, layers in named.items():
@@ -137,32 +137,32 @@ class FeatureTask(Task[R]):
                     f"{field} has {beyond[0]}, and {recipe.model} has {depth} layers. Give 0 (the embeddings) to "
                     f"{depth}."
                 )
-        # of a model a seed, each seed's own record has the fingerprint
+        # with one model per seed, each seed's record has the fingerprint
         of_seeds = {"folder": recipe.model, "fingerprint": None} if SEED in recipe.model else {}
         self.start = first._replace(identity=first.identity | of_seeds)
         return self.start
 
     @abstractmethod
     def read(self) -> PairData:
-        """Reads and checks what is evaluated of every pair of languages."""
+        """Reads and checks the evaluated data of every pair of languages."""
 
     def encode(self, data: PairData) -> PairData:
-        """Adds to the protocol how scores are read from a model's layers."""
+        """Adds to the protocol how scores are computed from a model's layers."""
         recipe, protocol = self.recipe, data.protocol
         depth = self.start.config.num_hidden_layers
         self.describe_method(protocol)
         layer, layers, rule = reported_layer(recipe.layer, recipe.layers, depth)
         protocol.layer, protocol.layers, protocol.depth = layer, layers, depth
-        protocol.selection = Selection(rule=rule, data=None)  # no layer is ever chosen by the scores
+        protocol.selection = Selection(rule=rule, data=None)  # the scores never select a layer
         return data
 
     @abstractmethod
     def describe_method(self, protocol: FeatureProtocol) -> None:
-        """Sets `method`, `methods` and what else tells how scores are read from vectors."""
+        """Sets `method`, `methods` and further facts about how scores are computed from vectors."""
 
     def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
         """Raises ValueError where a finished seed was scored with other weights than its model has now."""
-        # seeds are scored one by one, perhaps weeks apart: a model may have been trained anew between them
+        # seeds may be scored weeks after each other, and a model may have been trained again since
         for seed, model in self.models.items() if folder else ():
             then = (folder.finished(seed) or {}).get("model", model.identity)["fingerprint"]
             now = model.identity["fingerprint"]
@@ -173,7 +173,7 @@ class FeatureTask(Task[R]):
                 )
 
     def sizes(self, data: PairData) -> dict[str, int]:
-        """How much work each pair of languages is, in units of the kind, by which processes share them."""
+        """Returns the amount of work of each pair of languages, in any unit, to divide them among processes."""
         return data.protocol.evaluated_rows
 
     def build(self, seed: int, data: PairData) -> Any:
@@ -190,7 +190,7 @@ class FeatureTask(Task[R]):
 
     @abstractmethod
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> Any:
-        """What reads vectors or links from an encoder; its `states.model` is the encoder."""
+        """Returns the object that computes vectors or links with an encoder; its `states.model` is the encoder."""
 
     @abstractmethod
     def evaluate(self, seed: int, reader: Any, data: PairData) -> tuple[Record, Predictions]:
@@ -198,15 +198,15 @@ class FeatureTask(Task[R]):
         predictions."""
 
     def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
-        """Each process evaluates its share of the pairs of languages; the main process writes what all found."""
+        """Each process evaluates its share of the pairs of languages; the main process writes all results."""
         state = PartialState()
-        load_metric(self.metric)  # here, where all processes are: they wait for each other when one is loaded
+        load_metric(self.metric)  # here all processes meet: they wait for each other when loading a metric
         own = share(self.sizes(data), state.num_processes)[state.process_index]
         pairs = {name: data.pairs[name] for name in own}
 
         def work() -> tuple[Record, Predictions]:
             found, predictions = self.evaluate(seed, model, replace(data, pairs=pairs)) if pairs else ({}, {})
-            if state.num_processes > 1:  # what makes the rows cannot be sent
+            if state.num_processes > 1:  # the functions that make the rows cannot be sent
                 predictions = {name: partial(iter, list(rows())) for name, rows in predictions.items()}
             return found, predictions
 
@@ -248,7 +248,7 @@ class FeatureTask(Task[R]):
 
     @abstractmethod
     def warnings(self, protocol: FeatureProtocol, records: list[Record]) -> list[str]:
-        """What a reader must know of the scores, such as seeds at chance."""
+        """Returns caveats about the scores, such as seeds at chance."""
 
     def data_lines(self, read: PairData, encoded: PairData) -> list[Line]:
         rows = encoded.protocol.evaluated_rows.items()
@@ -266,11 +266,11 @@ def reported_layer(layer: int | Literal["middle"] | None, layers: list[int], dep
     if chosen not in scored:
         raise ValueError(
             f"layers is {layers}, and the layer that is reported is {chosen} of {depth} ({rule}). Add it, or name "
-            "another one by `layer`."
+            "another one with `layer`."
         )
     return chosen, scored, rule
 
 
 def span(layers: list[int]) -> str:
-    """`0 to 12`, or `0, 8` where some between are left out."""
+    """Returns `0 to 12`, or `0, 8` if layers between them are missing."""
     return f"{layers[0]} to {layers[-1]}" if layers == list(range(layers[0], layers[-1] + 1)) else str(layers)[1:-1]

@@ -44,12 +44,12 @@ class Pools:
 
 @dataclass
 class MiningPools(Pools, NamedPair):
-    """Two pools to mine; `{language}` in any text field stands for each of `languages`."""
+    """Two pools to mine; `{language}` in any text field is replaced by each of `languages`."""
 
     source_language: str = option(MISSING, "language of the source sentences, such as de or '{language}'")
     target_language: str = option(MISSING, "language of the target sentences")
     languages: list[str] = option(
-        [], "what `{language}` stands for in the text fields of all tables; each makes one pair of languages"
+        [], "values of `{language}` in the text fields of all tables; each makes one pair of languages"
     )
     dev: Pools | None = option(None, "separate pools; the threshold is fitted on their gold pairs")
     note: str | None = option(None, "how the pools differ from the benchmark's own; the results show it as a warning")

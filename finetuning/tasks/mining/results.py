@@ -1,7 +1,6 @@
-"""What results of mining say: F1 by layer, with the threshold of that layer and pair.
+"""Results of mining: F1 by layer, with the threshold of that layer and pair.
 
-`mining` of results.json holds what each figure is made of: {pair: {layer: [one a seed]}}, with the counts of pairs and
-the threshold.
+`mining` of results.json has the counts of pairs and the threshold behind each score: {pair: {layer: [one per seed]}}.
 """
 
 from typing import Any

@@ -16,7 +16,7 @@ from finetuning.tasks.features.neighbors import ROWS_AT_ONCE, nearest_neighbors
 class Mined:
     """Pairs of two pools, no sentence in two of them, the best first: numbers (M,) of both sides, and margins (M,).
 
-    without_margin: (sources, targets) none of whose neighbors a margin could be told of.
+    without_margin: (sources, targets) for none of whose neighbors a margin is defined.
     """
 
     source: np.ndarray
@@ -32,33 +32,33 @@ def mine(
     device: torch.device | str = "cpu",
     size: int = ROWS_AT_ONCE,
 ) -> Mined:
-    """Every pair that is the best one of either side by the ratio margin, one-to-one; a threshold is not applied.
+    """Mines pairs by the ratio margin, best first and one-to-one, without a threshold.
 
     Artetxe and Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings", Eq. 2 with
     the ratio margin, section 3.2's "max score": with NN_k(x) the k nearest of the other pool by cosine,
 
         margin(x, y) = cos(x, y) / ((mean_{z in NN_k(x)} cos(x, z) + mean_{z in NN_k(y)} cos(y, z)) / 2)
 
-    Each sentence proposes that of its own neighbors which has the highest margin, from the source's side and from the
-    target's; proposals are taken from the highest margin down, as long as neither sentence has been taken.
+    Each sentence proposes the neighbor with the highest margin, from the source's side and from the target's. Proposals
+    are accepted from the highest margin down, if neither sentence has been taken.
 
-    Where k is more than a pool holds, all of it are neighbors. Of neighbors with equal margins the nearer is proposed,
-    of equally near ones the first; of proposals with equal margins the first by the source's number, then the target's.
-    A margin needs neighbors that are alike: where the denominator is not above zero it is not defined, such a pair is
-    never proposed. Which neighbors are nearest is told by cosines of float64 that are rounded to float32, their margins
-    by float64: equal vectors have equal margins, and `size` changes nothing.
+    If k is larger than a pool, all of the pool are neighbors. Among neighbors with equal margins, the nearer one is
+    proposed, and among equally near ones the first. Among proposals with equal margins, the one with the lower number
+    of the source comes first, then of the target. If the denominator is not above zero, the margin is not defined, and
+    the pair is never proposed. Nearest neighbors are determined with cosines of float64 that are rounded to float32,
+    and margins with float64: equal vectors have equal margins, and `size` has no effect.
 
-    XTREME's public script (third_party/utils_retrieve.py and evaluate_retrieval.py) ranks in the same way. What is not
-    repeated of it: its call of the evaluation names an undefined threshold and one side's ids by a file that is not
-    written, and with gold at hand it fits the threshold on that very gold even where one is given, so that a threshold
-    of the development pool is never applied; its fitting reads past the end where all candidates are best, and cuts
-    between equal scores. It also drops sentences that occur twice, though the gold may name them; here equal texts
-    are one (`finetuning.tasks.mining.task`).
+    XTREME's public script (third_party/utils_retrieve.py and evaluate_retrieval.py) ranks in the same way. It has
+    faults that are not repeated here. It calls the evaluation with an undefined threshold, and reads the ids of one
+    side from a file that it does not write. If there is gold, it fits the threshold on that gold, even if a threshold
+    is given, so that a threshold of the development pool is never applied. The fit reads past the end if all candidates
+    are best, and cuts between equal scores. The script also drops sentences that occur twice, although the gold may
+    name them; here equal texts are one candidate (`finetuning.tasks.mining.task`).
     """
     (_, forward_SK), (_, backward_DK) = nearest_neighbors(source_SH, target_DH, neighbors, device, size)
     cosines_SK = _cosines(source_SH, target_DH, forward_SK, size)
     cosines_DK = _cosines(target_DH, source_SH, backward_DK, size)
-    # the same pair has the same margin from both sides, to the last bit: products and sums commute
+    # a pair has the same margin from both sides, to the last bit: products and sums commute
     margins_SK = _margins(cosines_SK, cosines_DK.mean(1), forward_SK)
     margins_DK = _margins(cosines_DK, cosines_SK.mean(1), backward_DK)
     best_S, best_D = margins_SK.amax(1), margins_DK.amax(1)

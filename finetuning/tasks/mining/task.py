@@ -1,6 +1,6 @@
-"""Mining of translations: two pools of sentences and the gold pairs in them, checked; and how many a model finds.
+"""Mining of translations: reads and checks two pools of sentences and their gold pairs, and counts the pairs found.
 
-Equal texts of a pool are one candidate, under whichever id: a mined pair is right where gold has a pair of these texts.
+Equal texts of a pool are one candidate, with any of their ids: a mined pair is right if gold has a pair of these texts.
 """
 
 import functools
@@ -41,7 +41,7 @@ EDGES = {
 
 @dataclass
 class Pool:
-    """The different texts of two languages, and which of them are translations: numbers of source and target."""
+    """The distinct texts of two languages, and the pairs that are translations, as numbers of source and target."""
 
     source: list[str]
     target: list[str]
@@ -54,14 +54,14 @@ class Pool:
 
 
 class PoolReader:
-    """Reads pools with their gold, each table once; empty sentences are left out, and the gold pairs that name them."""
+    """Reads pools with their gold, each table once; leaves out empty sentences and their gold pairs."""
 
     def __init__(self, hub_root: str | None):
         self.hub_root = hub_root
         self._loaded: dict[tuple, Any] = {}
 
     def read(self, pools: Pools, where: str, pair: str) -> tuple[Pool, dict[str, Any]]:
-        """The pools of a place `where` in the recipe, and what was read, for results.json."""
+        """Returns the pools of a place `where` in the recipe, and the facts about them for results.json."""
         tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
         tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
         read = {
@@ -90,7 +90,7 @@ class PoolReader:
         return Pool(sides[0].texts, sides[1].texts, set(gold)), entry
 
     def _with_pools(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
-        """Sides, gold as numbers of their texts, and empty sentences, of pools that have tables of their own."""
+        """Returns sides, gold as numbers of their texts, and empty sentences, for pools with their own tables."""
         sides, empty, numbers, ids = [], [], [], []
         for name in SIDES:
             of_side, texts, left_out = self._sentences(tables[name], read[name][0], f"{where}.{name}")
@@ -115,7 +115,7 @@ class PoolReader:
         return sides, gold, empty
 
     def _of_pairs(self, tables: dict[str, Any], read: dict[str, Any], where: str) -> tuple:
-        """The same of pools that the gold pairs make."""
+        """Returns the same for pools that consist of the gold pairs."""
         rows, texts = read["gold"][0], []
         for name in SIDES:
             column = getattr(tables["gold"], f"{name}_column")
@@ -143,7 +143,7 @@ class PoolReader:
 
 
 def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
-    """The ids in a column, as text: one table may hold them as numbers, the other one as text."""
+    """Returns the ids in a column as text, because another table may have them as numbers."""
     dtype = str(getattr(require_column(rows, column, f"{field} ({describe(table)})"), "dtype", None))
     if "string" not in dtype and "int" not in dtype:
         raise ValueError(f"{field} is {column}, which holds {dtype}. Name the column of the ids.")
@@ -151,14 +151,14 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
 
 
 class Mining(NamedTuple):
-    """What is mined of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
+    """The pools of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
 
     pool: Pool
     dev: Pool | None
 
 
 class MiningTask(SentenceTask[MiningRecipe]):
-    """The translations among two pools of sentences have to be found."""
+    """Finds the translations among two pools of sentences."""
 
     report = MiningReport
     metric = "mining_f1"
@@ -227,7 +227,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
             blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
-            # dev first: of it only the threshold is kept
+            # dev first: only its threshold is kept
             fitted = {
                 layer: score(dev, mined)
                 for of_dev in tokens[1:]
@@ -251,7 +251,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return record, predictions
 
     def facts(self, protocol: MiningProtocol, records: list[Record]) -> dict[str, Any]:
-        # by layer, so that a reader sees how much the seeds of a figure differ
+        # by layer, to show how much the seeds differ
         mining = {
             pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol.layers}
             for pair in protocol.pool_sizes
@@ -259,7 +259,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return super().facts(protocol, records) | {"mining": mining}
 
     def warnings(self, protocol: MiningProtocol, records: list[Record]) -> list[str]:
-        """Also thresholds at the edge of what there is, and seeds at chance, by pair, at the reported layer."""
+        """Adds thresholds at the edge of the margins, and seeds at chance, by pair, at the reported layer."""
         layer, warnings = str(protocol.layer), super().warnings(protocol, records)
         for record in records:
             for pair, by_layer in record["mining"].items():
@@ -273,7 +273,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
                         f"{where}: {without[0]} sentences of the source and {without[1]} of the target are unlike all "
                         "others: no margin can be told of them, and they propose no pair"
                     )
-                # of as many pairs that are drawn at random, so many are right; about as often as a rare event happens
+                # the expected number of right pairs among as many random ones, as for a rare event
                 expected = found["mined"] * found["gold"] / (source * target)
                 if found["right"] <= expected + 2 * math.sqrt(expected):
                     warnings.append(
@@ -290,12 +290,12 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
         if one is not None and other is not None and overlap(one, other, hub_root):
             raise ValueError(
                 f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. Name tables that share no "
-                "rows, keep a part of the pools apart by dev_fraction, or say threshold=evaluated."
+                "rows, hold out a part of the pools with dev_fraction, or set threshold=evaluated."
             )
 
 
 def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
-    """What of the tables is not mined, in words."""
+    """Returns what is left out of the tables, in words."""
     warnings = []
     if any(entry["empty"]):
         source, target = entry["empty"]
@@ -309,7 +309,7 @@ def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[str]:
-    """What follows from how large pools and gold are, in words."""
+    """Returns caveats about the sizes of pools and gold, in words."""
     warnings = []
     smaller, gold = min(pool.sizes), len(pool.gold)
     if smaller < SMALL_POOL or gold > MOST_GOLD * smaller:
@@ -339,9 +339,9 @@ def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[s
 
 
 def chance_level(pool: Pool) -> dict[str, float]:
-    """Scores, in percent, of pairing all of the smaller pool with sentences of the other one that are drawn at random.
+    """Returns the scores, in percent, of pairing each sentence of the smaller pool with a random one of the other pool.
 
-    Of m pairs, m x gold / (S x D) are expected to be right; F1 is that of the expected counts.
+    Of m pairs, m x gold / (S x D) are expected to be right; F1 is computed from the expected counts.
     """
     smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
     right = gold / larger
@@ -350,10 +350,10 @@ def chance_level(pool: Pool) -> dict[str, float]:
 
 
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
-    """(dev, rest): two pools without a common text; `fraction` of the gold pairs, and of all other texts, are in dev.
+    """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
 
-    Drawn with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError where a part has no gold pair,
-    or fewer than two texts of a side; `name` is that of the languages.
+    Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
+    or fewer than two texts of a side; `name` is the name of the pair of languages.
     """
     random = np.random.default_rng(DATA_SEED)
     groups = _together(pool.gold)
@@ -411,7 +411,7 @@ def _mined_by_layer(
 
 
 def score(pool: Pool, mined: Mined, threshold: float | None = None) -> dict[str, Any]:
-    """What the metric says of mined pairs; the threshold is fitted on the pool's gold where none is given."""
+    """Returns the metric's scores of mined pairs; without a threshold, it is fitted on the pool's gold."""
     pairs = zip(mined.source.tolist(), mined.target.tolist(), strict=True)
     return load_metric("mining_f1").compute(
         predictions=mined.scores.tolist(),
@@ -430,7 +430,7 @@ def _records(pool: Pool, mined: Mined, threshold: float) -> Iterator[dict[str, A
 
 
 def _outcome(found: dict[str, Any], fitted: dict[str, Any] | None, mined: Mined) -> dict[str, Any]:
-    """What a layer's figures are made of: counts, threshold, and how that was fitted, for results.json."""
+    """Returns the counts and the threshold behind a layer's scores, and how it was fitted, for results.json."""
     of_dev = fitted or found
     return {
         "threshold": of_dev["threshold"] if np.isfinite(of_dev["threshold"]) else None,

@@ -1,8 +1,8 @@
-"""Which gold answers no prediction can equal, and why: counted by language and listed.
+"""Gold answers that no prediction can equal: counted by language, and listed with the reasons.
 
-A prediction is the text of a span of tokens in one window, of at most so many tokens. An answer that begins or ends
-within a token, that is longer, or that no window holds is out of reach, whatever the model: it takes from the exact
-match that is possible, and a reader has to know how many there are.
+A prediction is the text of a span of tokens in one window, up to a maximum length. No model can predict an answer that
+begins or ends within a token, that is longer, or that no window holds. Such answers lower the highest possible exact
+match, so readers must know their number.
 """
 
 import json
@@ -51,17 +51,17 @@ class Nearest:
     last: int
 
     def in_window(self, number: int, stride: int, tokens: int) -> tuple[int, int] | None:
-        """The same counted in the window `number`, which holds so many tokens; None where it is not all there."""
+        """Returns the positions in the window `number` with `tokens` tokens; None unless it holds the whole span."""
         first, last = self.first - number * stride, self.last - number * stride
         return (first, last) if first >= 0 and last < tokens else None
 
 
 def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None:
-    """The tokens of the characters [start, end) of a context; None for characters that the normalizer removes.
+    """Returns the tokens of the characters [start, end) of a context; None for characters that the normalizer removes.
 
     `offsets_P2` are begin and end of each token, rising. Tokens may share characters: all that do are in the span.
     """
-    first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends behind `start`
+    first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends after `start`
     last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
     return Nearest(first, last) if first <= last else None
 
@@ -69,11 +69,11 @@ def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None
 def obstacles(
     context: str, answer: str, start: int, offsets_P2: np.ndarray, held: list[int], stride: int, limit: int
 ) -> tuple[str, list[str]]:
-    """The text of the nearest span of an answer at `start` (-1: not in the context), and what keeps it out of reach.
+    """Returns the text of the nearest span of an answer at `start` (-1: none), and why the answer is out of reach.
 
-    The nearest span is the shortest that covers the answer: of tokens that share characters as few as it takes. `held`
-    are the numbers of tokens of the context that its windows hold, which begin `stride` tokens apart; `limit` is that
-    of a prediction, in pieces. White space around an answer does not count.
+    The nearest span is the shortest that covers the answer, with as few as possible of tokens that share characters.
+    `held` has the number of context tokens in each window; windows begin `stride` tokens apart. `limit` is the maximum
+    number of tokens of a prediction. White space around an answer does not count.
     """
     if start < 0:
         return "", [ABSENT]
@@ -85,7 +85,7 @@ def obstacles(
     touched = range(span.first, span.last + 1)
     first = max((token for token in touched if begins[token] <= begin), default=span.first)
     last = min((token for token in touched if ends[token] >= end), default=span.last)
-    if first > last:  # each of the tokens between has all of the answer's characters
+    if first > last:  # each token between them has all characters of the answer
         first = last = min(range(last, first + 1), key=lambda token: ends[token] - begins[token])
     span, text = Nearest(first, last), text_of(context, [*begins, len(context)], ends, first, last)
     found = []
@@ -101,16 +101,16 @@ def obstacles(
 
 
 class Reach:
-    """Collects what is out of reach, part by part and language by language."""
+    """Collects the answers that are out of reach, by part and language."""
 
     def __init__(self):
         self.counts: dict[str, dict[str, dict[str, int]]] = {"train": {}, "dev": {}, "evaluation": {}}
         self.listed: list[dict[str, Any]] = []
 
     def add(self, part: str, language: str, row: int, found: str) -> None:
-        """Counts and lists the answers of a row, which `encode_windows` leaves as JSON: answer, nearest span, reasons.
+        """Counts and lists the answers of a row, given as the JSON of `encode_windows`: answer, nearest span, reasons.
 
-        Every one of the row's answers is there, also those within reach.
+        The JSON has all answers of the row, also those within reach.
         """
         counts = self.counts[part].setdefault(language, {"answers": 0, "exact": 0, **dict.fromkeys(REASONS, 0)})
         for answer, nearest, reasons in json.loads(found):
@@ -123,7 +123,7 @@ class Reach:
                 self.listed.append(dict(zip(COLUMNS, (part, language, row, answer, nearest, why), strict=True)))
 
     def fact(self) -> str:
-        """One line for the results: how many of the evaluated answers are out of reach, and why."""
+        """Returns one line for the results: how many evaluated answers are out of reach, and why."""
         counts: Counter = Counter()
         for of_language in self.counts["evaluation"].values():
             counts.update(of_language)

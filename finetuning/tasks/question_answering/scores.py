@@ -10,8 +10,8 @@ Tokenize = Callable[[str], list[str]]
 def token_f1(predicted: list[str], gold: list[str]) -> float:
     """Harmonic mean of precision and recall over the two bags of tokens, in [0, 1]; 0 where they share none.
 
-    Rajpurkar et al. (EMNLP 2016, section 6.1). So it is 0, too, where both are empty: a gold answer that is nothing
-    but articles or punctuation cannot be had by F1, only by exact match.
+    Rajpurkar et al. (EMNLP 2016, section 6.1). So it is also 0 if both are empty: a gold answer of only articles or
+    punctuation never adds to F1, only to exact match.
     """
     shared = sum((Counter(predicted) & Counter(gold)).values())
     return 2 * shared / (len(predicted) + len(gold)) if shared else 0.0
@@ -30,7 +30,7 @@ def score_answers(predictions: list[str], references: list[list[str]], tokenize:
         if len(golds) == 0:
             raise ValueError(
                 f"Question {number} (from 0) has no gold answer. Every question of SQuAD 1.1 and MLQA has one, and "
-                "their F1 does not say what a question without one is worth. Leave it out."
+                "their F1 is not defined for a question without one. Leave it out."
             )
         predicted, answers = tokenize(prediction), [tokenize(gold) for gold in golds]
         f1 += max(token_f1(predicted, answer) for answer in answers)

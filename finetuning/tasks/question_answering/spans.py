@@ -35,10 +35,10 @@ def best_spans(
 
     In each window the `n_best` starts and the `n_best` ends with the highest logits are paired; the end may not be
     before the start, nor `max_answer_length` tokens or more behind it. Only positions of the context count, `tokens_W`
-    of them from `first_W` on: those of question, special tokens and padding are not candidates, whatever their logits.
-    Of equal spans the earlier window's counts, and in it the one that begins, then ends first. BERT's script differs in
-    two places: its candidates come from all positions, and a start counts only in the window where its token stands
-    farthest from the edges.
+    of them from `first_W` on: positions of question, special tokens and padding are never candidates.
+    Among equal spans, the one in the earlier window counts, then the one that begins, then ends first. BERT's script
+    differs in two places: its candidates come from all positions, and a start counts only in the window where its token
+    is farthest from the edges.
 
     Windows may be in any order. `rows_W` is the row of each.
     """
@@ -89,7 +89,7 @@ def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_bes
     first_W, rows_W = (columns[name][:].to_numpy() for name in ("first", "row"))
     tokens_W = np.asarray([len(ends) for ends in columns["ends"][:]])
     spans = best_spans(*logits, first_W, tokens_W, rows_W, n_best, max_answer_length)
-    # of a question without span any window will do, for its gold answers
+    # a question without a span takes its gold answers from any window
     some_Q = np.unique(rows_W, return_index=True)[1]
     chosen = windows.select(np.where(spans.windows_Q < 0, some_Q, spans.windows_Q))
     chosen = chosen.select_columns(["context", "answers", "begins", "ends"])
@@ -103,8 +103,8 @@ def predicted_answers(windows: Any, logits: tuple[np.ndarray, np.ndarray], n_bes
 def text_of(context: str, begins: list[int], ends: list[int], first: int, last: int) -> str:
     """The characters of the tokens `first` to `last`, without white space around them.
 
-    Marks behind them that no token has go with them: where the normalizer makes one character of a letter and its
-    accents or vowel signs, the offsets are the letter's alone. `begins` has that of the token behind the last one too.
+    Following marks that no token has are included: if the normalizer makes one character of a letter and its
+    accents or vowel signs, the offsets are only the letter's. `begins` also has that of the token after the last one.
     """
     end = ends[last]
     while end < begins[last + 1] and unicodedata.category(context[end]).startswith("M"):

@@ -1,4 +1,4 @@
-"""Extractive question answering: rows of question, context and answers, to windows by language, to F1.
+"""Extractive question answering: converts rows of question, context and answers to windows, by language; F1.
 
 The tables are SQuAD's, and MLQA's, XQuAD's and TyDiQA-GoldP's of XTREME: every question has an answer in its context.
 """
@@ -37,8 +37,8 @@ def span_cross_entropy(
 ) -> torch.Tensor:
     """Mean over all windows of the step of the cross-entropies of start and end: logits (B, T), labels (B, 2).
 
-    `num_items_in_batch` counts labels, two a window, over accumulated micro-batches and processes: the loss that models
-    return is the mean over their micro-batch.
+    `num_items_in_batch` counts labels, two per window, over all accumulated micro-batches and processes. The loss of
+    the model itself is the mean over its micro-batch.
     """
     logits = (outputs["start_logits"], outputs["end_logits"])
     losses = [
@@ -66,7 +66,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
     loss = staticmethod(span_cross_entropy)
-    loss_reads_padding = True  # start and end are chosen among all positions
+    loss_reads_padding = True  # start and end are predicted among all positions
 
     @property
     def metric(self) -> str:
@@ -85,11 +85,11 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def read(self) -> TaskData:
         """Rows have `question`, `context`, `answers` (texts), `places`, `start` and `end`.
 
-        `places` say where each answer begins in the context, -1 where it is not there. `start` and `end` are the
-        characters of the first answer that is in the context, -1 where none is. Rows also have `language`, `row`, their
-        number in the table, and `id`, where the table has one. Training rows without an answer in their context are
-        left out. Plug-in, rows have the same of the translation, with `translation_` before the names: question and
-        context, in training with their answers.
+        `places` are the positions of the answers in the context, -1 for a missing one. `start` and `end` are the
+        characters of the first answer that is in the context, -1 if there is none. Rows also have `language`, `row`,
+        their number in the table, and `id`, if the table has one. Training rows without an answer in their context are
+        left out. Plug-in, rows have the same fields of the translation, with `translation_` before the names: question
+        and context, in training with their answers.
         """
         recipe = self.recipe
         check_tables(recipe)
@@ -115,7 +115,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
 
-        It also says by language how many answers no prediction can equal; `lists` tells which (`reach.py`).
+        It also counts by language the answers that no prediction can equal; `lists` has these answers (`reach.py`).
         """
         recipe, tokenizer = self.recipe, self.start.tokenizer
         cutting = self.windowing(tokenizer)
@@ -127,7 +127,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         def collect_reach(rows: Dataset, part: str, language: str) -> Dataset:
             windows[part][language or "all"] = len(rows)
             read_rows = getattr(data, part)[language] if language else data.train
-            found = filter(None, rows["reach"][:])  # of each row one
+            found = filter(None, rows["reach"][:])  # one per row
             for own, number, row in zip(read_rows["language"][:], read_rows["row"][:], found, strict=True):
                 reach.add(part, own, number, row)
             return rows.remove_columns("reach")
@@ -151,7 +151,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return replace(encoded, lists={NAME: reach.listed})
 
     def head(self, data: TaskData) -> dict[str, Any]:
-        return {"num_labels": 2}  # start and end; a folder may have another number from a classifier
+        return {"num_labels": 2}  # start and end; a folder may have a classifier's number
 
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
@@ -197,7 +197,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
 
 
 def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
-    """The columns of a text, or of its translation; without a label column none has an answer."""
+    """Returns the columns of a text, or of its translation; without a label column, no row has an answer."""
     columns = _columns(rows)
     if not rows.table.label_column:
         nothing = [-1] * len(columns["question"])
@@ -240,20 +240,20 @@ def _columns(rows: Rows) -> dict[str, list]:
 
 
 def _faults(rows: Rows) -> dict[int, str]:
-    """What is wrong with rows that are not of SQuAD 1.1's kind."""
+    """Returns the faults of rows that are not as in SQuAD 1.1."""
     columns, faults = _columns(rows), {}
     asked, told = has_text(columns["question"]), has_text(columns["context"])
     nothing = [None] * len(asked)
     pairs = zip(columns.get("answers", nothing), columns.get("starts", nothing), strict=True)
     for row, (answers, starts) in enumerate(pairs):
         if not asked[row]:
-            faults[row] = "its question is empty. Nothing is asked, and any answer would be a guess"
+            faults[row] = "its question is empty"
         elif not told[row]:
-            faults[row] = "its context is empty. There is nothing in which an answer could be found"
+            faults[row] = "its context is empty"
         elif "answers" not in columns:
             continue
         elif not answers or any(answer is None or not answer.strip() for answer in answers):
-            faults[row] = "it has no answer. In this protocol every question has one"
+            faults[row] = "it has no answer. Every question needs one"
         elif (known := sum(start is not None for start in starts or [])) != len(answers) or None in starts:
             faults[row] = (
                 f"it has {len(answers)} answers and {known} values of answer_start. Give each answer its start"
@@ -262,9 +262,9 @@ def _faults(rows: Rows) -> dict[int, str]:
 
 
 def place(context: str, answer: str, start: int) -> int:
-    """Where the answer stands in the context: at `start`, else the nearest place with its text, else -1.
+    """Returns the place of the answer in the context: `start`, else the nearest place with its text, else -1.
 
-    Offsets of bytes, or into a text that was cleaned since, are found in published and in translated data.
+    Published and translated data have offsets in bytes, and offsets into texts that were cleaned later.
     """
     if start >= 0 and context.startswith(answer, start):
         return start

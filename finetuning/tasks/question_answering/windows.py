@@ -1,4 +1,4 @@
-"""Questions and contexts as the windows that a model reads, and where in a window the answer is.
+"""Converts questions and contexts to the windows that a model reads, with the place of the answer in each window.
 
 A context that is too long is read in overlapping windows `<s> question </s></s> part of the context </s>`. As in BERT's
 SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` tokens of the context after the one
@@ -20,7 +20,7 @@ from finetuning.data.task_tables import TRANSLATION
 from finetuning.tasks.question_answering.reach import Nearest, nearest_span, obstacles
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
-BEHIND = 2**20  # a position behind any input, which models ignore
+BEHIND = 2**20  # a position after any input, which models ignore
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Windowing:
     max_answer_length: int  # of a prediction
 
     def room(self, question_length: int) -> int:
-        """Tokens of the context in a window beside a question of this many."""
+        """Returns how many tokens of the context fit in a window with a question of this many."""
         return self.max_length - question_length - self.before - self.after
 
 
 def windowing(
     tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
 ) -> Windowing:
-    """What a tokenizer's windows are like."""
+    """Returns how a tokenizer's windows are cut."""
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token stands for. Name the "
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name the "
             "folder of a fast tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
         )
     sides = tokenizer("a", "a").sequence_ids(0)
@@ -54,8 +54,8 @@ def windowing(
     found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
-            f"doc_stride is {stride}, and beside a question of max_question_length={max_question_length} tokens and "
-            f"{before + after} special tokens max_length={max_length} leaves room for {max(room, 0)} tokens of the "
+            f"doc_stride is {stride}, and with a question of max_question_length={max_question_length} tokens and "
+            f"{before + after} special tokens, max_length={max_length} leaves room for {max(room, 0)} tokens of the "
             f"context. Windows {stride} apart would leave tokens out. Lower doc_stride or max_question_length, or "
             "raise max_length."
         )
@@ -63,28 +63,28 @@ def windowing(
 
 
 def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
-    """A question of at most `limit` tokens, cut at a token's end, and how many tokens it has."""
+    """Returns the question, cut to at most `limit` tokens at a token's end, and its number of tokens."""
     while True:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         if (length := len(encoded["input_ids"])) <= limit:
             return question, length
-        # the tokens of one character have its end: at least one character goes each time
+        # all tokens of a character end with it, so each pass removes at least one character
         question = question[: min(encoded["offset_mapping"][limit - 1][1], len(question) - 1)]
 
 
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> dict[str, list]:
-    """The windows of a batch of rows, row by row: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
+    """Returns the windows of a batch of rows: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
 
-    `batch` has `question`, `context`, `answers` with their places in the context, `places`, and `start` and `end`, the
-    characters of the one to be learned, -1 where it is not known; `numbers` are the rows'. `labels` are the first and
-    last token of the answer, as positions in the window. In the first window of a row `cut` is 1 where the question was
-    cut, `split` where there are several windows, and `reach` is JSON, a list of answer, nearest span and reasons why no
-    prediction can equal it (`reach.py`); in its others they are 0 and empty.
+    `batch` has `question`, `context`, `answers`, their places in the context (`places`), and `start` and `end`, the
+    characters of the answer to learn, -1 if it is unknown; `numbers` are the rows' numbers. `labels` are the first and
+    last token of the answer, as positions in the window. In the first window of a row, `cut` is 1 if the question was
+    cut, `split` is 1 if there are several windows, and `reach` is a JSON list of answer, nearest span and reasons why
+    no prediction can equal it (`reach.py`). In the other windows they are 0 and empty.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
-    and `begins` and `ends`, the offsets of its tokens; `begins` has one more, that of the token behind the window, or
+    and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
 
     Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
@@ -103,9 +103,11 @@ def encode_windows(
 def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_answer: bool, is_train: bool) -> None:
     """Adds a window of the translation to each window of a text: the first to the first, and so on.
 
-    A text of more windows has the translation's last beside all further ones; of fewer, the translation's further ones
-    are not read, which `translation_cut` of the first window says. In training with its answer, as `start_positions`
-    and `end_positions`, once a window; behind the input, where models ignore it, if it is not known or was there.
+    If the text has more windows, each further one gets the translation's last window. If it has fewer, the
+    translation's further windows are not read, and `translation_cut` of the first window says so. In training, a window
+    also has the answer in the translation's window as `start_positions` and `end_positions`. If the answer is unknown,
+    or an earlier window already has the same window of the translation, they point after the input, where models ignore
+    them.
     """
     for number, window in enumerate(windows):
         other = translated[min(number, len(translated) - 1)]
@@ -121,7 +123,7 @@ def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has
 def windows_of_rows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> list[list[dict[str, Any]]]:
-    """The windows of each row, without translations; see `encode_windows`."""
+    """Returns the windows of each row, without translations; see `encode_windows`."""
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
     tokens = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
     lengths = [len(ids) for ids in tokens]
@@ -130,7 +132,7 @@ def windows_of_rows(
         questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
 
     windows: list[list[dict[str, Any]]] = [[] for _ in questions]
-    for length in sorted(set(lengths)):  # the tokenizer's overlap is one for all rows of a call
+    for length in sorted(set(lengths)):  # a call of the tokenizer has one overlap for all its rows
         rows = [row for row, other in enumerate(lengths) if other == length]
         encoded = tokenizer(
             [questions[row] for row in rows],
@@ -151,7 +153,7 @@ def windows_of_rows(
             windows[row].append(window)
 
     for row, of_row in enumerate(windows):
-        # each window begins a stride after the one before: together they are the whole context
+        # each window begins one stride after the one before: together they cover the whole context
         parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
         whole = np.concatenate([*parts, of_row[-1]["spans"]])
         start, end = batch["start"][row], batch["end"][row]

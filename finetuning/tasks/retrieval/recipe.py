@@ -25,16 +25,16 @@ Pooling = Literal["mean", "mean_with_special_tokens", "cls"]
 
 @dataclass
 class RetrievalPairs(EvaluationPairs, NamedPair):
-    """Sentences and their translations; `{language}` in any text field stands for each of `languages`."""
+    """Sentences and their translations; `{language}` in any text field is replaced by each of `languages`."""
 
     source_language: str = option(MISSING, "language of the source column, such as de or '{language}'")
     target_language: str = option(MISSING, "language of the target column")
     languages: list[str] = option(
-        [], "what `{language}` stands for in the text fields, also of `target`; each makes one pair of languages"
+        [], "values of `{language}` in the text fields, also of `target`; each makes one pair of languages"
     )
     language_names: dict[str, str] = option(
         {},
-        "what `{language}` stands for if it is not the language code, as in {sw: swh}; source_language and "
+        "value of `{language}` if it is not the language code, as in {sw: swh}; source_language and "
         "target_language always have the code",
     )
     max_pairs: int = option(0, "number of pairs per pair of languages to sample at random; 0: use all")
@@ -115,17 +115,17 @@ def expanded(tables: list[Any]) -> list[Any]:
     for position, table in enumerate(tables):
         is_open = filled(table, "") != table
         if is_open != bool(table.languages):
-            had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for one")
+            had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for them")
             raise ValueError(
-                f"pairs.{position} has {had} and {lacks}. Write {PLACE} in path, config or a column, and list what it "
-                f"stands for, as in pairs.{position}.languages=[de, fr]."
+                f"pairs.{position} has {had} and {lacks}. Write {PLACE} in path, config or a column, and list its "
+                f"values, as in pairs.{position}.languages=[de, fr]."
             )
         found += [_of_language(table, language) for language in table.languages] if is_open else [table]
     return found
 
 
 def _of_language(table: Any, language: str) -> Any:
-    """The table of one language: its code in the names of the languages, elsewhere what `language_names` has for it."""
+    """Returns the table of one language: its code in language fields, and elsewhere its entry in `language_names`."""
     named = filled(table, getattr(table, "language_names", {}).get(language, language))
     languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
     return replace(named, **languages)

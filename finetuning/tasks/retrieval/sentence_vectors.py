@@ -15,7 +15,7 @@ from modeling.layer_states import LayerStates
 from modeling.word_alignment import NO_LIMIT
 from modeling.word_tokens import InputFormat
 
-BYTES_OF_VECTORS = 2 * 2**30  # that are held at once; of more, the layers are read in several passes
+BYTES_OF_VECTORS = 2 * 2**30  # memory for vectors; if they need more, the layers are computed in several passes
 
 
 class SentenceEncoder:
@@ -37,7 +37,7 @@ class SentenceEncoder:
         self.tokenizer, self.batch_size, self.pooling = tokenizer, batch_size, pooling
         self.format = InputFormat.of(tokenizer, texts=1)
         self.gives_types = self.states.has_token_types and self.format.has_types
-        # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
+        # a tokenizer without a limit has 1e30, which is no valid length of a tensor
         self.max_length = max_length or self.states.positions or min(tokenizer.model_max_length, NO_LIMIT)
         self.room = self.max_length - self.format.size
         if self.room < 1:
@@ -51,9 +51,9 @@ class SentenceEncoder:
             )
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of each text, whole, without special tokens: those that a text itself spells are dropped too."""
+        """Returns all tokens of each text, without special tokens, also without those that are spelled in a text."""
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        # `verbose`: texts that are too long for the model are cut and counted here
+        # not verbose: this class itself cuts and counts texts that are too long for the model
         found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return [[token for token in ids if token not in special] for ids in found]
 
@@ -73,7 +73,7 @@ class SentenceEncoder:
         table = self.format.table(ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         before = len(self.format.special[0])
         found: dict[int, torch.Tensor] = {}
-        # the longest first: what does not fit into memory fails at once
+        # the longest first: a lack of memory shows at once
         batches = lengths_N.argsort(descending=True, stable=True).split(self.batch_size)
         is_shown = PartialState().is_main_process
         for numbers_B in track(batches, description="Reading sentences", transient=True, disable=not is_shown):
@@ -107,7 +107,7 @@ def vectors_by_layer(
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """(layer, source vectors (S, H), target vectors (D, H)), one layer after the other.
 
-    As many layers come from one pass over the texts as BYTES_OF_VECTORS hold.
+    One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS.
     """
     size = 4 * sum(map(len, sides)) * encoder.states.model.config.hidden_size
     at_once = max(1, BYTES_OF_VECTORS // size)

@@ -1,4 +1,4 @@
-"""Retrieval of translations: pairs of sentences, checked; and how often a model's vectors find them."""
+"""Retrieval of translations: reads and checks pairs of sentences, and counts how often a model's vectors find them."""
 
 import functools
 import math
@@ -86,7 +86,7 @@ class RetrievalReport(SentenceReport):
 
 @dataclass
 class Side:
-    """The sentences of one language: its different texts, and which of them each pair has."""
+    """The sentences of one language: its distinct texts, and the number of each pair's text."""
 
     texts: list[str]
     of_pairs: list[int]
@@ -98,7 +98,7 @@ class Side:
 
     @property
     def repeated(self) -> int:
-        """How many pairs have a text that an earlier one has."""
+        """The number of pairs with a text that an earlier pair has."""
         return len(self.of_pairs) - len(self.texts)
 
 
@@ -115,12 +115,12 @@ class SentenceTask(FeatureTask[R]):
         return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
     def facts(self, protocol: SentenceProtocol, records: list[Record]) -> dict[str, Any]:
-        for name in ("max_length", "cut_texts", "texts_without_tokens"):  # known with the tokenizer only
+        for name in ("max_length", "cut_texts", "texts_without_tokens"):  # need the tokenizer
             setattr(protocol, name, records[0][name])
         return super().facts(protocol, records)
 
     def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
-        """Texts that the model did not read whole, by pair."""
+        """Warns of texts that were cut or have no tokens, by pair."""
         reasons = {
             f"are longer than {protocol.max_length} positions and were cut": protocol.cut_texts,
             "have no tokens, nothing of them was read": protocol.texts_without_tokens,
@@ -134,7 +134,7 @@ class SentenceTask(FeatureTask[R]):
 
 
 class RetrievalTask(SentenceTask[RetrievalRecipe]):
-    """Each sentence has to find its translation among those of the other language."""
+    """Searches the translation of each sentence among the sentences of the other language."""
 
     report = RetrievalReport
     metric = "retrieval_accuracy"
@@ -213,14 +213,14 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         return {item.score: item.languages, **item.further}
 
     def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
-        """Also seeds whose accuracy is not two standard errors above chance, by pair."""
+        """Adds seeds whose accuracy is less than two standard errors above chance, by pair."""
         method, layer = protocol.method, str(protocol.layer)
         warnings = super().warnings(protocol, records)
         for record in records:
             at_chance = []
             for pair, by_method in record["scores"].items():
                 found, chance = by_method[method][layer]["accuracy"], protocol.chance[pair]["accuracy"]
-                # both directions ask the same pairs: they are no two independent samples
+                # both directions use the same pairs, so they are not independent samples
                 error = math.sqrt(chance * (100 - chance) / protocol.evaluated_rows[pair])
                 if found <= chance + 2 * error:
                     at_chance.append(f"{pair} {found:.1f} (chance: {chance:.1f})")
@@ -230,7 +230,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
 
 
 def _left_out(rows: PairRows, empty: int) -> list[str]:
-    """What of the tables is not evaluated, in words."""
+    """Returns what is left out of the tables, in words."""
     warnings = []
     if any(rows.unpaired):
         source, target = rows.unpaired
@@ -241,13 +241,13 @@ def _left_out(rows: PairRows, empty: int) -> list[str]:
 
 
 def _chance_level(source: Side, target: Side) -> dict[str, float]:
-    """Accuracy of a text that is drawn from the different ones of the other side, in percent."""
+    """Returns the accuracy, in percent, of a random one of the other side's distinct texts."""
     forward, backward = 100 / len(target.texts), 100 / len(source.texts)
     return {"accuracy": (forward + backward) / 2, "source_to_target": forward, "target_to_source": backward}
 
 
 def _records(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a pair's predictions file: each pair with what was found for either side; arguments as of `score`."""
+    """Yields the rows of a predictions file: each pair with the texts found for both sides; arguments as of `score`."""
     source, target = sides
     found_source, found_target = found_source.tolist(), found_target.tolist()
     for row, (s, d) in enumerate(zip(source.of_pairs, target.of_pairs, strict=True)):
@@ -259,7 +259,7 @@ def score(sides: tuple[Side, Side], found_source: Any, found_target: Any) -> dic
     """Accuracy in percent, in both directions and on average, pair by pair.
 
     `found_source` (S,) is the target text that was found for each source text, `found_target` (D,) the other way round.
-    A text that stands in several pairs is one candidate, and right for each of them.
+    A text that is in several pairs is one candidate, and right for each of them.
     """
     source, target = sides
     found_target, found_source = found_target.tolist(), found_source.tolist()

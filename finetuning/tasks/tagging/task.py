@@ -1,19 +1,19 @@
-"""Tagging: rows of words, each with a label, to windows of subwords by language, to the F1 of chunks.
+"""Tagging: converts rows of words with labels to windows of subwords, by language, and computes the F1 of chunks.
 
 Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in a scheme of `finetuning.data.label_schemes`.
-All are read as IOB2, so that tables of different schemes can be used together; chunks, and with them F1, stay what they
-were, and the model predicts IOB2. Other labels (parts of speech) are taken as they are. A word whose label is `_` has
-none: it is read, but neither learned nor scored.
+All are read as IOB2, so that tables of different schemes can be used together. This does not change chunks or F1, and
+the model predicts IOB2. Other labels (parts of speech) are not changed. A word with the label `_` has no label: the
+model reads it, but it is neither learned nor scored.
 
-A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer writes
-most Chinese words as the mark of a word's beginning, `▁`, alone, and then the word. A sentence that is too long becomes
-several windows, cut between words, so that every word is predicted; a word that gives no subword is read as the unknown
-subword. Chunks are put together again from all windows of a sentence.
+A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer splits
+most Chinese words into `▁`, the mark of a word's beginning, and the word itself. A sentence that is too long becomes
+several windows, cut between words, so that every word is predicted. A word without subwords is read as the unknown
+subword. Chunks are joined over all windows of a sentence.
 
-Plug-in (VECO, ACL 2021, section 3.1), a row has the words of a translation y too, and in training their labels, since
-heads learn from [H_x:S_x] and [H_y:S_y]; the labels of one side are those of a teacher (`label_text`). Evaluated rows
-have y's words alone. Our decisions, where the paper is silent: each window of x stands beside the whole of y, which is
-cut at the limit and counted; y's labels are learned beside the first window alone, so that each word counts once.
+Plug-in (VECO, ACL 2021, section 3.1): a row also has the words of a translation y. In training it also has their
+labels, since heads learn from [H_x:S_x] and [H_y:S_y]; a teacher (`label_text`) has made the labels of one side. The
+paper does not describe windows. Our decisions: each window of x is read with the whole of y, which is cut at the limit
+and counted; y's labels are learned only with the first window of x, so that each word counts once.
 """
 
 import functools
@@ -51,7 +51,7 @@ from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
-MANY = 0.3  # share of blank first subwords from which on a language is named: punctuation makes 8% to 14%, Chinese 84%
+MANY = 0.3  # results name languages with this share of blank first subwords (punctuation: 8% to 14%; Chinese: 84%)
 
 
 class TaggingProtocol(LanguageProtocol):
@@ -79,8 +79,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def read(self) -> TaskData:
         """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
 
-        Plug-in, they also have those of the translation, with `translation_` before their names, the tags in training
-        alone. Rows without words or labels are left out.
+        Plug-in, they also have those of the translation, with `translation_` before their names; tags only in
+        training. Rows without words or labels are left out.
         """
         recipe = self.recipe
         check_tables(recipe)
@@ -119,20 +119,20 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
 
-        Labels are -100 but at one token of each word, which `label_subword` tells; `sentence` and `first_word` tell
-        what they are windows of.
+        Labels are -100 except at one token of each word, according to `label_subword`. `sentence` and `first_word`
+        identify the sentence and the first word of a window.
 
-        A word that alone is longer loses its last subwords, which have no label. The protocol counts such words, words
-        without subwords, words with text behind a first subword without any, and sentences of several windows, by
-        language. Plug-in, the fields of the translation have `translation_` before their names, and those that are cut
-        are counted too, once a sentence.
+        A word that is longer than a window loses its last subwords, which have no label. The protocol counts, by
+        language, such words, words without subwords, words whose first subword has no text but a later one does, and
+        sentences of several windows. Plug-in, the fields of the translation have `translation_` before their names, and
+        cut translations are counted, too, once per sentence.
         """
         tokenizer, recipe, protocol = self.start.tokenizer, self.recipe, data.protocol
         label_subword = recipe.label_subword
         if not tokenizer.is_fast:
             raise ValueError(
-                f"{type(tokenizer).__name__} is not a fast tokenizer: it does not tell which word a token belongs to, "
-                "and labels belong to words. Use one with a tokenizer.json, such as XLM-R's."
+                f"{type(tokenizer).__name__} is not a fast tokenizer: it does not say which word a token belongs to, "
+                "which labels of words need. Use one with a tokenizer.json, such as XLM-R's."
             )
         words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
         counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
@@ -176,11 +176,11 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         model = super().load_model(path, seed, data)
-        model.config.label_subword = self.recipe.label_subword  # whoever reads the labels has to know where they are
+        model.config.label_subword = self.recipe.label_subword  # readers of the labels must know their places
         return model
 
     def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
-        """The outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+        """Returns the outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
         found, gold = labels_of_sentences(getattr(data, part)[language], predictions, data.label_names)
 
         def records() -> Iterator[dict[str, Any]]:
@@ -214,17 +214,17 @@ class Labels:
     others: dict[Scheme, dict[str, None]] = field(default_factory=dict)
 
     def known_to(self, scheme: Scheme | None) -> list[str]:
-        """The labels that a table of this scheme may have; first those of the training data, where it is theirs."""
+        """Returns the labels that a table of this scheme may have; first the training data's, if it is their scheme."""
         if scheme == self.scheme:
             return list(dict.fromkeys([*self.raw, *self.names]))
         return [*(name for name in self.names if name == OUTSIDE), *scheme.spellings(self.kinds)]
 
 
 def _labels(columns: list[LabelColumn]) -> Labels:
-    """The labels of the training data. IOB1 may do without the B- of a type, and IOBES without its I-."""
+    """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
     raw, is_declared = label_names(columns)
     schemes = [_scheme_of(column) for column in columns]
-    if None in schemes:  # one table alone may not have the labels that tell
+    if None in schemes:  # a single table may lack the labels that show the scheme
         schemes = [_scheme_of(*columns)] * len(columns)
     if schemes[0] is None:
         return Labels(raw, is_declared, None, [], raw)
@@ -321,7 +321,7 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
 def _side(
     rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]
 ) -> tuple[list[list[str]], list[list[int]]]:
-    """The words of each row and their tags, of a text or of its translation; no tags where there is no label column."""
+    """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,) = rows.table.text_columns
     feature, words = list_column(rows.dataset, column, rows.name, "words")
     require_text(feature, rows.dataset, column, rows.name, "words")
@@ -386,6 +386,6 @@ def _types(labels: Iterable[str]) -> list[str]:
 
 
 def _beside_words(tags: list[int], labels: list[str]) -> list[str]:
-    """The labels of all words of a sentence: `_` where a word has none, which is not predicted either."""
+    """Returns the labels of all words of a sentence: `_` for a word without one, which is not predicted either."""
     of_labeled = iter(labels)
     return [UNLABELED if tag == IGNORED else next(of_labeled) for tag in tags]

@@ -1,4 +1,4 @@
-"""Sentences as the windows that a model reads, cut between words, and the values of their words from all windows."""
+"""Converts sentences to the windows that a model reads, cut between words, and joins the words' values again."""
 
 from typing import Any
 
@@ -79,13 +79,13 @@ def windows_of(
                     "translation_cut": int(bool(translations) and number == 0 and is_cut),
                 }
             )
-            if has_tags:  # learned beside the first window
+            if has_tags:  # learned with the first window
                 side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
     return {name: [window[name] for window in windows] for name in windows[0]}
 
 
 def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
-    """First word and the word after the last of each window of at most `room` subwords."""
+    """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
     start, size, bounds = 0, 0, []
     for word, own in enumerate(subwords):
         if size + len(own) > room:
@@ -96,7 +96,7 @@ def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
 
 
 def _cut(subwords: list[list[int]], room: int) -> tuple[list[list[int]], bool]:
-    """The words that begin within `room` subwords, the last one perhaps cut, and whether anything is lost."""
+    """Returns the words that begin within `room` subwords, the last one perhaps cut, and whether anything was cut."""
     kept: list[list[int]] = []
     for own in subwords:
         if room <= 0:
@@ -122,7 +122,7 @@ def labels_of_sentences(
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
-    """One value a word, sentence by sentence, of `values` (W, T) of windows in any order: those at labeled subwords."""
+    """Returns one value per word, by sentence: `values` (W, T) of windows in any order, at the labeled subwords."""
     sentences: dict[int, list[Any]] = {}
     numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
     for window in np.lexsort((first_words, numbers)):

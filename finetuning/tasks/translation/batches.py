@@ -1,4 +1,4 @@
-"""Encoded pairs to padded batches: steps of a fixed token count, and sources that are masked anew in every epoch.
+"""Makes padded batches of encoded pairs: steps of a fixed token count, and sources that are masked anew in every epoch.
 
 Legend: `B` pairs, `S` source positions, `T` target positions.
 """
@@ -17,17 +17,17 @@ from zoo_core.masking import IGNORED, keyed_rng, mask_rows, row_keys, short_seed
 
 @dataclass(frozen=True)
 class Layout:
-    """Ids that a batch is made of."""
+    """The special ids of a batch."""
 
     padding_id: int
     decoder_start_id: int
     mask_id: int | None
-    ordinary_ids: np.ndarray  # (K,) tokens that may stand in for a masked one
+    ordinary_ids: np.ndarray  # (K,) tokens that may replace a masked one
     special_ids: np.ndarray
 
 
 def layout_of(tokenizer: Any, decoder_start_id: int) -> Layout:
-    """The layout that a tokenizer and a model's start symbol give."""
+    """Returns the layout for a tokenizer and a model's start symbol."""
     special = np.asarray(sorted(set(tokenizer.all_special_ids)))
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
     return Layout(tokenizer.pad_token_id, decoder_start_id, tokenizer.mask_token_id, ordinary, special)
@@ -35,14 +35,14 @@ def layout_of(tokenizer: Any, decoder_start_id: int) -> Layout:
 
 @dataclass(frozen=True)
 class Masking:
-    """How the sources of a training table are masked."""
+    """Settings for masking the sources of a training table."""
 
     probability: float = 0.0
     predict_masked: bool = False  # the target is the source itself, and only its masked tokens have labels
 
 
 class Examples(torch.utils.data.Dataset):
-    """Pairs by (row, epoch, whether it counts): with the seed, all that the masks depend on.
+    """Pairs by (row, epoch, whether it counts). The masks depend only on these and on the seed.
 
     A pair is `source` (S,), `target` (T,) without the start symbol and `labels` (T,), -100 where nothing is predicted.
     """
@@ -59,7 +59,7 @@ class Examples(torch.utils.data.Dataset):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: list[Key]) -> list[dict[str, np.ndarray]]:
-        """A whole micro-batch: what torch's loader asks for, and one look-up in the table."""
+        """Returns a whole micro-batch with one look-up in the table; torch's loader calls this method."""
         columns = self.rows[[row for row, _, _ in keys]]
         tables = columns.get("table", [0] * len(keys))
         maskings = [self.maskings[table] if self.maskings else Masking() for table in tables]
@@ -74,7 +74,7 @@ class Examples(torch.utils.data.Dataset):
             if masking.probability:
                 source, predicted = (field[number, : len(source)] for field in masked)
                 if masking.predict_masked and counts:
-                    # <s> x_1 .. x_n </s> against x_1 .. x_n </s>; of a text that was cut, what both sides have
+                    # <s> x_1 .. x_n </s> and x_1 .. x_n </s>; of a cut text, the part that both sides have
                     width = min(len(source) - 2, len(target) - 1)
                     labels = np.full_like(target, IGNORED)
                     labels[:width] = predicted[1 : width + 1]
@@ -82,7 +82,7 @@ class Examples(torch.utils.data.Dataset):
         return examples
 
     def _mask(self, sources: list[np.ndarray], maskings: list[Masking], keys: list[Key]) -> list[np.ndarray]:
-        """Padded (B, S) sources as they are shown, and the tokens that are masked or replaced in them."""
+        """Returns padded (B, S) sources with masks, and which of their tokens are masked or replaced."""
         lengths = np.array([len(source) for source in sources])
         is_real = np.arange(lengths.max()) < lengths[:, None]
         shown = np.full(is_real.shape, self.layout.padding_id)
@@ -102,7 +102,7 @@ class Examples(torch.utils.data.Dataset):
 
 
 def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torch.Tensor]:
-    """Pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
+    """Converts pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
 
     def padded(sequences: list[np.ndarray], filling: int) -> torch.Tensor:
         return pad_sequence([torch.as_tensor(ids) for ids in sequences], batch_first=True, padding_value=filling)
@@ -159,7 +159,7 @@ class UpdatePlan:
         return len(self.bounds) - 1
 
     def updates(self, epoch: int) -> list[np.ndarray]:
-        """Row numbers of each step, alike in length, in the order of training."""
+        """Returns the row numbers of each step, of similar length, in the order of training."""
         rng = keyed_rng(self.seed, "updates", epoch)
         ties = rng.permutation(len(self.source_lengths))
         updates = np.split(np.lexsort((ties, self.source_lengths, self.target_lengths)), self.bounds[1:-1])
@@ -167,7 +167,7 @@ class UpdatePlan:
 
 
 def evaluation_batches(sizes: np.ndarray, max_tokens: int, processes: int, process: int) -> list[list[int]]:
-    """Row numbers of this process' batches, alike in size, the largest first: what does not fit fails at once."""
+    """Returns row numbers of this process' batches of similar size; the largest first, to fail early without memory."""
     order = np.argsort(-sizes, kind="stable")
     bounds = cut_by_tokens(sizes[order], max_tokens)
     return [part.tolist() for part in np.split(order, bounds[1:-1])][process::processes]

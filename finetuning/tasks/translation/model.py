@@ -1,4 +1,4 @@
-"""The translation model of a run: from which checkpoints it is built, and the mean of its checkpoints."""
+"""Builds the translation model of a run from a checkpoint, and averages its checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ def check_architecture(recipe: TranslationRecipe) -> None:
     try:
         config, _ = PreTrainedConfig.get_config_dict(find_model(recipe.model, recipe.hub_root))
     except OSError:
-        return  # `describe_model` says what is wrong with it
+        return  # `describe_model` reports the fault
     kind, layers = config.get("model_type"), config.get("num_hidden_layers")
     if config.get("is_encoder_decoder") and kind != "veco":
         raise ValueError(
-            f"{recipe.model} is an encoder-decoder of type {kind}. Name such an encoder, or a translation model that "
-            "was made here."
+            f"{recipe.model} is an encoder-decoder of type {kind}. Name an encoder of the zoo, or a "
+            "translation model that this project made."
         )
     if layers is None:
         raise ValueError(
@@ -59,7 +59,7 @@ def check_architecture(recipe: TranslationRecipe) -> None:
 def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) -> torch.nn.Module:
     """The translation model of one seed: built from an encoder, or a translation model that is trained further.
 
-    It generates as the recipe's test sentences are translated, also after it was saved.
+    Its generation settings are those for the recipe's test sentences, also after it is saved.
     """
     set_seed(seed)
     dropout = {
@@ -93,7 +93,7 @@ def _from_encoder(cls: Any, recipe: TranslationRecipe, path: str, settings: dict
             random=recipe.initialize == "random",
             **settings,
         )
-    except ValueError as error:  # in the terms of a recipe
+    except ValueError as error:  # reported in the recipe's terms
         raise ValueError(str(error).replace("random=True", "initialize=random")) from error
 
 

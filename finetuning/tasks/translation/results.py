@@ -1,4 +1,4 @@
-"""What results of translation say: sacreBLEU by pair, other scores beside it, and BLEU over the steps."""
+"""Results of translation: sacreBLEU and other scores by pair, and BLEU over the steps."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from finetuning.results.report import Report
 from finetuning.results.table import Results
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenized, case-insensitive)", "chrf": "chrF"}
-# by score: which published one it stands for, and whether the two can be compared
+# by score: the published score that it corresponds to, and whether they can be compared
 STANDS_FOR = {
     "bleu": "stands for multi-bleu.perl -lc on Moses tokens, and is not comparable to a decimal, as its tokens are "
     "sacreBLEU's: compare sacreBLEU where both are published"
@@ -62,7 +62,7 @@ class TranslationReport(Report):
         return [*lines, f"weights at the start: {settings['initialize']}"]
 
     def plot(self, folder: Path) -> str | None:
-        """BLEU on dev over the steps, one line a seed; the loss, where dev was not translated."""
+        """Plots BLEU on dev over the steps, one line per seed; or the loss, if dev was not translated."""
         results = self.results
         title = f"{results['task']}: {run_name(results['model']['folder'])}"
         for quantity, label in (("bleu", "sacreBLEU on dev"), ("loss", "loss on dev (nats per token)")):

@@ -1,4 +1,4 @@
-"""Translation: tables of pairs, checked, to encoded pairs by language pair, to a model and sacreBLEU.
+"""Translation: reads, checks and encodes tables of pairs, builds the model, and computes sacreBLEU by language pair.
 
 Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `</s> y_1 .. y_n` and predicts
 `y_1 .. y_n </s>`.
@@ -42,7 +42,7 @@ from finetuning.tasks.translation.trainer import (
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
-RATIO_OF_ALARM = 0.5  # of the translations' length to the references': below, or above its inverse, something is wrong
+RATIO_OF_ALARM = 0.5  # ratio of the translations' length to the references'; below it, or above its inverse, warn
 
 
 class TranslationTask(Task[TranslationRecipe]):
@@ -130,7 +130,7 @@ class TranslationTask(Task[TranslationRecipe]):
         limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
 
         def encode_rows(rows: Dataset, name: str, remove: list[str] | None = None) -> Dataset:
-            with main_first():  # the others find its copy on disk
+            with main_first():  # the other processes find the cached copy
                 return rows.map(
                     _encode_batch,
                     batched=True,
@@ -171,7 +171,7 @@ class TranslationTask(Task[TranslationRecipe]):
         recipe = self.recipe
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
-        # some of sacreBLEU's tokenizers need a library of their own: better missed before the training than after it
+        # some of sacreBLEU's tokenizers need another library: report a missing one before the training
         load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
@@ -199,7 +199,7 @@ class TranslationTask(Task[TranslationRecipe]):
             plan=plan,
             layout=layout,
         )
-        # beside the best one by dev, the last is kept to resume from
+        # in addition to the best one on dev, the last is kept to resume from
         keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
         with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
             train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", keep)
@@ -245,7 +245,7 @@ class TranslationTask(Task[TranslationRecipe]):
             "hyperparameters": {
                 **dataclasses.asdict(recipe.training),
                 "initialize": recipe.initialize,
-                **records[0]["decoder"],  # of the model: where it has a decoder already, the recipe does not say
+                **records[0]["decoder"],  # from the model: if it already has a decoder, the recipe does not describe it
                 "generation": dataclasses.asdict(recipe.generation),
                 "updates": [record["steps"] for record in records],
             },
@@ -270,7 +270,7 @@ class TranslationTask(Task[TranslationRecipe]):
 
 
 def check_tables(recipe: TranslationRecipe) -> None:
-    """Raises ValueError for what can be told of the tables before they are read."""
+    """Raises ValueError for faults of the tables that can be found before they are read."""
     for part in ("train", "test"):
         if not getattr(recipe, part):
             raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
@@ -313,7 +313,7 @@ def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]
     encoded: dict[str, list] = {}
     for side, rows in (("source", source), ("target", target)):
         limit = limits[side]
-        # what closes a text stays when it is cut
+        # a cut text keeps its closing token
         cut = [[*ids[: limit - 1], ids[-1]] if len(ids) > limit else ids for ids in rows]
         encoded[f"{side}_is_long"] = [len(ids) > limit for ids in rows]
         encoded[f"{side}_ids"], encoded[f"{side}_length"] = cut, [len(ids) for ids in cut]
@@ -344,7 +344,7 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
 
 
 def _length_warnings(records: list[Record]) -> list[str]:
-    """Translations of half the references' length, or twice: of a model that stops at once, or never."""
+    """Warns of translations of half or twice the references' length: the model stops too early, or never."""
     return [
         f"seed {record['seed']}: translations of {pair} have {scores['length_ratio']:.2f} times the references' length"
         for record in records

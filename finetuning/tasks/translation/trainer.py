@@ -30,7 +30,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
     def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        # Makes the Trainer count the tokens of the whole step and leave the scaling of the loss to `compute_loss`.
+        # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
         self.recipe, self.layout = recipe, layout
         self.layerwise_decay = recipe.training.layerwise_decay
@@ -46,7 +46,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         """This micro-batch's part of the mean cross-entropy over all target tokens of the step.
 
         `num_items_in_batch` counts those of all accumulated micro-batches and processes; DDP averages gradients, hence
-        the factor. A micro-batch that fills a gap (no label at all) runs like any other and contributes zero.
+        the factor. A micro-batch that fills a gap has no labels: it runs like any other and contributes zero.
         """
         count = inputs["labels"].ne(IGNORED).sum()
         loss, outputs = self.mean_loss(model, inputs, self.recipe.training.label_smoothing)
@@ -68,7 +68,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Loss per target token on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
-        total, tokens = 0.0, 0  # Python's: double precision on every device
+        total, tokens = 0.0, 0  # Python's numbers: double precision on every device
         with torch.no_grad(), self.accelerator.autocast():
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
@@ -108,7 +108,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
         loader = self.loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
-        self.callback_handler.eval_dataloader = loader  # the progress bar asks for its length
+        self.callback_handler.eval_dataloader = loader  # the progress bar reads its length
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
             yield group, self._prepare_inputs(batch)
@@ -116,7 +116,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
-    """The recipe in the Trainer's terms; epochs as numbers of steps, so that every event is at a known one."""
+    """Returns the recipe as the Trainer's arguments; epochs become steps, so that the step of each event is known."""
     evaluate_every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
@@ -140,7 +140,7 @@ def total_updates(recipe: TranslationRecipe, plan: UpdatePlan) -> int:
 
 
 def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
-    """The steps after which a checkpoint is saved; the last one always."""
+    """Returns the steps after which a checkpoint is saved; always including the last one."""
     every, total = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan), total_updates(recipe, plan)
     return [*range(every, total, every), total]
 
@@ -159,7 +159,7 @@ def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePla
 
 
 def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
-    """The steps whose checkpoints are averaged; one for a rule that chooses one."""
+    """Returns the steps whose checkpoints are averaged, or the one step that the rule selects."""
     if recipe.selection == "average":
         return saved_steps(recipe, plan)[-recipe.average_checkpoints :]
     if recipe.selection == "last":

@@ -10,7 +10,7 @@ from finetuning.align.pairs import Side
 from finetuning.results.table import Results, rows_of_record
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
-BY_POSITION = "position"  # links that know nothing of the words
+BY_POSITION = "position"  # links that do not depend on the words
 # kinds of sure links: whether neither word has another one, and how far from the diagonal they are at most
 ONE_TO_ONE, OTHER = "one to one", "other"
 DISTANCES = {"up to 0.1 from the diagonal": 0.1, "0.1 to 0.25": 0.25, "above 0.25": math.inf}
@@ -55,8 +55,8 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
 
     if links.keys() != gold.keys():
         raise ValueError(
-            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for the sentences of "
-            "the gold, no more and no fewer."
+            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for exactly "
+            "the sentences of the gold."
         )
     return load_metric("aer").compute(
         predictions=[links[sentence] for sentence in gold],
@@ -76,7 +76,7 @@ def recall_by_kind(found: dict[int, Any], gold: dict[int, Gold]) -> dict[str, tu
         linked, n, m = set(alignment.links), len(alignment.source), len(alignment.target)
         by_source, by_target = Counter(i for i, _ in sure), Counter(j for _, j in sure)
         for i, j in sure:
-            distance = abs((2 * i + 1) * m - (2 * j + 1) * n) / (2 * n * m)  # of whole numbers: rounds once
+            distance = abs((2 * i + 1) * m - (2 * j + 1) * n) / (2 * n * m)  # whole numbers: only one rounding
             kinds = [
                 ONE_TO_ONE if by_source[i] == by_target[j] == 1 else OTHER,
                 next(kind for kind, most in DISTANCES.items() if distance <= most),

@@ -1,4 +1,4 @@
-"""Word alignment: sentences with links made by hand, checked; and the scores of a model's vectors against them."""
+"""Word alignment: reads and checks sentences with gold links, and scores a model's links."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ class AlignmentReport(FeatureReport):
         return lines
 
     def cells(self, language: str) -> dict[str, str]:
-        """AER of links that know nothing of the words."""
+        """Returns the AER of links by position."""
         return {f"AER by {BY_POSITION}": f"{self.results.chance(language):.1f}"}
 
     def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
@@ -80,7 +80,7 @@ class AnnotatedPairs:
 
 
 class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
-    """Links of words, read from the vectors of a model, against links made by hand."""
+    """Links words with the vectors of a model, and compares the links with gold links."""
 
     report = AlignmentReport
     metric = "aer"
@@ -161,13 +161,13 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
             print(f"Seed {seed}: {name}, {len(pair.gold)} sentences, layers {span(protocol.layers)}")
             found = sweep(aligner, pair.sentences, pair.gold, protocol.layers, protocol.methods)
             scores[name] = {
-                method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # as JSON has them
+                method: {str(layer): of_layer for layer, of_layer in by_layer.items()}  # strings, as in JSON
                 for method, by_layer in found.items()
             }
         return {"scores": scores}, {}
 
     def warnings(self, protocol: AlignmentProtocol, records: list[Record]) -> list[str]:
-        """Seeds whose links are no better than links by position, by pair."""
+        """Warns of seeds whose links are no better than links by position, by pair."""
         method, layer = protocol.method, str(protocol.layer)
         warnings = []
         for record in records:
@@ -184,12 +184,12 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
 
 
 def _chance_level(pair: AnnotatedPairs) -> dict[str, float]:
-    """Scores of links that are drawn along the diagonal."""
+    """Returns the scores of links along the diagonal."""
     return score({n: position_links(*map(len, pair.sentences[n])) for n in pair.gold}, pair.gold)
 
 
 def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
-    """Source, target (if it has a file) and gold. Raises ValueError for a folder that is not there."""
+    """Returns the files of source, target (if it has one) and gold. Raises ValueError for a missing folder."""
     if pair.path is not None and not Path(resolve_hub_path(pair.path, hub_root)).is_dir():
         root = f"hub_root is {hub_root}" if hub_root else "hub_root is not set"
         raise ValueError(
