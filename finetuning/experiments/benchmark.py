@@ -50,7 +50,7 @@ def read_suite_folders(name: str, folders: list[str]) -> tuple[dict[str, Any], d
         path = Path(folder) / "results.json"
         content = load_results(path) if path.is_file() else {}
         if content.get("kind") != KIND:
-            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`, but the first folder does.")
+            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`. Name folders of suites only.")
         suites.append(content["suite"])
     if any(suite["tasks"] != suites[0]["tasks"] for suite in suites):
         names = ", ".join(suite["name"] for suite in suites)

@@ -103,7 +103,7 @@ def run_jobs(
                     except ValueError as error:
                         fail(job, error)
             else:
-                log(f"{len(waiting)} jobs are left, and the time is up")
+                log(f"The time is up; {len(waiting)} jobs are left. Run the same command again for them.")
                 break
     except BaseException:  # Ctrl-C or our own fault: leave no process behind
         for _, process in running.values():
