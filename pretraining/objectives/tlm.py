@@ -16,7 +16,7 @@ class TlmCollator(Collator):
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
     `source_language` and `target_language`. With languages, half of the rows teach the language embedding from the
-    first step on, the others the <mask> that is used later, which says none (hub_cards/models/ernie_m.md, "What differs
+    first step on, the others the <mask> that is used later, which says none (hub_cards/models/ernie_m.md, "Differences
     from the paper"). XLM-Align's `dwa` reads these rows.
 
     Source: XLM (Conneau and Lample, 2019), section 3.4.
