@@ -297,7 +297,7 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
         choices = typing.get_args(expected)
         if value not in choices:
             hint = nearest(str(value), choices)
-            raise ValueError(f"{origin}: {name} must be one of {', '.join(map(str, choices))}, got {value!r}. {hint}")
+            raise ValueError(f"{origin}: {name} is {value!r}, it must be one of {', '.join(map(str, choices))}. {hint}")
         return value
     if kind in UNIONS:
         for choice in typing.get_args(expected):

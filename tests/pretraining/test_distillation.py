@@ -311,7 +311,7 @@ FAULTS = {  # what is done to the folder, and what the error names
     "another padding": (lambda at: change_json(at / "config.json", lambda c: c.update(pad_token_id=3)), "padding id"),
     "no mask": (without_mask, "mask token"),
     "no tokenizer": (without_tokenizer, "teacher.path"),
-    "another script": (of_another_script, "no token"),
+    "another script": (of_another_script, "no common token"),
     "half a tokenizer": (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), "teacher.path"),
 }
 

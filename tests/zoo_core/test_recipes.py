@@ -160,7 +160,7 @@ def test_mutable_defaults_are_not_shared():
         ("betas.2=1", "betas has no entry 2: its length is 2"),
         ("stages.0.goals.mlm.wait=1", "unknown field stages.0.goals.mlm.wait.*Did you mean 'weight'"),
         ("stages=[{stepz: 1}]", "unknown field stages.0.stepz"),
-        ("precision=fp64", "precision must be one of fp32, bf16, got 'fp64'"),
+        ("precision=fp64", "precision is 'fp64', it must be one of fp32, bf16"),
         ("stages.0.steps=many", r"stages.0.steps is 'many' \(str\). It must be a whole number"),
         ("stages.0.steps=1.5", r"1.5 \(float\). It must be a whole number"),
         ("stages.0.steps=true", r"True \(bool\)"),
