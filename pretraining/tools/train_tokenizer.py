@@ -70,7 +70,7 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
             hard_vocab_limit=False,
             character_coverage=character_coverage,
             max_sentence_length=MAX_BYTES,
-            num_threads=16,  # of the work's division, whatever the machine: sums depend on their order
+            num_threads=16,  # the same on every machine, because sums depend on how the work is divided
             minloglevel=2,
         )
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""`python -m pretraining.supported`: what it says is what happens."""
+"""`python -m pretraining.supported`: its table agrees with training."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How programs end where it is the user who has to do something, and which versions they name."""
+"""How programs end after a user error, and the versions that they print."""
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

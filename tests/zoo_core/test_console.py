@@ -1,4 +1,4 @@
-"""What a run shows while it works, on a terminal and in a file."""
+"""The output of a run, on a terminal and in a file."""
 
 import io
 import logging
