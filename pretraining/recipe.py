@@ -294,7 +294,7 @@ class Phase:
     )
     optimizer: Literal["fresh", "carried"] = option(
         "fresh",
-        "fresh: start Adam's moments and the schedule anew; carried: continue both from the phase before. Phases "
+        "fresh: start Adam's moments and the schedule again; carried: continue both from the phase before. Phases "
         "joined in this way share one warm-up and one decay; the first of them sets learning_rate, warmup_steps and "
         "schedule",
     )

@@ -58,7 +58,7 @@ BOUNDS = {  # by the names of `option`'s arguments
     "high": (operator.le, "at most"),
     "below": (operator.lt, "below"),
 }
-LARGEST_COUNT = 2**31 - 1  # of whole numbers that have no bound of their own; they start at 0
+LARGEST_COUNT = 2**31 - 1  # of whole numbers without bounds; they start at 0
 LARGEST_SIZE, LARGEST_BATCH, MOST_WORKERS, SEEDS = 2**63 - 1, 2**20, 256, 2**32
 
 

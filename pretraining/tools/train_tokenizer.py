@@ -76,7 +76,7 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
     except RuntimeError as error:
         raise ValueError(
             f"A vocabulary of {tokens + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
-            "frequent character needs a token of its own. Raise vocab_size."
+            "frequent character needs its own token. Raise vocab_size."
         ) from error
     return model.getvalue()
 
