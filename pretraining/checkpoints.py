@@ -1,4 +1,4 @@
-"""The run folder: runs that can be resumed, and checkpoints, which are either complete or missing.
+"""The run folder: resuming a run, and checkpoints, which are always complete.
 
 <output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
              checkpoints/step-N/model/        loads like the final model
@@ -28,13 +28,13 @@ from zoo_core.run_folders import STEP, not_own, remove_own
 logger = logging.getLogger(__name__)
 
 CHECKSUMS = "checksums.json"
-# What a run that is killed leaves half written: in its folder, where a new run may still start if there is no more than
-# the first, and in checkpoints/.
+# Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
+# still start in the folder.
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.((run|not_finite|vocabulary_matching)\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
 HALF_A_CHECKPOINT = rf"\.(damaged-)?{STEP}(\.old)?\.tmp"
-THREADS = 4  # hashing lets go of the interpreter; weights and optimizer are two files
-# Fields that change what is seen or kept of a run, never what is learned: they may differ on resume.
+THREADS = 4  # hashing releases the interpreter lock; weights and optimizer are two files
+# Fields that may differ on resume: they change the output of a run, but never the training.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub")
 FREE_ON_RESUME += tuple(
@@ -162,11 +162,11 @@ def register_model_folder(accelerator: Accelerator, tokenizer: PreTrainedTokeniz
 
     def load(models, input_dir):
         model = accelerator.unwrap_model(models.pop())
-        # tied weights are written once, hence not strict
+        # tied weights are written only once, so not strict
         missing, unexpected = load_model(model, Path(input_dir) / "model" / "model.safetensors", strict=False)
         if unexpected or set(missing) - set(model._tied_weights_keys):
             names = f"weights missing: {sorted(missing)[:3]}, not expected: {unexpected[:3]}"
-            raise ValueError(f"the checkpoint {input_dir} is of another model ({names}).")
+            raise ValueError(f"the checkpoint {input_dir} belongs to another model ({names}).")
         model.tie_weights()
 
     accelerator.register_save_state_pre_hook(save)
@@ -194,12 +194,12 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
             write_json(aside / "progress.json", progress)
             write_json(aside / CHECKSUMS, _checksums(aside))
             _synchronize(aside)
-            _remove(final)  # there only where the same step is saved again
+            _remove(final)  # it exists only if the same step is saved again
             os.rename(aside, final)
             _synchronize(final.parent)
-    except Exception as error:  # safetensors and torch.save each wrap the system's error in one of their own
+    except Exception as error:  # safetensors and torch.save each wrap the system's error in their own
         if not accelerator.is_main_process:
-            raise  # the main process reports it, and tidies up
+            raise  # the main process reports it, and cleans up
         shutil.rmtree(aside, ignore_errors=True)
         raise ValueError(
             f"the checkpoint of step {step} could not be written ({error}). The newest checkpoint is "
@@ -225,9 +225,9 @@ def publish_model(folder: Path, checkpoint: Path) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Take the name away first: a run that is killed in here leaves no half checkpoint that looks whole.
+    """Renames a checkpoint, then removes it, so that a run that is killed here leaves no incomplete checkpoint.
 
-    Files and links of that name are no checkpoints of a run, and stay.
+    Files and links of that name are not checkpoints of a run, and stay.
     """
     if checkpoint.is_dir() and not checkpoint.is_symlink():
         shutil.rmtree(checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old.tmp")))

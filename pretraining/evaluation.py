@@ -1,4 +1,4 @@
-"""What a model in training has learned, measured on held-out text.
+"""Evaluation of a model in training on held-out text.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidden size, `P` pairs, `L` layers
 (0 = embeddings).
@@ -20,7 +20,7 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Evaluation, Phase
 from pretraining.start.teacher import TeacherModel
 
-# How the sides of a pair are encoded for their alignment: in one input, or each without seeing the other.
+# How the sides of a pair are encoded for their alignment: in one input, or separately.
 ENCODINGS = ("joint", "separate")
 
 
@@ -33,11 +33,11 @@ def evaluate(
     accelerator: Any,
     teacher: TeacherModel | None = None,
 ) -> dict:
-    """Held-out losses in nats by objective and corpus, their unigram entropies, and of translation pairs the accuracy
-    of retrieval and of word alignment, as the recipe asks for, and what the objectives measure themselves.
+    """Returns held-out losses in nats by objective and corpus, with unigram entropies; on translation pairs also the
+    accuracies of retrieval and word alignment, if the recipe turns them on, and the objectives' own figures.
 
-    The masks are the same at every call. A loss below the unigram entropy of the same text says that the model has
-    learned more than how frequent each token is. Processes share the batches.
+    The masks are the same at every call. If a loss is below the unigram entropy of the same text, the model has learned
+    more than the frequency of each token. The batches are divided among the processes.
     """
     was_training, corpora = model.training, phase_corpora(feed.corpora, phase)
     model.eval()
@@ -68,12 +68,12 @@ def evaluate(
         alignment=settings.alignment,
         back_translation=settings.back_translation,
     )
-    # objectives that share what they measure measure it once
+    # objectives with the same measurement: measure once
     measures = dict.fromkeys(objective.measure for objective in OBJECTIVES.values())
     for corpus in corpora:
         if len(corpus.languages) < 2 or not corpus.held_out:
             continue
-        if corpus.apart:  # the sides meet in one input when their joint alignment is looked at
+        if corpus.apart:  # for the joint alignment, both sides are in one input
             corpus = corpus.with_form(min(2 * corpus.max_length, model.config.longest_input), False)
         if settings.retrieval and len(corpus.held_out) > 1:
             figures |= evaluator.best_layer("retrieval", corpus, retrieval_accuracy(evaluator, corpus))
@@ -89,10 +89,10 @@ def evaluate(
 
 @torch.no_grad()
 def retrieval_accuracy(evaluator: Evaluator, corpus: HeldOutPairs) -> list[float]:
-    """Share of held-out sentences whose nearest neighbor in the other language is their translation, by layer.
+    """Returns by layer the share of held-out sentences whose nearest neighbor in the other language is the translation.
 
-    Each sentence is encoded alone; its vector is the mean of its states without special tokens; neighbors are by
-    cosine; both directions are averaged. Chance is 1/P.
+    Each sentence is encoded by itself. Its vector is the mean of its states without special tokens. The nearest
+    neighbor has the highest cosine, and the share is the mean of both directions. Chance is 1/P.
     """
     vectors = [_sentence_vectors(evaluator, corpus.held_out, side) for side in (0, 1)]
     accuracy_L = []
@@ -106,14 +106,14 @@ def retrieval_accuracy(evaluator: Evaluator, corpus: HeldOutPairs) -> list[float
 
 @torch.no_grad()
 def alignment_accuracy(evaluator: Evaluator, corpus: HeldOutPairs, encoding: str) -> list[float]:
-    """Share of the tokens of held-out pairs whose nearest token on the other side is their translation, by layer.
+    """Returns by layer the share of tokens of held-out pairs whose nearest token on the other side is the translation.
 
-    Token i of one side is translated by token i of the other, as in the controlled pair. Neighbors are by cosine,
-    among the tokens of the same pair, special tokens left out; both directions count. Chance is the mean of 1/length.
+    Token i of one side is the translation of token i of the other, as in the controlled pair. The nearest token has the
+    highest cosine among the ordinary tokens of the same pair; both directions count. Chance is the mean of 1/length.
 
-    encoding: `joint`, both sides in one input `<s> x </s></s> y </s>`; `separate`, each side on its own, at the
-    positions it has in the joint input: were both counted from the start, equal position embeddings would align even
-    untrained vectors. `corpus` is of the form in which both sides fit into one input.
+    encoding: `joint`, both sides in one input `<s> x </s></s> y </s>`; `separate`, each side by itself, at its
+    positions in the joint input. With positions from the start for both, equal position embeddings would align even
+    untrained vectors. `corpus` has the form in which both sides fit into one input.
 
     Raises ValueError for pairs whose sides differ in length.
     """
@@ -138,9 +138,9 @@ def alignment_accuracy(evaluator: Evaluator, corpus: HeldOutPairs, encoding: str
 
 
 def aligned_tokens(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
-    """How many tokens of both sides have the token of the same number as their nearest by cosine.
+    """Counts tokens of both sides whose nearest token by cosine has the same number.
 
-    x_BT, y_BS: boolean, which positions hold a token of that side; every row has as many in one as in the other.
+    x_BT, y_BS: boolean, True at the tokens of that side; every row has the same number of them on both sides.
     """
     normalize = nn.functional.normalize
     similarity_BTS = normalize(x_BTH.float(), dim=-1) @ normalize(y_BSH.float(), dim=-1).transpose(1, 2)
@@ -148,7 +148,7 @@ def aligned_tokens(x_BTH, y_BSH, x_BT, y_BS) -> torch.Tensor:
 
 
 def _sentence_vectors(evaluator: Evaluator, examples: Sequence[Example], side: int) -> list[torch.Tensor]:
-    """Mean-pooled states (P, H) for each layer."""
+    """Returns mean-pooled states (P, H) for each layer."""
     size = evaluator.batch_size
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].sides[side]))
     chunks = []

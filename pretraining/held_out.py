@@ -1,4 +1,4 @@
-"""Held-out translation pairs, encoded by a model in training: what every measurement of them needs.
+"""Held-out translation pairs, encoded by a model in training, for all measurements on them.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other side, `H` hidden size.
 """
@@ -18,7 +18,7 @@ from pretraining.rows import encode_rows
 
 
 class HeldOutPairs(Protocol):
-    """What a measurement reads of a corpus."""
+    """The part of a corpus that measurements use."""
 
     name: str
     languages: Sequence[str]
@@ -28,7 +28,7 @@ class HeldOutPairs(Protocol):
 
 @dataclass
 class Evaluator:
-    """A model that is measured on held-out pairs, and how."""
+    """A model, and the settings to measure it on held-out pairs."""
 
     model: Any
     tokenizer: Any
@@ -40,8 +40,10 @@ class Evaluator:
     back_translation: float = 0.0  # pseudo tokens for each token; 0: not measured
 
     def encode(self, rows: list[list[np.ndarray]], first: list[int] | None = None) -> tuple[dict, tuple[torch.Tensor]]:
-        """The padded batch and the states (B, T, H) of all layers of rows of one or two sides; `first`: where each
-        row's positions begin, default 0."""
+        """Returns the padded batch and the states (B, T, H) of all layers, for rows of one or two sides.
+
+        `first` is the first position of each row, by default 0.
+        """
         batch = send_to_device(encode_rows(rows, self.tokenizer), self.accelerator.device)
         position_ids = None
         if first is not None:
@@ -57,7 +59,7 @@ class Evaluator:
         return batch, output.hidden_states
 
     def one_to_one_pairs(self, corpus: HeldOutPairs) -> Iterator[list[list[np.ndarray]]]:
-        """Held-out pairs whose tokens correspond, by length, a batch at a time. Raises ValueError for other pairs."""
+        """Yields batches of held-out pairs whose tokens correspond, by length. Raises ValueError for other pairs."""
         room = corpus.max_length - SPECIALS_OF_PAIR
         pairs = sorted((_one_to_one(example, room) for example in corpus.held_out), key=lambda sides: len(sides[0]))
         for start in range(0, len(pairs), self.batch_size):
@@ -65,23 +67,23 @@ class Evaluator:
 
     @staticmethod
     def best_layer(figure: str, corpus: HeldOutPairs, accuracy_L: list[float]) -> dict[str, float | list[float]]:
-        """An accuracy as events.jsonl has it: of the best layer, and by layer."""
+        """Returns the figures of an accuracy for events.jsonl: of the best layer, and by layer."""
         return {f"{figure}/{corpus.name}": max(accuracy_L), f"{figure}_by_layer/{corpus.name}": accuracy_L}
 
 
 def ordinary(batch: dict) -> torch.Tensor:
-    """(B, T), True where a token of the text stands: neither padding nor a special token."""
+    """Returns (B, T): True for tokens of the text, False for padding and special tokens."""
     return ~batch["special_tokens_mask"].bool()
 
 
 def right_tokens(scores_BTS: torch.Tensor, own_BT: torch.Tensor, other_BS: torch.Tensor) -> torch.Tensor:
-    """How many tokens of one side have the token of the same number on the other side as their best."""
+    """Counts tokens of one side whose best token on the other side has the same number."""
     best_BT = scores_BTS.masked_fill(~other_BS[:, None], -torch.inf).argmax(-1)
     return (own_BT & (other_BS.cumsum(1).gather(1, best_BT) == own_BT.cumsum(1))).sum()
 
 
 def _one_to_one(example: Example, room: int) -> list[np.ndarray]:
-    """The sides of a pair whose tokens correspond one by one. Raises ValueError where they cannot."""
+    """Returns the sides of a pair whose tokens correspond one by one. Raises ValueError if they cannot."""
     lengths = sorted(len(side) for side in example.sides)
     # a pair that was cut to an odd room has one token without its partner
     if lengths[0] != lengths[1] and not (lengths[1] - lengths[0] == 1 and sum(lengths) == room):

@@ -1,4 +1,4 @@
-"""Losses by corpus, and the figures of a log line: what was trained since the one before, over all processes."""
+"""Losses by corpus, and the figures of a log line: since the line before, over all processes."""
 
 import math
 import resource
@@ -23,7 +23,7 @@ class LossMeter:
         self.sums_2K = torch.zeros(2, len(self.keys), dtype=torch.float64, device=device)
 
     def add(self, batch: dict, output) -> None:
-        """Add the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
+        """Adds the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
             languages = batch[OBJECTIVES[objective].sub_batch()]["languages"]
@@ -33,9 +33,9 @@ class LossMeter:
             self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
 
     def means(self, accelerator) -> tuple[dict[str, float], float | None]:
-        """Means by `<objective>/<corpus>` and the mean of all, over all processes; then start anew.
+        """Returns means by `<objective>/<corpus>` and the mean of all, over all processes; then starts again.
 
-        There is no mean over no predictions.
+        Without predictions there is no mean.
         """
         sums, counts = accelerator.reduce(self.sums_2K, reduction="sum").tolist()
         self.sums_2K.zero_()
@@ -54,18 +54,18 @@ class StepLog:
         self.restart(phase_step)
 
     def restart(self, phase_step: int) -> None:
-        """From here on, so that evaluating and saving do not count as training time."""
+        """Starts a new line after evaluating and saving, which do not count as training time."""
         self.tokens, self.shortened, self.since, self.seconds = 0, Counter(), phase_step, time.perf_counter()
 
     def add(self, batch: dict, output) -> None:
-        """Add a micro-batch and its `PreTrainingOutput`."""
+        """Adds a micro-batch and its `PreTrainingOutput`."""
         self.meter.add(batch, output)
         inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
         self.tokens += sum(int((fields["segment_ids"] >= 0).sum()) for fields in inputs)
         self.shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
 
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
-        """The figures up to `phase_step`. All processes have to ask for them together."""
+        """Returns the figures up to `phase_step`. All processes must call this together."""
         accelerator, device = self.accelerator, self.accelerator.device
         counts = accelerator.reduce(torch.tensor(list(self.shortened.values()), dtype=torch.float64, device=device))
         means, loss = self.meter.means(accelerator)
@@ -86,7 +86,7 @@ class StepLog:
 
 
 def memory_gib(device: torch.device) -> float:
-    """Peak memory so far: of the GPU, or of this process on a CPU."""
+    """Returns the peak memory up to now: of the GPU or, on a CPU, of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux

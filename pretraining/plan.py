@@ -1,4 +1,4 @@
-"""`--dry_run`: what a recipe would do, without doing it."""
+"""`--dry_run`: shows what a recipe would do, without training."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
-KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are no losses
+KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are not of dropped or cut text
 
 
 def print_plan(
@@ -31,8 +31,8 @@ def print_plan(
     feed: Feed,
     teacher: TeacherModel | None = None,
 ) -> None:
-    """Print parameters by part, corpora with their sampling, the phases with tokens and predictions a step, a memory
-    estimate, and the first batch decoded with its masks."""
+    """Prints the plan of a run: parameters by part, corpora and their sampling, phases with tokens and predictions per
+    step, a memory estimate, and the first batch with its masks."""
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         model = start.model_class(config)
@@ -42,7 +42,7 @@ def print_plan(
     rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
     if source := start.source:
-        _, filled = source.tokenizer, "random"  # one that is not the checkpoint's is refused without a match, too
+        _, filled = source.tokenizer, "random"  # read to raise its errors
         if source.carries_rows:
             routes = Counter(source.match(feed.tokenizer).routes).most_common()
             filled = ", ".join(f"{route} {count:,}" for route, count in routes)
@@ -59,11 +59,11 @@ def print_plan(
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
             _print_first_batch(console, micro_batches[0], phase.objectives, feed.tokenizer, feed.languages)
-    console.print("dry run: nothing was trained or written.")
+    console.print("Dry run: nothing was trained or written.")
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> Table:
-    """The first column to the left, numbers to the right; a row called `all` is bold."""
+    """Makes a table: the first column is aligned left, numbers right; a row called `all` is bold."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left")
@@ -73,7 +73,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], ca
 
 
 def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
-    """Parameters of embeddings, layers, cross-attention, head and whatever else there is; tied ones counted once."""
+    """Counts parameters of embeddings, layers, cross-attention, head and other parts; tied ones count once."""
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         if ".crossattention." in name:
@@ -116,7 +116,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
         terms = objective.learned_terms
-        # every term predicts the same tokens anew
+        # every term predicts the same tokens
         predictions = sum(map(objective.predictions, fields)) * num_processes * (len(terms) or 1)
         shown = name + (f" ({' + '.join(terms)})" if terms else "")
         examples = f"{objective.batch_size:,}" + (" bins" if objective.packed else "")
@@ -132,7 +132,7 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
                     examples,
                     "",
                     "",
-                    "labels by teacher" if objective.has_teacher else "labels by model",
+                    "labels of the teacher" if objective.has_teacher else "labels of the model",
                 )
             )
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
@@ -143,9 +143,9 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
 def _memory_table(
     config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict, of_teachers: int
 ) -> Table:
-    """Bytes a process needs, from the shapes of its first micro-batch; an estimate, to choose hardware by."""
+    """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
     width = 4 if recipe.precision == "fp32" else 2
-    # a pass through the layers for each set of inputs and each term: an objective without terms is one
+    # one forward pass for each set of inputs and each term; an objective without terms has one
     inputs = [
         fields
         for name, sub_batch in batch.items()
@@ -157,8 +157,8 @@ def _memory_table(
     rows = sum(fields["input_ids"].shape[0] for fields in inputs)
     predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
     hidden, layers = config.hidden_size, config.num_hidden_layers
-    # states a layer keeps for its backward: query, key, value, context, two residual sums and their norms (8 H), and
-    # the feed-forward block before and after its activation (2 I)
+    # states that a layer keeps for the backward pass: query, key, value, context, two residual sums and their norms
+    # (8 H), and the feed-forward block before and after its activation (2 I)
     per_token = (8 * hidden + 2 * config.intermediate_size) * width
     if recipe.model.attention == "eager":
         per_token += 2 * config.num_attention_heads * longest * width
@@ -170,7 +170,7 @@ def _memory_table(
         "Adam's two moments (fp32)": 8 * trainable,
         f"activations of {rows} rows, up to {longest} positions ({recipe.precision})": tokens * kept,
         f"logits of {predictions:,} predictions, at most {LOGITS_AT_ONCE:,} at once": 4 * logits,
-        "gradient of the head before it joins the embeddings'": 4 * config.vocab_size * hidden,
+        "gradient of the head, before it is added to that of the embeddings": 4 * config.vocab_size * hidden,
     }
     if of_teachers:
         lines["weights of the teacher (fp32)"] = 4 * of_teachers
@@ -186,7 +186,7 @@ def _print_first_batch(
         legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a token is predicted"
         console.print(f"first batch, {objective}: {legend}")
         for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
-            if languages and objectives[objective].needs_languages:  # what is written into what, which side comes first
+            if languages and objectives[objective].needs_languages:  # the direction of the translation
                 of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
                 name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
             for fields in inputs_of(sub_batch):
@@ -194,7 +194,7 @@ def _print_first_batch(
 
 
 def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
-    """`line` with the tokens of a row appended, predicted ones as gold→shown."""
+    """Appends the tokens of a row to `line`, predicted ones as gold→shown."""
     length = int((fields["segment_ids"][row] >= 0).sum())
     shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
     labels = fields["labels"][row, :length].tolist()

@@ -37,7 +37,7 @@ class Monolingual(Table):
 
     language: str = option(
         MISSING,
-        "language code of the text, shown in logs and curves; `{language}` stands for each of `languages`",
+        "language code of the text, shown in logs and curves; `{language}`: one corpus for each of `languages`",
     )
     languages: list[str] = option(
         [],
@@ -81,10 +81,10 @@ class Bitext:
     kind: ClassVar[str] = "bitext"
 
     source_language: str = option(
-        MISSING, "language code of the first side; `{source}` stands for the first language of each of `pairs`"
+        MISSING, "language code of the first side; `{source}`: the first language of each of `pairs`"
     )
     target_language: str = option(
-        MISSING, "language code of the second side; `{target}` stands for the second language of each of `pairs`"
+        MISSING, "language code of the second side; `{target}`: the second language of each of `pairs`"
     )
     pairs: list[str] = option(
         [],
@@ -294,7 +294,7 @@ class Phase:
     )
     optimizer: Literal["fresh", "carried"] = option(
         "fresh",
-        "fresh: start Adam's moments and the schedule anew; carried: continue both from the phase before. Phases "
+        "fresh: start Adam's moments and the schedule again; carried: continue both from the phase before. Phases "
         "joined in this way share one warm-up and one decay; the first of them sets learning_rate, warmup_steps and "
         "schedule",
     )
@@ -456,7 +456,7 @@ Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a reci
 
 
 def _by_language(corpus: Monolingual) -> list[Monolingual]:
-    """The corpora that one entry stands for: itself, or one for each of its languages."""
+    """Returns the corpora of one entry: itself, or one for each of its languages."""
     codes = _names(corpus, "languages", corpus.languages, "language")
     if unknown := [code for code in corpus.language_names if code not in codes]:
         raise ValueError(
@@ -475,21 +475,23 @@ def _by_language(corpus: Monolingual) -> list[Monolingual]:
 
 
 def _by_pair(corpus: Bitext) -> list[Bitext]:
-    """The corpora that one entry stands for: itself, or one for each of its pairs. Raises ValueError for no pair."""
+    """Returns the corpora of one entry: itself, or one for each of its pairs. Raises ValueError for an invalid pair."""
     own, found = replace(corpus, pairs=[], sizes={}), []
     for pair in _names(corpus, "pairs", corpus.pairs, "source", "target", "pair"):
         source, dash, target = pair.partition("-")
         if not (source and dash and target):
-            raise ValueError(f"bitext: pairs has {pair!r}, which is no pair. Give two language codes, such as de-en.")
+            raise ValueError(
+                f"bitext: pairs has {pair!r}, which is not a pair. Write two language codes, such as de-en."
+            )
         words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
         found.append(replace(_filled(own, words), size=corpus.sizes.get(pair, own.size)))
     return found or [corpus]
 
 
 def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: str) -> list[str]:
-    """The languages or pairs that an entry stands for; none for an ordinary one.
+    """Returns the languages or pairs for which an entry makes corpora; none for an ordinary entry.
 
-    Raises ValueError where the entry has a word such as `{language}` and no names, or names and no word for its code.
+    Raises ValueError if the entry has a placeholder such as `{language}` but no names, or names but no placeholder.
     """
     sizes, codes = corpus.sizes, languages_of(corpus)
     if names and sizes and set(names) != set(sizes):
@@ -509,7 +511,7 @@ def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: s
 
 
 def _filled(item: Any, words: dict[str, str]) -> Any:
-    """A copy of a corpus or table with the values of `words` in place of the words, in all its texts."""
+    """Returns a copy of a corpus or table with each word of `words` replaced by its value, in all texts."""
     if isinstance(item, str):
         for word, value in words.items():
             item = item.replace(word, value)

@@ -23,7 +23,7 @@ SIDES = ("x", "y")
 
 
 class Specials(NamedTuple):
-    """Ids that stand before x, between x and y, and at the end, of a text too."""
+    """Ids before x, between x and y, and at the end of a text or pair."""
 
     begin: list[int]
     middle: list[int]
@@ -32,9 +32,9 @@ class Specials(NamedTuple):
 
 @lru_cache(maxsize=8)
 def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
-    """What the tokenizer puts around a text and a pair; where it adds nothing, its own tokens in XLM-R's places.
+    """Returns the special tokens that the tokenizer adds; if it adds none, its tokens at the places of XLM-R's.
 
-    Raises ValueError for one that has none, or more than rows have room for.
+    Raises ValueError for a tokenizer without such tokens, and for more of them than a row has room for.
     """
     encoded = tokenizer("a", "a", return_special_tokens_mask=True)
     groups = [
@@ -49,17 +49,23 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
         begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         if begin is None or end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no tokens that stand before and behind a text.")
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no special tokens for the beginning and the end of a text. Use a "
+                "tokenizer with bos and eos, or cls and sep tokens."
+            )
         found = Specials([begin], [end, end], [end])
     if len(found.begin) + len(found.end) > SPECIALS_OF_TEXT or sum(map(len, found)) > SPECIALS_OF_PAIR:
-        raise ValueError(f"{type(tokenizer).__name__} puts more than {SPECIALS_OF_PAIR} special tokens around a pair.")
+        raise ValueError(
+            f"{type(tokenizer).__name__} adds more than {SPECIALS_OF_PAIR} special tokens to a pair. Use a tokenizer "
+            "that adds fewer."
+        )
     return found
 
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of texts or pairs, padded on the right. Special tokens belong to their side: segment 0 is `<s> x </s>`,
-    segment 1 is `</s> y </s>`; of an odd number between the sides x has one more."""
+    """Rows of texts or pairs, padded on the right. Special tokens belong to a side: segment 0 is `<s> x </s>`, segment
+    1 is `</s> y </s>`; of an odd number of tokens between the sides, x has one more."""
 
     input_ids: np.ndarray  # (B, T) int32
     of_side: list[np.ndarray]  # (B, T) of each side: true at its tokens
@@ -67,7 +73,7 @@ class Rows:
     segment_ids: np.ndarray  # (B, T) int8, -1 at padding
 
     def fields(self) -> "dict[str, torch.Tensor]":
-        """(B, T) int64 fields that every sub-batch has. Padding is special, and not attended to."""
+        """Returns the (B, T) int64 fields of every sub-batch. Padding is special, and is not attended to."""
         return as_tensors(
             input_ids=self.input_ids,
             special_tokens_mask=~self.tokens,
@@ -77,7 +83,7 @@ class Rows:
 
 
 def as_tensors(**fields: np.ndarray) -> "dict[str, torch.Tensor]":
-    """Arrays of one shape as int64 tensors. They share one token of memory, which is quicker to get."""
+    """Converts arrays of one shape to int64 tensors. They share one block of memory, which is faster to allocate."""
     import torch  # not for `--help`: recipes are read with this file
 
     shape = next(iter(fields.values())).shape
@@ -88,7 +94,7 @@ def as_tensors(**fields: np.ndarray) -> "dict[str, torch.Tensor]":
 
 
 def lay_out(sides: list[list[np.ndarray]], lengths_SB: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> Rows:
-    """`sides`: for one or two sides, the tokens of B rows."""
+    """Lays out examples as rows; `sides` has, for one or two sides, the tokens of B rows."""
     begin, middle, end = specials_of(tokenizer)
     totals_B = lengths_SB.sum(0) + len(begin) + len(end) + len(middle) * (len(sides) - 1)
     count, width = len(totals_B), int(totals_B.max())
@@ -113,20 +119,20 @@ def lay_out(sides: list[list[np.ndarray]], lengths_SB: np.ndarray, tokenizer: "P
 
 
 def _between(columns: np.ndarray, first: int, size_B1: np.ndarray) -> np.ndarray:
-    """(B, T) first <= column < first + size, in one comparison: what is below `first` wraps around."""
+    """Returns (B, T): first <= column < first + size, in one comparison, as columns below `first` wrap around."""
     return (columns - np.int32(first)).view(np.uint32) < size_B1.view(np.uint32)
 
 
 def encode_rows(
     sides: Sequence[Sequence[np.ndarray]], tokenizer: "PreTrainedTokenizerBase"
 ) -> "dict[str, torch.Tensor]":
-    """Unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Rows`."""
+    """Makes unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Rows`."""
     of_sides = [list(side) for side in zip(*sides, strict=True)]
     return lay_out(of_sides, side_lengths(of_sides), tokenizer).fields()
 
 
 def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]":
-    """Rows of ids, padded on the right to (B, T) `input_ids`, with their `attention_mask`."""
+    """Pads rows of ids on the right: returns (B, T) `input_ids` and `attention_mask`."""
     lengths_B = np.array([len(row) for row in ids])
     is_real_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
     input_ids = np.full(is_real_BT.shape, pad_id)
@@ -135,10 +141,10 @@ def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]
 
 
 def side_lengths(sides: list[list[np.ndarray]]) -> np.ndarray:
-    """(S, B) tokens of each side."""
+    """Returns (S, B): the number of tokens of each side."""
     return np.array([[len(tokens) for tokens in side] for side in sides])
 
 
 def inputs_of(sub_batch: dict) -> "list[dict[str, torch.Tensor]]":
-    """The sets of (B, T) fields in a sub-batch: itself, or its two sides."""
+    """Returns the sets of (B, T) fields in a sub-batch: itself, or its two sides."""
     return [sub_batch[side] for side in SIDES] if SIDES[0] in sub_batch else [sub_batch]

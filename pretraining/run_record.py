@@ -1,4 +1,4 @@
-"""run.json: what a run was started with and what it read, one entry a session; and whether that is still so."""
+"""run.json: the facts of a run and its data, one entry per session; and a check that the data has not changed."""
 
 import time
 from pathlib import Path
@@ -23,14 +23,14 @@ class RunRecord:
             "sessions": [*before.get("sessions", []), session],
             "model_type": recipe.model.type,
             "start_from": recipe.model.start_from,
-            # what is resumed has read it when it was started
+            # a resumed run has read it at its start
             "meta_pretrained": before.get("meta_pretrained") if checkpoint else source and source.facts(),
             **facts,
         }
         write_json(self.path, self.content)
 
     def finish(self, step: int, stopped_by: str | None = None) -> None:
-        """Writes how long the session took and where it ended; `stopped_by` where that is not the end of the run."""
+        """Writes the duration and the last step of the session; `stopped_by`: the signal that stopped it, if any."""
         session = self.content["sessions"][-1]
         session["seconds"] = round(time.time() - self.started, 1)
         if stopped_by:
@@ -41,7 +41,7 @@ class RunRecord:
 
 
 def data_facts(corpora: list[Corpus], tokenizer, teacher: TeacherModel | None = None) -> dict:
-    """What a run reads and learns from, with fingerprints, as run.json keeps it."""
+    """Returns the data of a run with fingerprints, for run.json."""
     return {
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         "corpora": [corpus.facts() for corpus in corpora],
@@ -50,8 +50,7 @@ def data_facts(corpora: list[Corpus], tokenizer, teacher: TeacherModel | None = 
 
 
 def check_same_data(recipe: Recipe, now: dict) -> None:
-    """Raises `ValueError` where a resumed run would read other text, or other tokens, than it was started with, or
-    learn from another teacher."""
+    """Raises `ValueError` if a resumed run would have other text, tokens or another teacher than at its start."""
     path = Path(recipe.output_dir) / "run.json"
     if not path.exists():
         return
@@ -64,7 +63,7 @@ def check_same_data(recipe: Recipe, now: dict) -> None:
 
 
 def _fingerprints(facts: dict) -> dict[str, str | list[str]]:
-    """{what a run learns from: its fingerprint} of `data_facts`."""
+    """Returns {what a run learns from: its fingerprint} of `data_facts`."""
     found = {"the tokenizer": facts["tokenizer_fingerprint"]}
     for corpus in facts["corpora"]:
         found[f"corpus {corpus['name']}"] = [table["fingerprint"] for table in corpus["tables"]]

@@ -1,10 +1,10 @@
-"""Sharded training (FSDP2): every process keeps a part of weights, gradients and Adam's moments, and the run stays the
-one it would be without.
+"""Sharded training (FSDP2): every process keeps a part of weights, gradients and Adam's moments. The results are those
+of an unsharded run.
 
-The layers are gathered one after the other when they are needed; embeddings and head, which share a matrix, stay
-together for the whole of a forward and backward. Gathered is float32: the arithmetic is `precision`'s, as it is without
-sharding, and so is the step. A checkpoint is written whole, in the format of an unsharded run: it can be resumed on
-another number of processes, sharded or not.
+Each layer is gathered when it is needed. Embeddings and head, which share a matrix, stay gathered for a whole forward
+and backward pass. Weights are gathered in float32, and the arithmetic is that of `precision`, so the step is the same
+as without sharding. A checkpoint has the format of an unsharded run: it can be resumed on another number of processes,
+sharded or not.
 """
 
 import copy
@@ -26,18 +26,18 @@ CONFIGURATIONS = "pretraining/accelerate"
 
 
 class ShardingAccelerator(Accelerator):
-    """An `Accelerator` that shards a model when it was launched with FSDP2, and whose checkpoints do not show it.
+    """An `Accelerator` that shards a model if it was launched with FSDP2, but writes unsharded checkpoints.
 
-    Without FSDP2 it is `Accelerator`: `shard` does nothing, and `whole_model` unwraps.
+    Without FSDP2 it is like `Accelerator`: `shard` does nothing, and `whole_model` unwraps.
     """
 
     def shard(self, model: nn.Module) -> nn.Module:
-        """Shards `model` in place; a sharded one, of the phase before, stays as it is. Before the optimizer is made."""
+        """Shards `model` in place, unless the phase before has done so. Call this before making the optimizer."""
         if not self.is_fsdp2 or isinstance(model, FSDPModule):
             return model
         self._skeleton = without_storage(model)
         model.to(self.device)
-        for tensor in (*model.parameters(), *model.buffers()):  # as DDP does: equal weights whatever made them
+        for tensor in (*model.parameters(), *model.buffers()):  # as DDP does, so that all start with equal weights
             torch.distributed.broadcast(tensor.data, src=0)
         reshard = self.state.fsdp_plugin.reshard_after_forward
         for layer in model.modules():
@@ -46,8 +46,11 @@ class ShardingAccelerator(Accelerator):
         return fully_shard(model)
 
     def prepare(self, *args, **kwargs):
-        """As `Accelerator.prepare`, which exchanges the optimizer's parameters for the sharded ones. Those that are
-        sharded already it tells apart by address, and empty shards have none: they are put back here."""
+        """Like `Accelerator.prepare`, which replaces the optimizer's parameters by sharded ones.
+
+        `Accelerator` identifies parameters that are already sharded by their address, which empty shards do not have.
+        They are restored here.
+        """
         optimizers = [item for item in args if isinstance(item, torch.optim.Optimizer)]
         of_groups = [group["params"][:] for optimizer in optimizers for group in optimizer.param_groups]
         prepared = super().prepare(*args, **kwargs)
@@ -58,14 +61,14 @@ class ShardingAccelerator(Accelerator):
         return prepared
 
     def whole_model(self, model: nn.Module) -> nn.Module:
-        """The model with all its weights, on every process, to look at: a copy where it is sharded.
+        """Returns the model with all its weights, for reading, on every process; of a sharded model it is a copy.
 
-        All processes have to call it together.
+        All processes must call this together.
         """
         return self._gathered(model) if self.is_fsdp2 else self.unwrap_model(model)
 
     def save_state(self, output_dir: str | None = None, **kwargs) -> str:
-        """As `Accelerator.save_state`; sharded state is gathered tensor by tensor and written by the main process."""
+        """Like `Accelerator.save_state`; sharded state is gathered tensor by tensor and written by the main process."""
         if not self.is_fsdp2:
             return super().save_state(output_dir, **kwargs)
         os.makedirs(output_dir, exist_ok=True)
@@ -76,7 +79,7 @@ class ShardingAccelerator(Accelerator):
         return save_accelerator_state(output_dir, [], [optimizer], [], [], self.process_index, self.step)
 
     def load_state(self, input_dir: str | None = None, **kwargs) -> None:
-        """As `Accelerator.load_state`; every process reads the whole and keeps its part."""
+        """Like `Accelerator.load_state`; every process reads the whole state and keeps its part."""
         if not self.is_fsdp2:
             return super().load_state(input_dir, **kwargs)
         model = self._models[0]
@@ -88,20 +91,20 @@ class ShardingAccelerator(Accelerator):
         load_accelerator_state(input_dir, [], [_WholeOptimizer(self._optimizers[0])], [], [], self.process_index)
 
     def _gathered(self, model: nn.Module, on_main_alone: bool = False) -> nn.Module:
-        """The skeleton with the weights of `model`; `on_main_alone`: on the CPU, and in the main process alone."""
+        """Returns the skeleton with the weights of `model`; `on_main_alone`: on the CPU, only in the main process."""
         whole = copy.deepcopy(self._skeleton)
         options = StateDictOptions(full_state_dict=True, cpu_offload=on_main_alone)
         if weights := get_model_state_dict(model, options=options):
             whole.load_state_dict(weights, assign=True)
             whole.tie_weights()
-            for name, buffer in model.named_buffers():  # those that no checkpoint has, too
+            for name, buffer in model.named_buffers():  # also those that are in no checkpoint
                 owner, _, own = name.rpartition(".")
                 setattr(whole.get_submodule(owner), own, buffer.cpu() if on_main_alone else buffer)
         return whole.train(model.training)
 
 
 class _WholeOptimizer:
-    """The state of an optimizer of sharded parameters, as one of whole parameters would have it."""
+    """Converts the state of an optimizer of sharded parameters to and from that of an unsharded optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, keep: bool = True):
         self.optimizer, self.keep = optimizer, keep
@@ -130,13 +133,13 @@ class _WholeOptimizer:
 
 
 def shard_like(parameter: DTensor, whole: torch.Tensor) -> DTensor:
-    """`whole`, which every process has, sharded as `parameter` is; nothing is sent."""
+    """Shards `whole`, which every process has, like `parameter`, without communication."""
     mesh = parameter.device_mesh
     return distribute_tensor(whole.detach().to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)
 
 
 def without_storage(model: nn.Module) -> nn.Module:
-    """A copy of a model with its switches and hooks and without weights: tied as there, on the meta device."""
+    """Returns a copy of a model on the meta device: with its settings, hooks and tied weights, but without values."""
     tensors = {}
     for parameter in model.parameters():
         tensors[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
@@ -146,18 +149,18 @@ def without_storage(model: nn.Module) -> nn.Module:
 
 
 def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Norm of all gradients as one vector, on every process."""
+    """Returns the norm of all gradients as one vector, on every process."""
     norm = nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def local_parts(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What this process holds of each: a view, to be changed in place."""
+    """Returns this process's part of each tensor: a view, to be changed in place."""
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
 def all_finite(model: nn.Module, accelerator: Accelerator) -> bool:
-    """Whether all weights are finite, the same answer on every process."""
+    """Returns whether all weights are finite, with the same result on every process."""
     finite = all(torch.isfinite(part).all() for part in local_parts([p.detach() for p in model.parameters()]))
     return bool(accelerator.reduce(torch.tensor(float(not finite), device=accelerator.device)).item() == 0)
 
@@ -165,7 +168,7 @@ def all_finite(model: nn.Module, accelerator: Accelerator) -> bool:
 def make_accelerator(
     precision: str, tracker: str | None = None, folder: str | os.PathLike = "."
 ) -> ShardingAccelerator:
-    """The process group, precision and tracker of the run in `folder`. Raises `ValueError` for those that cannot be."""
+    """Sets up process group, precision and tracker of the run in `folder`. Raises `ValueError` if that fails."""
     if precision == "fp16" and not torch.cuda.is_available():
         raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
     check_launch()
@@ -182,27 +185,26 @@ def make_accelerator(
 
 
 def check_launch() -> None:
-    """Raises `ValueError` where accelerate was told to share out the training in a way that this loop cannot follow.
+    """Raises `ValueError` for settings of accelerate that this training loop does not support.
 
-    DeepSpeed clips and steps at the end of its backward pass, before the predictions are counted that the gradients are
-    scaled by. Where layers, tensors or sequences are split, processes do not share examples.
+    DeepSpeed clips and steps at the end of its backward pass, but this loop scales gradients by the number of
+    predictions, which it counts later. If layers, tensors or sequences are split, processes do not divide the examples.
     """
     for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             raise ValueError(
-                f"accelerate was told to use {name.lower()}, which this training cannot follow. Use --config_file "
-                f"{CONFIGURATIONS}/ddp.yaml or fsdp2.yaml."
+                f"accelerate is configured to use {name.lower()}, which this training does not support. Use "
+                f"--config_file {CONFIGURATIONS}/ddp.yaml or fsdp2.yaml."
             )
 
 
 def check_sharding(accelerator: Accelerator, precision: str) -> None:
-    """Raises `ValueError` where accelerate was told to shard and has not turned it on, or shards in a way that would
-    give another run than without."""
+    """Raises `ValueError` if sharding is requested but not active, or if its settings would change the results."""
     if accelerator.distributed_type != DistributedType.FSDP:
         if parse_flag_from_env("ACCELERATE_USE_FSDP"):
             raise ValueError(
-                f"accelerate was told to use FSDP, and has not turned it on: it shards between two GPUs or more, and "
-                f"there is {accelerator.num_processes} process(es) on {accelerator.device.type}. Use --config_file "
+                f"accelerate is configured to use FSDP, which needs two GPUs or more, but the number of processes on "
+                f"{accelerator.device.type} is {accelerator.num_processes}. Use --config_file "
                 f"{CONFIGURATIONS}/ddp.yaml, or more GPUs."
             )
         return
@@ -210,12 +212,12 @@ def check_sharding(accelerator: Accelerator, precision: str) -> None:
     is_offloaded = isinstance(plugin.cpu_offload, CPUOffloadPolicy)
     for name, value, wanted in (
         ("fsdp_version", plugin.fsdp_version, 2),  # flattened parameters can neither be frozen nor kept by name
-        ("fsdp_cpu_ram_efficient_loading", plugin.cpu_ram_efficient_loading, False),  # others start from empty weights
-        # `model.gradient_checkpointing` of the recipe does this, so that the run folder records it
+        ("fsdp_cpu_ram_efficient_loading", plugin.cpu_ram_efficient_loading, False),  # weights would be empty
+        # the recipe's `model.gradient_checkpointing` does this, so that the run folder records it
         ("fsdp_activation_checkpointing", plugin.activation_checkpointing, False),
         ("fsdp_offload_params", is_offloaded, False),  # gradients are scaled and clipped on the GPU
-        ("precision", precision == "fp16" and "fp16", False),  # each process would decide its loss scaling for itself
+        ("precision", precision == "fp16" and "fp16", False),  # each process would choose its own loss scaling
     ):
         if value != wanted:
-            advice = "bf16 or fp32" if name == "precision" else f"{wanted}, as {CONFIGURATIONS}/fsdp2.yaml has it"
-            raise ValueError(f"{name} is {value}, with which a model cannot be sharded here. Set it to {advice}.")
+            advice = "bf16 or fp32" if name == "precision" else f"{wanted}, as in {CONFIGURATIONS}/fsdp2.yaml"
+            raise ValueError(f"{name} is {value}, which sharded training does not support. Set it to {advice}.")

@@ -1,4 +1,4 @@
-"""Reasons to end a run between two steps: a signal, data that cannot be read, a loss or gradient that is not finite.
+"""Reasons to end a run between two steps: a signal, unreadable data, and a loss or gradient that is not finite.
 
 Legend: `B` rows of a sub-batch, `N` predictions.
 """
@@ -19,7 +19,7 @@ from pretraining.recipe import Recipe
 from zoo_core.interruption import Stopped, at_once, received
 from zoo_core.provenance import write_json
 
-SHOWN = 5  # examples in the message; the file has them all
+SHOWN = 5  # examples in the message; the file lists all
 REPORT = "not_finite.json"
 AFTER_DIVERGENCE = (
     "A resumed run would reach the same batch. Start a new run from that state (model.start_from=<that folder>/model, "
@@ -35,9 +35,9 @@ class Stops:
         self.error: Exception | None = None  # why this process has no batch
 
     def fetch(self, batches: Iterator[dict], recipe: Recipe) -> list[dict]:
-        """Returns the micro-batches of the next step; none where the phase ends, a signal came or reading failed.
+        """Returns the micro-batches of the next step; none if the phase ends, a signal came or reading failed.
 
-        It raises no error: the process is in the middle of a step, and others wait for it.
+        It raises no error, because the process is in the middle of a step, and others wait for it.
         """
         try:
             with nullcontext() if recipe.num_workers else at_once():  # loading.py looks while it waits for workers
@@ -49,7 +49,7 @@ class Stops:
         return []
 
     def reasons(self) -> torch.Tensor:
-        """Returns (3,) SIGTERM, SIGINT, no batch: 1 where this process has the reason, to be summed over all."""
+        """Returns (3,) SIGTERM, SIGINT, no batch: 1 if this process has the reason, to be summed over all processes."""
         reasons = [received() == signal.SIGTERM, received() == signal.SIGINT, self.error is not None]
         return torch.tensor(reasons, dtype=torch.float64, device=self.accelerator.device)
 
@@ -72,7 +72,7 @@ class LossTrace:
         self.accelerator, self.micro_batches = accelerator, []
 
     def start_step(self) -> None:
-        """Forgets the step before, and keeps the random state, for the checkpoint that a failed step leaves."""
+        """Clears the losses of the step before, and keeps the random state for the checkpoint after a failed step."""
         self.micro_batches.clear()
         device = self.accelerator.device
         self.random_state = torch.get_rng_state()
@@ -110,7 +110,7 @@ class LossTrace:
         return f"{what}; each single loss is finite. See {REPORT} for the batch."
 
     def _first(self) -> dict | None:
-        """The first loss that is not finite, one of its values, and its examples by corpus."""
+        """Returns the first loss that is not finite, one of its values, and its examples by corpus."""
         for micro, losses in enumerate(self.micro_batches):
             for loss, losses_N, rows_N, names, ids_B in losses:
                 bad_N = ~torch.isfinite(losses_N)
@@ -121,7 +121,7 @@ class LossTrace:
         return None
 
     def _examples(self) -> list[dict]:
-        """{loss: {corpus: [example ids]}} of each micro-batch."""
+        """Returns {loss: {corpus: [example ids]}} of each micro-batch."""
         return [
             {loss: _by_corpus(range(len(names)), names, ids_B) for loss, _, _, names, ids_B in losses}
             for losses in self.micro_batches

@@ -1,9 +1,9 @@
-"""What of this project works with an encoder, and why not: `python -m pretraining.supported CHECKPOINT`.
+"""Lists the models and objectives that work with an encoder: `python -m pretraining.supported CHECKPOINT`.
 
   python -m pretraining.supported jhu-clsp/mmBERT-base
   python -m pretraining.supported runs/xlm_align-smoke/model
 
-CHECKPOINT is a folder or a Hub id. Its weights are loaded, nothing is trained.
+CHECKPOINT is a folder or a Hub id. The command loads its weights and trains nothing.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def show(checkpoint: Pretrained) -> None:
-    """Prints what is there, and a table of models and objectives. Raises ValueError for what cannot be loaded."""
+    """Prints facts of the checkpoint and a table of models and objectives. Raises ValueError if it cannot be loaded."""
     name, path, tokenizer, config = checkpoint.name, checkpoint.path, checkpoint.tokenizer(), checkpoint.config()
     rows = {model: objectives_of(model, checkpoint) for model in MODELS}
     if all(isinstance(found, str) for found in rows.values()):
@@ -58,20 +58,23 @@ def show(checkpoint: Pretrained) -> None:
     print(f"{name}: {encoder}, {depth}, {config.vocab_size:,} rows for {len(tokenizer):,} tokens")
     begin, middle, end = (" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in specials_of(tokenizer))
     print(f"a text: {begin} x {end}; a pair: {begin} x {middle} y {end}; mask: {tokenizer.mask_token}")
-    print(f"fresh: {listed(fresh)}; not used: {listed(report['unexpected_keys'])}")
-    table = Table("model.type", "objectives", "not", title_justify="left")
+    print(f"newly initialized: {listed(fresh)}; not used: {listed(report['unexpected_keys'])}")
+    table = Table("model.type", "objectives that work", "objectives that do not", title_justify="left")
     for model_type, found in rows.items():
         can, cannot = ("", found) if isinstance(found, str) else found
         table.add_row(model_type, can, cannot)
     Console().print(table)
     if not honors_block_masks(config.backbone_config):
-        print("packed rows: no, and padding is computed: both need masks of their own, which it cannot honor")
-    print("fine-tuning and word-align take it as it is, and what it was trained to")
+        print(
+            "`packed` and `skip_padding` do not work: both need their own attention masks, which this encoder does not "
+            "support"
+        )
+    print("fine-tuning and word-align work with it, both before and after pre-training")
 
 
 def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str] | str:
-    """Objectives that a model of the type can be trained with from the checkpoint, and those that it cannot, with the
-    reason; or why there is no such model."""
+    """Returns the objectives that work for a model of this type from the checkpoint, and those that do not, with the
+    reason. Returns an error's text if there is no such model."""
     cls = model_class(model_type, checkpoint)
     try:
         config = cls.config_class.from_pretrained(checkpoint.path)
@@ -82,7 +85,8 @@ def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str] | 
     if honors_block_masks(config.backbone_config) or not needing:
         return ", ".join(names), ""
     can = ", ".join(name for name in names if name not in needing)
-    return can, f"{', '.join(needing)}: need masks of their own, which {config.backbone_config.model_type} cannot honor"
+    reason = f"need their own attention masks, which {config.backbone_config.model_type} does not support"
+    return can, f"{', '.join(needing)}: {reason}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run tells of itself: events.jsonl, curves.png and a progress line."""
+"""Records of a run: events.jsonl, curves.png and the progress bar."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
 
-# Of what an evaluation measures, the figures for readers, by the beginning of their columns; others are their parts.
+# {beginning of a column: title} of the main figures of an evaluation; other columns are their parts
 MEASURED = {
     "retrieval/": "retrieval accuracy, best layer",
     "alignment_joint/": "alignment accuracy, best layer, one input",
@@ -41,19 +41,25 @@ LINES_AT_ONCE = 10_000  # of events.jsonl
 
 
 class RunReport:
-    """Writes events.jsonl, run.json and curves.png, and shows a bar with loss, tokens/s and the time left on a
-    terminal, a line per log step anywhere else. The figures go to the recipe's tracker too, checkpoints to its
-    repository. Only the main process does; in others all of this does nothing.
+    """Writes events.jsonl, run.json and curves.png, and shows progress: a bar on a terminal, else a line per log step.
 
-    events.jsonl has a JSON object a line, each with `step` (steps done in all phases) and `phase`. Training lines carry
-    `loss` and `loss/<objective>/<corpus>` in nats a prediction (mean since the line before, left out where there was no
-    prediction; an objective of several terms has `<objective>.<term>`), `learning_rate`, `grad_norm`,
-    `tokens_per_second` (real tokens, padding left out), `predictions` and `memory_gib`; evaluation lines
-    `held_out/<objective>/<corpus>`,
-    `unigram_entropy/<objective>/<corpus>`, `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>`,
-    `alignment_separate/<pair>` (best layers; of all layers in `<figure>_by_layer/<pair>`), and what objectives measure
-    (`Objective.measure`). A pair of several corpora has a figure for each: `retrieval/en-de/ntrex`.
-    `shortened/<objective>` counts the texts that had room for fewer pseudo tokens than they should have.
+    The figures also go to the recipe's tracker, and checkpoints to its Hub repository. In processes other than the main
+    one, all methods do nothing.
+
+    Each line of events.jsonl is a JSON object with `step` (steps done in all phases) and `phase`. Training lines have
+
+    - `loss` and `loss/<objective>/<corpus>` in nats per prediction: the mean since the line before, left out without
+      predictions; an objective of several terms has `<objective>.<term>`;
+    - `learning_rate`, `grad_norm`, `predictions`, `memory_gib`, and `tokens_per_second` (without padding);
+    - `shortened/<objective>`: the number of texts without room for all their pseudo tokens.
+
+    Evaluation lines have
+
+    - `held_out/<objective>/<corpus>` and `unigram_entropy/<objective>/<corpus>`;
+    - `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>` and `alignment_separate/<pair>` of the
+      best layer, and `<figure>_by_layer/<pair>` of all layers; a pair of several corpora has a figure for each, such as
+      `retrieval/en-de/ntrex`;
+    - the figures of `Objective.measure`.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class RunReport:
         progress: dict,
         facts: dict,
     ):
-        """`progress` is that of the `checkpoint` which the run goes on from, `facts` go into run.json."""
+        """`progress` is that of the `checkpoint` from which the run is resumed; `facts` go into run.json."""
         self.accelerator, self.folder = accelerator, Path(recipe.output_dir)
         self.is_main = is_main = accelerator.is_main_process
         self.bar = RunBar(is_main)
@@ -86,17 +92,17 @@ class RunReport:
         self.bar.__exit__(*exception)
 
     def step(self, step: int, phase: str) -> None:
-        """One more step is done."""
+        """Shows that one more step is done."""
         self.bar.step(step, phase)
 
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
-        """Write the figures of a log line, and show them."""
+        """Writes the figures of a log line, and shows them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
         loss = f"loss {figures['loss']:.3f}" if "loss" in figures else "no predictions"
         self.bar.note(f"{loss}  {figures['tokens_per_second']:,.0f} tokens/s")
 
     def evaluation(self, step: int, phase: str, figures: dict) -> None:
-        """Write what an evaluation found, and show the means over corpora."""
+        """Writes the figures of an evaluation, and shows their means over corpora."""
         if not figures:
             return self.say(f"step {step}  the held-out text has no masked token: nothing was evaluated")
         self._write(step=step, phase=phase, **figures)
@@ -108,11 +114,11 @@ class RunReport:
         self.say(f"step {step}  " + "  ".join(f"{name} {fmean(values):.3f}" for name, values in shown.items()))
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line."""
         self.bar.say(text)
 
     def saved(self, step: int) -> None:
-        """There is a checkpoint of this step: upload it, if the recipe says so, and draw curves.png anew."""
+        """Uploads the new checkpoint of this step, if the recipe has `push_to_hub`, and draws curves.png again."""
         self.uploads.push(self.folder / "checkpoints" / f"step-{step}" / "model", f"step {step}")
         self._draw()
 
@@ -121,9 +127,9 @@ class RunReport:
             plot_curves(self.folder)
 
     def finish(self, step: int, stopped_by: str | None = None, is_kept: bool = True, empty_steps: int = 0) -> None:
-        """The run has ended at `step`, or a signal has stopped it: `is_kept` where there is a checkpoint to resume.
+        """Reports the end of the run at `step`; `is_kept`: there is a checkpoint to resume after a signal stopped it.
 
-        `empty_steps`: how many steps of the run, resumed or not, predicted nothing.
+        `empty_steps`: how many steps of the run, before and after resuming, predicted nothing.
         """
         if self.is_main:
             self.record.finish(step, stopped_by)
@@ -137,7 +143,7 @@ class RunReport:
             self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
 
     def upload(self, step: int) -> None:
-        """Upload the finished model, if the recipe says so, and wait for it; others need not."""
+        """Uploads the finished model, if the recipe has `push_to_hub`, and waits until it is there."""
         self.uploads.finish(self.folder / "model", f"the model of step {step}")
 
     def _write(self, **fields) -> None:
@@ -150,10 +156,10 @@ class RunReport:
 
 
 def start_tracker(recipe: Recipe, accelerator: Accelerator, step: int) -> None:
-    """Begins a run of the recipe's tracker, if it names one, at `step`; TensorBoard's files are in the run folder."""
+    """Starts the recipe's tracker, if it has one, at `step`; TensorBoard's files are in the run folder."""
     name, config = Path(recipe.output_dir).name, asdict(recipe)
     options = {
-        "tensorboard": {"purge_step": step + 1},  # a resumed run does what comes behind it again
+        "tensorboard": {"purge_step": step + 1},  # a resumed run repeats the later steps
         "wandb": {"name": name, "config": config, "dir": recipe.output_dir},
         "trackio": {"name": name, "config": config},
     }
@@ -162,7 +168,7 @@ def start_tracker(recipe: Recipe, accelerator: Accelerator, step: int) -> None:
 
 
 def _keep_events(folder: Path, step: int) -> None:
-    """Drop the lines of what a run that is resumed at `step` does again: later steps, and an evaluation of this one."""
+    """Removes the lines of events that a run resumed at `step` repeats: later steps, and an evaluation of this step."""
     with written_aside(folder / "events.jsonl") as file:
         for line in iterate_events(folder) if step else ():
             if line["step"] < step or line["step"] == step and "learning_rate" in line:
@@ -170,9 +176,9 @@ def _keep_events(folder: Path, step: int) -> None:
 
 
 def iterate_events(folder: Path) -> Iterator[dict]:
-    """The lines of events.jsonl, one at a time; a last line that a kill has cut off is left out.
+    """Yields the lines of events.jsonl; a last line that is cut off, after a kill, is left out.
 
-    Raises ValueError for another line that is no event, with its number.
+    Raises ValueError, with the line's number, for any other line that is not an event.
     """
     path = Path(folder) / "events.jsonl"
     if not path.exists():
@@ -185,20 +191,20 @@ def iterate_events(folder: Path) -> Iterator[dict]:
                     raise TypeError
             except (ValueError, TypeError, KeyError, RecursionError):
                 if line.endswith(b"\n"):
-                    raise ValueError(f"{path}, line {number}: no event of a run. Remove the line.") from None
+                    raise ValueError(f"{path}, line {number}: not an event of a run. Remove the line.") from None
                 return
             yield event
 
 
 def read_events(folder: Path) -> list[dict]:
-    """All of `iterate_events`."""
+    """Returns the list of `iterate_events`."""
     return list(iterate_events(folder))
 
 
 def _drawn(events: Path) -> dict[str, np.ndarray]:
-    """What curves.png shows of events.jsonl: (2, N) steps and values of each figure that is there.
+    """Reads the curves for curves.png from events.jsonl: (2, N) steps and values of each figure.
 
-    Of a long run the figures of training are means over equal windows of lines. Memory is that of the result.
+    Training figures of a long run are means over equal windows of lines. Only the result is kept in memory.
     """
     found: dict[str, list[np.ndarray]] = defaultdict(list)
     with events.open("rb") as file:
@@ -224,7 +230,7 @@ def _drawn(events: Path) -> dict[str, np.ndarray]:
 
 
 def plot_curves(folder: Path) -> None:
-    """Draw curves.png from events.jsonl: losses with unigram entropies, retrieval with chance, rates.
+    """Draws curves.png from events.jsonl: losses with unigram entropies, retrieval with chance, rates.
 
     A language, or its pair with English, has one color in all panels.
     """
@@ -243,7 +249,7 @@ def plot_curves(folder: Path) -> None:
     found = {title: of for title, of in panels.items() if of[0] or of[1]}
     if not found:
         return
-    # a point alone is no curve
+    # a single point is not a curve
     found = {
         t: of for t, of in found.items() if max(c.shape[1] for curves in of[:2] for c in curves.values()) > 1
     } or found

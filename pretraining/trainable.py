@@ -30,14 +30,14 @@ def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
 
 
 def is_trainable(name: str, phase: Phase) -> bool:
-    """Whether a parameter trains in a phase; the others are frozen."""
+    """Returns whether a parameter trains in a phase; others are frozen."""
     if phase.freeze_body and of_body(name):
         return False
     return any(fnmatchcase(name, pattern) for pattern in phase.trainable)
 
 
 def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.optim.AdamW:
-    """Fused AdamW over the trainable parameters; biases and LayerNorms without weight decay."""
+    """Makes a fused AdamW of the trainable parameters; biases and LayerNorms have no weight decay."""
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups = [
         {"params": [p for _, p in trainable if p.dim() > 1], "weight_decay": recipe.optimizer.weight_decay},
@@ -53,11 +53,11 @@ def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.opti
 
 
 def clear_gradients(model: nn.Module, optimizer) -> None:
-    """Forgets the gradients. That of the vocabulary's matrix becomes zero in place, for the next backward pass to add
-    to (`modeling.embeddings.grad_to_add_to`); a part of a sharded one is torch's own.
+    """Clears the gradients. That of the vocabulary's matrix becomes zero in place, and the next backward pass adds to
+    it (`modeling.embeddings.grad_to_add_to`), except for a sharded matrix.
 
-    It is there before the first step too: the order of the sums, and with it their last bit, would otherwise be
-    another one after every start, and a resumed run another run.
+    It exists before the first step, too. Otherwise the order of the sums, and so their last bit, would be different
+    after every start, and a resumed run would differ.
     """
     matrix = getattr(model, "module", model).get_input_embeddings().weight
     kept = matrix.grad

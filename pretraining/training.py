@@ -1,8 +1,8 @@
-"""The training loop: phases, accumulation, scaling, clipping, schedule. It knows no model and no objective.
+"""The training loop: phases, accumulation, scaling, clipping, schedule. It does not depend on models or objectives.
 
-The one rule of the loss: gradient = sum over objectives of weight x (sum of cross-entropies) / (number of predictions
-in the global batch, over objectives, processes and micro-batches). The number is known only after the forward passes,
-so sums are back-propagated and the gradients are scaled once, before clipping.
+The rule of the loss: gradient = sum over objectives of weight x (sum of cross-entropies) / (number of predictions in
+the global batch, over objectives, processes and micro-batches). The number is known only after the forward passes. So
+sums are back-propagated, and the gradients are scaled once, before clipping.
 """
 
 import math
@@ -44,7 +44,7 @@ from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
 
-SCHEDULES = {"constant": "constant_with_warmup"}  # the others are called the same in transformers
+SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same names in transformers
 
 
 def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
@@ -61,11 +61,11 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         if not dry_run:
             check_recording(recipe.tracker, recipe.push_to_hub)
         checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
-        with accelerator.main_process_first():  # the others find tokenized text and remote code in the cache
+        with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
             start = Start.of(recipe)
             tokenizer = start.load_tokenizer()
             config = start.build_config(tokenizer, checkpoint)
-            # what `truncation=True` cuts to, for those who use the folder
+            # the length of `truncation=True`, for users of the model folder
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
             corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
             teacher = None
@@ -78,7 +78,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             return
         if resume:
             check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
-        # what is resumed has the weights of its checkpoint
+        # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
         model = start.build_model(config, matching)
         if recipe.model.predict_among == "text":
@@ -95,7 +95,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
 
 
 def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | None:
-    """Found by the main process, for all; where it finds none that can be used, all stop."""
+    """Returns the checkpoint that the main process has found; if none is usable, all processes stop."""
     found: list = [None]
     if accelerator.is_main_process:
         try:
@@ -109,7 +109,7 @@ def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | No
 
 
 class Training:
-    """One training run. Its state: weights, phase `index`, `phase_step` steps done in it, and `step` steps in all."""
+    """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all."""
 
     def __init__(
         self,
@@ -120,18 +120,18 @@ class Training:
         argv: list[str],
         teacher: TeacherModel | None = None,
     ):
-        """`teacher` reads every batch before the model, and adds its answers to the batch."""
+        """`teacher` reads every batch before the model, and adds its predictions to the batch."""
         self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
         self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
         self.index = self.phase_step = self.step = 0
-        self.empty_steps = 0  # those that predicted nothing
+        self.empty_steps = 0  # steps without predictions
 
     def run(self, checkpoint: Path | None = None) -> None:
         """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
 
-        Raises `Stopped` after a signal, and `ValueError` where a loss is not finite, the data cannot be read or the
-        disk is full. The state is saved before, if possible, and `resume` continues from it.
+        Raises `Stopped` after a signal, and `ValueError` if a loss is not finite, the data cannot be read or the disk
+        is full. Before that it saves the state, if possible, from which `resume` continues.
         """
         hold_signals()
         register_model_folder(self.accelerator, self.feed.tokenizer)
@@ -152,8 +152,11 @@ class Training:
             self.report.upload(self.step)
 
     def _start_phase(self, index: int) -> None:
-        """Freeze and free parameters, make optimizer and schedule, wrap. Gradients of parameters that are freed after
-        wrapping would stay unsynchronized without a word, hence anew for each phase."""
+        """Freezes and unfreezes parameters, makes optimizer and schedule, and wraps the model.
+
+        The model is wrapped again for each phase: if parameters were unfrozen after wrapping, their gradients would
+        silently not be synchronized.
+        """
         recipe, phase = self.recipe, self.recipe.phases[index]
         self.index, self.phase_step = index, 0
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
@@ -167,13 +170,13 @@ class Training:
         first, steps = together[0], sum(phase.steps for phase in together)
         optimizer = make_optimizer(model, first, recipe)
         scheduler = get_scheduler(SCHEDULES.get(first.schedule, first.schedule), optimizer, first.warmup_steps, steps)
-        if phase.optimizer == "carried" and before:  # a run that is resumed here has both from its checkpoint
+        if phase.optimizer == "carried" and before:  # a run that is resumed here loads both from its checkpoint
             scheduler.last_epoch = self.scheduler.last_epoch
             for group in optimizer.param_groups:
                 group["lr"] = before.param_groups[0]["lr"]
                 optimizer.state.update({p: before.state[p] for p in group["params"] if p in before.state})
         self.scheduler = scheduler
-        set_seed(recipe.seed + index, device_specific=True)  # dropout; data and masks have their own keyed numbers
+        set_seed(recipe.seed + index, device_specific=True)  # for dropout; data and masks have their own numbers
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         clear_gradients(self.model, self.optimizer)
         self.model.train()
@@ -197,7 +200,7 @@ class Training:
                 trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss_sum.detach()
-            # The next step's, while the device is at work. A process that has none says so to all before they step.
+            # of the next step, while the device is busy; before the step, all processes learn if one has none
             micro_batches = self.stops.fetch(batches, recipe)
             totals = accelerator.reduce(torch.cat([totals, self.stops.reasons()]), reduction="sum")
             predictions, loss_sum = totals[:2].tolist()
@@ -205,7 +208,7 @@ class Training:
                 if not math.isfinite(loss_sum):
                     raise FloatingPointError(f"the loss is {loss_sum}")
                 grad_norm = self._step(predictions)
-            except FloatingPointError as error:  # the optimizer has not been told yet: the state is the one before
+            except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
                 reason = trace.report(f"{error} at step {self.step + 1} (phase {phase.name!r})", self.folder)
                 self._end(ValueError(reason), AFTER_DIVERGENCE)
             self.phase_step += 1
@@ -226,15 +229,15 @@ class Training:
                 log.restart(self.phase_step)
 
     def _backward(self, batch: dict, weights: dict[str, float], is_last: bool):
-        """Forward and backward of a micro-batch; returns its `PreTrainingOutput`."""
+        """Runs forward and backward of a micro-batch; returns its `PreTrainingOutput`."""
         accelerator, phase = self.accelerator, self.recipe.phases[self.index]
         with accelerator.autocast():
             if self.teacher:
                 self.teacher.answer(batch, phase.objectives, weights)
-        # Gradients travel between processes once a step. Sharded ones with each micro-batch: kept whole until the
-        # last, they would take the memory that sharding is to spare.
+        # Gradients are sent between processes once per step. Sharded ones are sent with each micro-batch: kept whole
+        # until the last one, they would need the memory that sharding saves.
         with nullcontext() if is_last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
-            with accelerator.autocast():  # of a sharded model accelerate leaves it to us
+            with accelerator.autocast():  # accelerate does not do this for a sharded model
                 output = self.model(**batch, objective_weights=weights)
             if not output.loss_sum.requires_grad:
                 losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
@@ -246,9 +249,9 @@ class Training:
         return output
 
     def _step(self, predictions: float) -> float:
-        """Scale the summed gradients, clip, step; returns the gradient norm before clipping.
+        """Scales and clips the summed gradients, and makes the step; returns the gradient norm before clipping.
 
-        Without predictions there is no gradient (NaN): weights, moments and Adam's step counter stay as they are.
+        Without predictions there is no gradient (NaN): weights, moments and Adam's step counter do not change.
         """
         accelerator = self.accelerator
         if not predictions:
@@ -273,7 +276,7 @@ class Training:
         return norm.item()
 
     def _is_due(self, every: int) -> bool:
-        """Whether the present step has what is done every so many steps (0: never) and at the end of a phase."""
+        """Returns whether the current step is a multiple of `every` (0: never) or the end of a phase."""
         return self.phase_step == self.recipe.phases[self.index].steps or bool(every and self.step % every == 0)
 
     def _evaluate(self) -> None:
@@ -282,7 +285,7 @@ class Training:
             return
         model = self.accelerator.whole_model(self.model)
         try:
-            with at_once() if is_alone else nullcontext():  # several meet in an evaluation: none may leave it
+            with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
                 figures = evaluate(model, self.feed, phase, self.recipe.evaluation, self.accelerator, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
@@ -315,12 +318,12 @@ class Training:
             self._evaluate()
 
     def _stop_if_asked(self, reasons: torch.Tensor) -> None:
-        """`reasons` are those of all processes, see `Stops`."""
+        """Ends the run if the processes have `reasons` to stop; see `Stops`."""
         if reason := self.stops.agreed(reasons):
             self._end(reason, "Continue with --resume when the data is back.")
 
     def _end(self, reason: BaseException, advice: str = "Continue with --resume.") -> NoReturn:
-        """Save the present state, where this step has no checkpoint yet, and stop: all processes together."""
+        """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
         kept = newest_checkpoint(self.folder)
         if self.step and (kept is None or kept.name != f"step-{self.step}"):
             self._save()

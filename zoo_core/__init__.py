@@ -1,1 +1,1 @@
-"""What pretraining/ and finetuning/ both stand on: recipes, tables and the facts of a run. Imports nothing of ours."""
+"""What pretraining/ and finetuning/ share: recipes, tables and the facts of a run. Imports no other package of ours."""

@@ -1,4 +1,4 @@
-"""What the command lines of all programs have in common: parsers, `--version`, and how a user's error ends a program.
+"""What the command lines of all programs share: parsers, `--version`, and how a program ends after a user error.
 
 parser = CommandParser(description=__doc__)          # argparse's, with what every command has
 recipe, flags = parse_command_line(Recipe, __doc__)  # of a command that reads a recipe
@@ -22,16 +22,17 @@ from omegaconf import MISSING
 from zoo_core.provenance import version_line
 from zoo_core.recipes import bounds_text, field_types, is_text, load_recipe, optional_type, type_argument, type_name
 
-LIST_ITEM = "N"  # stands for a position of a list in the names of --help
-DICT_KEY = "NAME"  # stands for a key of a dictionary there
+# in the names of --help
+LIST_ITEM = "N"  # a position of a list
+DICT_KEY = "NAME"  # a key of a dictionary
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with `--version`; its errors are one line. Subcommands have parsers of this class too."""
+    """argparse's parser with `--version` and one-line errors. Parsers of subcommands are of this class too."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
-        self.add_argument("--version", action=_Version, help="show the versions that an issue should name, and stop")
+        self.add_argument("--version", action=_Version, help="show the versions to name in an issue, and exit")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
@@ -45,7 +46,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Prints versions; they are looked up when they are asked for."""
+    """Prints versions, which are looked up only then."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
@@ -63,23 +64,23 @@ def parse_command_line(
 ) -> tuple[Any, argparse.Namespace]:
     """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
 
-    `--help` prints every field of the recipe with its type, default and meaning. An error of the user ends the
-    program with exit code 2 and its message, without a traceback.
+    `--help` prints every field of the recipe with its type, default and help text. After a user error the program
+    prints the message without a traceback and exits with code 2.
     """
     usage = "%(prog)s --config FILE [field=value ...] [flags]"
     parser = CommandParser(description=description, add_help=False, usage=usage)
     parser.add_argument(
-        "--config", metavar="FILE", help="recipe: a YAML file of the fields below, over those of the file it `extends`"
+        "--config", metavar="FILE", help="recipe: a YAML file with the fields below; it may extend another (`extends`)"
     )
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="field=value",
-        help="sets a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null drops an entry of a list",
+        help="set a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null removes an entry from a list",
     )
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)
-    parser.add_argument("-h", "--help", action="store_true", help="show this text and stop")
+    parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     asked = sys.argv[1:] if argv is None else argv
     if "-h" in asked or "--help" in asked:  # before the flags that are required
@@ -95,17 +96,17 @@ def parse_command_line(
 
 @dataclasses.dataclass(frozen=True)
 class FieldGroup:
-    """Fields that `--help` lists together: those of a dataclass, or of the classes that a TypedDict has by name."""
+    """Fields that `--help` lists together: those of a dataclass, or of the named classes of a TypedDict."""
 
-    place: str  # dotted name; empty at the top of the recipe; where a class is used at several places, these in braces
+    place: str  # dotted name; empty at the top of the recipe; several places of one class are in braces
     title: str
     summary: str
     variants: list[tuple[str, str]]  # of a TypedDict: place and summary of each class
-    fields: list[tuple[str, str, str, str]]  # dotted name, type, default with bounds, meaning
+    fields: list[tuple[str, str, str, str]]  # dotted name, type, default with bounds, help text
 
 
 def field_groups(recipe_class: type) -> list[FieldGroup]:
-    """Returns all fields of a recipe class, grouped by dataclass. A dataclass at several places is listed once."""
+    """Returns all fields of a recipe class, grouped by dataclass. A dataclass used at several places is listed once."""
     places: dict[type, list[str]] = {}
     _find_places(recipe_class, "", places)
     return [_field_group(group, _join_places(prefixes)) for group, prefixes in places.items()]
@@ -127,7 +128,7 @@ def _field_group(group: type, place: str) -> FieldGroup:
             listed.append(_field_row(f"{place}.{owners}.{field}", item, field_types(variant)[field]))
         return FieldGroup(place, place, "", variants, listed)
     summary = summary_of(group)
-    if summary.startswith(f"{group.__name__}("):  # dataclasses make up a docstring if there is none
+    if summary.startswith(f"{group.__name__}("):  # the docstring that `dataclass` generates
         summary = ""
     listed = [
         _field_row(f"{place}.{item.name}" if place else item.name, item, hints[item.name])
@@ -143,7 +144,7 @@ def _field_row(name: str, item: dataclasses.Field, expected: Any) -> tuple[str, 
 
 
 def print_fields(recipe_class: type, console: Any = None) -> None:
-    """Prints the groups of `field_groups`: of each field its dotted name, type, default and meaning."""
+    """Prints the groups of `field_groups`: of each field its dotted name, type, default and help text."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -164,12 +165,12 @@ def print_fields(recipe_class: type, console: Any = None) -> None:
 
 
 def summary_of(group: type) -> str:
-    """The first paragraph of a class's docstring."""
+    """Returns the first paragraph of a class's docstring."""
     return (group.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
 
 
 def _find_places(group: type, prefix: str, places: dict[type, list[str]]) -> None:
-    """Collects at which dotted prefixes each dataclass stands, in the order of reading."""
+    """Collects the dotted prefixes at which each dataclass is used, in the order of the fields."""
     places.setdefault(group, []).append(prefix)
     if typing.is_typeddict(group):
         return
@@ -207,8 +208,8 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
     return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
-RESUME = "what was saved can be continued with --resume"
-SAME_COMMAND = "the same command continues"
+RESUME = "resume from the last checkpoint with --resume"
+SAME_COMMAND = "the same command continues the run"
 
 
 def launched_rank() -> int:
@@ -218,12 +219,12 @@ def launched_rank() -> int:
 
 @contextlib.contextmanager
 def user_errors(after_interrupt: str = ""):
-    """Ends the program with a message, without a traceback, where it is the user who has to do something.
+    """Ends the program with a message and without a traceback after an error that the user can fix.
 
-    after_interrupt: how to continue, for the message of Ctrl-C, such as `RESUME`; default: not said.
+    after_interrupt: how to continue, such as `RESUME`, for the message after Ctrl-C; default: nothing.
 
-    Exit code 2 for a `ValueError` and for what the system refuses (permissions, a full disk); 130 for Ctrl-C. With
-    `ZOO_TRACEBACK=1` in the environment the traceback is shown: for those who look for a fault of ours.
+    The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C.
+    With `ZOO_TRACEBACK=1` in the environment, the traceback is shown, to find faults in this project.
     """
     try:
         yield
@@ -236,17 +237,17 @@ def user_errors(after_interrupt: str = ""):
             sys.exit(130)
         refused = ""
         if isinstance(error, FileNotFoundError):
-            refused = ". It, or its folder, is not there, or was removed while this was running."
+            refused = ". The file or its folder does not exist, or was removed during the run."
         elif isinstance(error, OSError):
-            refused = ". The system refused this: check the path, its permissions and the space on the disk."
+            refused = ". Check the path, its permissions and the free disk space."
         fail(f"{program}: error: {error}{refused}")
 
 
 def fail(message: str) -> NoReturn:
     """Ends the program with exit code 2 and a message on the error stream.
 
-    A launcher of several processes ends with a list of those that failed, which has the message as well; of these only
-    the first process prints it.
+    A launcher of several processes lists at its end the processes that failed, with their messages. Of these processes
+    only the first prints its message itself.
     """
     listed = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if listed:

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a bar on a terminal, a line now and then in a file; and libraries that are quiet."""
+"""The output of a run: a progress bar on a terminal, lines in a file; and fewer messages of libraries."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from zoo_core.command_line import launched_rank
 
-# One for the bar and the log: what is said while there is a bar stands in lines of its own above it.
+# One for the bar and the log, so that log lines appear above the bar.
 CONSOLE = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -21,9 +21,9 @@ class _ConsoleHandler(logging.Handler):
 
 
 def quiet_libraries() -> None:
-    """Our log in plain lines; of libraries what goes wrong, and on a terminal the bars of what takes long.
+    """Logs our messages in plain lines, warnings of libraries, and on a terminal the progress bars of long work.
 
-    Where several processes were launched, all but the first say only what goes wrong.
+    Of several launched processes, all except the first log only warnings.
     """
     is_first = launched_rank() == 0
     logging.basicConfig(
@@ -34,7 +34,7 @@ def quiet_libraries() -> None:
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it logs what it raises
     transformers_logging.set_verbosity_error()
     downloads_are_shown = not are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()  # of weights read and written; it takes downloads along
+    transformers_logging.disable_progress_bar()  # of reading and writing weights; this turns off downloads' bars too
     if downloads_are_shown:
         enable_progress_bars()
     if not (is_first and CONSOLE.is_terminal):
@@ -47,7 +47,7 @@ class RunBar:
     """Steps of a run: a bar with a note and the time left on a terminal, a line for each note anywhere else."""
 
     def __init__(self, is_shown: bool = True):
-        """`is_shown`: whether this is the process that shows anything."""
+        """`is_shown`: whether this process shows anything."""
         self.console = CONSOLE if is_shown else Console(quiet=True)
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
         columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
@@ -65,15 +65,15 @@ class RunBar:
         self.bar.stop()
 
     def start(self, total: int, done: int = 0) -> None:
-        """There are `total` steps, of which `done` are done."""
+        """Starts the bar: `done` of `total` steps are done."""
         self.steps = self.bar.add_task("starting", total=total, completed=done, note="")
 
     def step(self, done: int, name: str) -> None:
-        """One more step of `name` is done."""
+        """Updates the bar: `done` steps are done, the last one in `name`."""
         self.bar.update(self.steps, completed=done, description=name)
 
     def note(self, note: str) -> None:
-        """What there is to say of the steps up to here."""
+        """Shows the figures of the steps up to now."""
         self.bar.update(self.steps, note=note)
         if not self.is_bar:
             task = next(task for task in self.bar.tasks if task.id == self.steps)
@@ -81,17 +81,17 @@ class RunBar:
             self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
 
     def predicted(self, name: str, total: int | None) -> None:
-        """One more of the `total` batches of `name`, rows that are evaluated between two steps, is done."""
+        """Adds one to the finished batches of an evaluation between two steps: `name`, with `total` batches."""
         if self.batches is None:
             self.batches = self.bar.add_task(name, total=total, note="")
         self.bar.advance(self.batches)
 
     def evaluated(self) -> None:
-        """All batches of these rows are done: their bar goes."""
+        """Removes the bar of a finished evaluation."""
         if self.batches is not None:
             self.bar.remove_task(self.batches)
         self.batches = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line above the bar."""
         self.console.print(text)

@@ -1,4 +1,4 @@
-"""Faults of the rows of a user's file: an error at the first, or, for `--check_data`, a list of all.
+"""Faults in the rows of a user's file: an error at the first one or, for `--check_data`, a list of all.
 
 with listed_faults() as faults:
     data = read(recipe)          # every `report_faults` below adds to the list, and reading continues
@@ -14,7 +14,7 @@ _listed: ContextVar[list[str] | None] = ContextVar("listed_faults", default=None
 
 @contextlib.contextmanager
 def listed_faults() -> Iterator[list[str]]:
-    """Gives a list to which `report_faults` adds, in place of raising, until the context ends."""
+    """Yields a list: inside the block, `report_faults` adds to it and does not raise."""
     faults: list[str] = []
     token = _listed.set(faults)
     try:
@@ -24,18 +24,19 @@ def listed_faults() -> Iterator[list[str]]:
 
 
 def are_listed() -> bool:
-    """Returns whether faults are added to a list, so that the caller must be able to continue."""
+    """Returns whether faults are collected in a list; the caller must then continue after a fault."""
     return _listed.get() is not None
 
 
 def are_found() -> bool:
-    """Returns whether a list has faults by now, so that labels of rows may be made up."""
+    """Returns whether faults have been collected; labels of rows may then be placeholders."""
     return bool(_listed.get())
 
 
 def report_faults(faults: Sequence[str], advice: str) -> None:
-    """Raises ValueError with the first of the faults, the number of the others, and the advice; or adds all to the
-    list of `listed_faults`. Does nothing where there are none.
+    """Raises ValueError with the first fault, the number of the others, and the advice. Does nothing without faults.
+
+    In a `listed_faults` block, adds all faults to its list instead.
     """
     if not faults:
         return

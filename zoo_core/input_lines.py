@@ -1,10 +1,10 @@
-"""Lines of the text files that users have: UTF-8, plain or gzip, with a bound on what one line may hold.
+"""Lines of text files: UTF-8, plain or gzip, with a limit on the length of a line.
 
     with open_input("corpus.de.gz") as stream: ...     # bytes, unpacked
     for line in read_lines("corpus.de.gz"): ...        # text without line endings
 
-Lines end at "\\n" ("\\r\\n" counts as one ending): a sentence may hold what else Unicode calls an end of line. A file
-without any "\\n" that has "\\r" ends its lines there, as spreadsheets on a Mac write them.
+Lines end at "\\n" ("\\r\\n" counts as one ending). Other line endings of Unicode are part of the text. In a file with
+"\\r" and without "\\n", as spreadsheets on a Mac write it, lines end at "\\r".
 """
 
 import contextlib
@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-LONGEST_LINE = 2**24  # bytes: more than any sentence or document, and little enough to hold
+LONGEST_LINE = 2**24  # bytes: more than any sentence or document, and small enough for memory
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
-OTHER_KINDS = {  # first bytes of files that are taken for text: what they are, and what to do
+OTHER_KINDS = {  # first bytes of files that users give as text: what they are, and what to do
     b"\xff\xfe": "UTF-16. Convert it: iconv -f utf-16 -t utf-8",
     b"\xfe\xff": "UTF-16. Convert it: iconv -f utf-16 -t utf-8",
     b"PK\x03\x04": "an archive or a spreadsheet. Save its table as CSV",
-    b"\xd0\xcf\x11\xe0": "a spreadsheet of an old kind. Save its table as CSV",
-    b"BZh": "compressed by bzip2. Unpack it, or compress it by gzip",
-    b"\xfd7zXZ": "compressed by xz. Unpack it, or compress it by gzip",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd. Unpack it, or compress it by gzip",
-    b"PAR1": "a parquet file. Give it the ending .parquet, or declare format: parquet",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet in an old format. Save its table as CSV",
+    b"BZh": "compressed with bzip2. Unpack it, or compress it with gzip",
+    b"\xfd7zXZ": "compressed with xz. Unpack it, or compress it with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd. Unpack it, or compress it with gzip",
+    b"PAR1": "a parquet file. Rename it to end in .parquet, or set format: parquet",
     **{
         b"\x80" + bytes([protocol]): "a pickle, which could run code. Write its rows as CSV or JSON lines"
         for protocol in range(2, 6)
@@ -35,9 +35,9 @@ OTHER_KINDS = {  # first bytes of files that are taken for text: what they are, 
 
 @contextlib.contextmanager
 def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
-    """The bytes of a file, or of a stream such as standard input, unpacked where its first bytes are those of gzip.
+    """Opens a file, or a stream such as standard input, for reading bytes; unpacks it if it begins as gzip does.
 
-    Raises ValueError where a gzip file is damaged. Closes what it opens.
+    Raises ValueError for a damaged gzip file. At the end, a file is closed and a given stream is not.
     """
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(open(file, "rb")) if isinstance(file, str | Path) else file
@@ -52,13 +52,13 @@ def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a file without their endings. Raises ValueError as `lines_of`."""
+    """Yields the lines of a file without their endings. Raises ValueError as `lines_of`."""
     with open_input(path) as stream:
         yield from lines_of(stream, path)
 
 
 def lines_of(stream: BinaryIO, name: str | Path) -> Iterator[str]:
-    """The lines of a stream without their endings, and without the byte order mark of the first.
+    """Yields the lines of a stream without their endings and without a byte order mark.
 
     Raises ValueError, with the line, for bytes that are not UTF-8 and for a line of more than `LONGEST_LINE` bytes.
     """
@@ -80,7 +80,7 @@ def _raw_lines(stream: BinaryIO, name: str | Path) -> Iterator[bytes]:
 
 
 def _lines_by_return(stream: BinaryIO, rest: bytes, name: str | Path) -> Iterator[bytes]:
-    """Lines that end in "\\r", the first of them in `rest`."""
+    """Yields lines that end in "\\r"; `rest` is the beginning of the stream."""
     number = 0
     while rest:
         *lines, rest = rest.split(b"\r")
@@ -99,19 +99,19 @@ def _lines_by_return(stream: BinaryIO, rest: bytes, name: str | Path) -> Iterato
 
 def _too_long(name: str | Path, number: int) -> ValueError:
     return ValueError(
-        f"{name}, line {number}: the line has more than {LONGEST_LINE // 2**20} MiB. Write a sentence or a document on "
-        "each line."
+        f"{name}, line {number}: the line is longer than {LONGEST_LINE // 2**20} MiB. Write one sentence or document "
+        "per line."
     )
 
 
 def decode_line(raw: bytes, name: str | Path, number: int) -> str:
-    """The text of a line, without the byte order mark of the first. Raises ValueError for bytes that are not UTF-8."""
+    """Decodes a line, without a byte order mark on line 1. Raises ValueError for bytes that are not UTF-8."""
     if number == 1:
         raw = raw.removeprefix(BOM)
         if kind := next((kind for start, kind in OTHER_KINDS.items() if raw.startswith(start)), None):
             raise ValueError(f"{name} is {kind}.")
     if b"\0" in raw:
-        raise ValueError(f"{name}, line {number}: the line has null bytes. Convert the file to text in UTF-8.")
+        raise ValueError(f"{name}, line {number}: the line has null bytes. Convert the file to UTF-8 text.")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

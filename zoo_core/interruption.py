@@ -1,9 +1,9 @@
-"""SIGTERM and Ctrl-C: what is in hand is finished and saved first; a second signal stops at once.
+"""SIGTERM and Ctrl-C: after the first signal, training finishes its step and saves; a second signal stops at once.
 
-`stop_signals` surrounds the program. A first signal ends the program where it is: outside of training there is nothing
-to lose. Training holds signals (`hold_signals`, or `held_signals` for a block). A signal is then only noted
-(`received`), for the training loop to find between two steps, and for what waits (`stop_if_told`); inside `at_once`,
-for what may take long and changes nothing, it raises `Stopped` there.
+`stop_signals` surrounds the program. Outside of training there is nothing to save, so the first signal ends the program
+there. Training holds signals (`hold_signals`, or `held_signals` for a block): a signal is then only noted (`received`).
+The training loop looks for it between two steps, and code that waits looks for it with `stop_if_told`. In an `at_once`
+block, for work that may take long and changes nothing, a signal raises `Stopped` immediately.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from pathlib import Path
 from zoo_core.command_line import RESUME, launched_rank
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A Ctrl-C reaches the launcher and its processes, and the launcher passes it on to them: one key, two signals.
+# A Ctrl-C reaches the launcher and its processes, and the launcher sends it to them again: one key, two signals.
 REPEATED_WITHIN_SECONDS = 2.0
 SLICE_SECONDS = 0.1
 
 
 class Stopped(BaseException):
-    """A signal asks to stop. Like KeyboardInterrupt no `Exception`: no library takes it for a failure of its own."""
+    """A signal has stopped the program. Not an `Exception`, like KeyboardInterrupt, so that no library catches it."""
 
     def __init__(self, number: signal.Signals, is_reported: bool = False):
-        """`is_reported`: a message has said where the run stands."""
+        """`is_reported`: a message about the state of the run has been printed."""
         super().__init__(f"stopped by {number.name}")
         self.signal, self.is_reported = number, is_reported
 
 
 class _State:
-    """Of this process: the first signal that came, when, whether it waits for the loop to look, and how to continue."""
+    """Of this process: its first signal, when it came, whether signals are held, and how to continue."""
 
     received: signal.Signals | None = None
     advice = RESUME
@@ -42,23 +42,23 @@ class _State:
 
 
 def received() -> signal.Signals | None:
-    """The signal that asked this process to stop, or None."""
+    """Returns the first stop signal of this process, or None."""
     return _State.received
 
 
 def advice() -> str:
-    """How what was saved is continued, for messages."""
+    """Returns how to continue the run, for messages."""
     return _State.advice
 
 
 @contextlib.contextmanager
 def stop_signals(advice: str = RESUME, unsaved: str = "there was nothing to save") -> Iterator[None]:
-    """Ends the program with 143 after SIGTERM, 130 after Ctrl-C, and one line on the error stream.
+    """Ends the program with code 143 after SIGTERM or 130 after Ctrl-C, and prints one line on the error stream.
 
-    `advice` says how to continue; `unsaved` is said in its place where no message has said where the run is.
+    `advice` tells the user how to continue. `unsaved` replaces it if no message about the run's state was printed.
 
-    Handlers belong to the main thread; in another one this does nothing. A signal that is ignored, as SIGINT is in a
-    background job, stays ignored. The handlers that were there are restored.
+    Only the main thread can have handlers; in another thread this does nothing. A signal that is ignored, as SIGINT is
+    in a background job, stays ignored. At the end the previous handlers are restored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -77,7 +77,7 @@ def stop_signals(advice: str = RESUME, unsaved: str = "there was nothing to save
     except Exception:
         if _State.received is None:
             raise
-        # another process of the run was stopped as well and is gone: what waited for it fails, for no fault of its own
+        # another process of the run has received the signal too and ended, so that waiting for it failed here
         _print(f"stopped by {_State.received.name}{advice and '; '}{advice}")
         sys.exit(128 + _State.received)
     finally:
@@ -87,19 +87,19 @@ def stop_signals(advice: str = RESUME, unsaved: str = "there was nothing to save
 
 
 def stop_if_told() -> None:
-    """Raises `Stopped` where a signal has come."""
+    """Raises `Stopped` if a signal has come."""
     if _State.received:
         raise Stopped(_State.received)
 
 
 def hold_signals() -> None:
-    """From here to the end of `stop_signals` a first signal is noted only."""
+    """Only notes a first signal, from now to the end of `stop_signals`."""
     _State.is_held = True
 
 
 @contextlib.contextmanager
 def held_signals(is_held: bool = True) -> Iterator[None]:
-    """In here a first signal is noted only."""
+    """Only notes a first signal inside the block."""
     before, _State.is_held = _State.is_held, is_held
     try:
         yield
@@ -109,26 +109,26 @@ def held_signals(is_held: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """A signal, one that came before included, raises `Stopped` in here."""
+    """Raises `Stopped` inside the block after a signal, also after one that came before the block."""
     with held_signals(False):
         stop_if_told()
         yield
 
 
 def stop_all(error: Exception, is_main_process: bool) -> BaseException:
-    """What a process raises where all of a run stop for the same reason: the main one reports it, the others are
-    silent.
+    """Returns what a process raises when all processes of a run stop for the same reason: only the main one reports it.
 
-    A launcher sends SIGTERM to the rest as soon as one has ended: the main process may still have something to print.
+    Signals are held, because a launcher sends SIGTERM to the other processes when one ends, and the main process may
+    still have something to print.
     """
     hold_signals()
     return error if is_main_process else SystemExit(2)
 
 
 def leave_signals_to_main(worker: int) -> None:
-    """For data-loading workers, which a signal to the whole group would kill before the run can save.
+    """Makes a data-loading worker ignore Ctrl-C and the first SIGTERM; the run ends it with a second SIGTERM.
 
-    Ctrl-C is left to the run. So is the first SIGTERM; the run sends the second.
+    Otherwise a signal to the whole process group would kill the worker before the run can save.
     """
     _State.received, _State.is_held = None, True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -145,7 +145,7 @@ def _handle(number: int, frame: object) -> None:
         return
     _State.received, _State.at = signal.Signals(number), time.monotonic()
     if not is_launched:
-        # left to the system, so that the second one also ends what does not come back to Python
+        # the system's handler, so that a second signal also ends code that does not return to Python
         signal.signal(number, signal.SIG_DFL)
     if not _State.is_held:
         raise Stopped(_State.received)

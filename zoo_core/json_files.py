@@ -1,7 +1,7 @@
-"""What is checked of a table's JSON file before `datasets` and pyarrow read it.
+"""Checks of a table's JSON file before `datasets` and pyarrow read it.
 
-pyarrow's reader takes time by the square of the nesting, ends the program where it is very deep, and writes no copy of
-more than 64 levels. `datasets` holds an array as a whole, and unpacks gzip by itself, whatever comes out.
+The time of pyarrow's reader grows with the square of the nesting depth. Very deep nesting ends the program, and pyarrow
+writes no copy of more than 64 levels. `datasets` keeps a whole array in memory, and unpacks gzip without a size limit.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from zoo_core.input_lines import BOM, LONGEST_LINE, decode_line, lines_of, open_input
 
-DEEPEST = 32  # lists and objects within each other; tables of tasks have up to six
+DEEPEST = 32  # nested lists and objects; tables of tasks have up to six
 LARGEST_ARRAY = 2**31  # bytes of a file that is one array: `datasets` takes several times as much memory
 BLANKS = b" \t\r\n"
 ESCAPED = re.compile(rb"\\.", re.DOTALL)
@@ -24,9 +24,9 @@ NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 def check_json(file: Path, is_streamed: bool = False) -> None:
     """Checks encoding, nesting and size of a file of JSON lines, or of one JSON array, plain or gzip.
 
-    Of one that is streamed only the beginning is looked at: reading all of it is what streaming spares.
+    Only the beginning of a streamed file is checked.
 
-    Raises ValueError, with the line where there are lines.
+    Raises ValueError, with the line number.
     """
     with open_input(file) as stream:
         chunks, read = (_array if is_array(stream) else _lines)(stream, file), 0
@@ -36,13 +36,13 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
                 return
             read += len(chunk)
             line = chunk.strip(BLANKS)
-            # nearly every line is a row. If its last } is of a string or of an inner object, no next line can begin
-            # with { in JSON, so that what is not counted here is counted once at the most
+            # Nearly every line is a row. If its last } is in a string or ends an inner object, then in valid JSON the
+            # next line cannot begin with {. So at most one line is skipped without being counted.
             is_row = line.startswith(b"{") and line.endswith(b"}")
             if not line or is_between and is_row and line.count(b"{") + line.count(b"[") <= DEEPEST:
                 continue
             chunk = ESCAPED.sub(b"", rest + chunk)
-            rest = b"\\" if chunk.endswith(b"\\") else b""  # what it escapes is in the next chunk
+            rest = b"\\" if chunk.endswith(b"\\") else b""  # the escaped character is in the next chunk
             parts = chunk.translate(None, NOT_STRUCTURE).split(b'"')
             depths = list(accumulate(array("b", b"".join(parts[in_string::2]).translate(STEPS)), initial=depth))
             in_string ^= (len(parts) - 1) % 2
@@ -53,7 +53,7 @@ def check_json(file: Path, is_streamed: bool = False) -> None:
 
 
 def is_array(stream: BinaryIO) -> bool:
-    """Whether a stream of `open_input` begins with a JSON array; its position stays where it is."""
+    """Returns whether a stream of `open_input` begins with a JSON array; the stream's position does not change."""
     return stream.peek(LONGEST_LINE).removeprefix(BOM).lstrip(BLANKS).startswith(b"[")
 
 
@@ -63,12 +63,14 @@ def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _array(stream: BinaryIO, file: Path) -> Iterator[tuple[str, bytes]]:
-    """Parts of an array, by lines where it has them, which are then decoded too."""
+    """Yields parts of an array: its lines, decoded as a check, or pieces of a long line."""
     number = read = 0
     while chunk := stream.readline(LONGEST_LINE):
         number, read = number + 1, read + len(chunk)
         if read > LARGEST_ARRAY:
-            raise ValueError(f"{file} is an array of more than {LARGEST_ARRAY // 2**30} GiB. Write an object a line.")
+            raise ValueError(
+                f"{file} is an array of more than {LARGEST_ARRAY // 2**30} GiB. Write one object per line instead."
+            )
         if chunk.endswith(b"\n"):
             decode_line(chunk, file, number)
         yield f"{file}, line {number}", chunk

@@ -1,8 +1,8 @@
-"""Which tokens are predicted, and what stands in their place: BERT's 80/10/10, or <mask> always.
+"""Chooses the tokens to predict, and replaces them: BERT's 80/10/10 rule, or always <mask>.
 
-Random numbers are keyed by what is masked (seed, objective, corpus, epoch, example), never by who masks it, so that an
-example gets the same masks however it is batched, padded, and on whichever process or worker. Those of a batch are
-drawn at once, by hashing: each row has a key, each position of a row a number of its own.
+Random numbers depend on what is masked (seed, objective, corpus, epoch, example) and not on the process or worker. So
+an example gets the same masks with any batching and padding. The numbers of a batch are drawn at once, by hashing: each
+row has a key, and each position of a row its own number.
 
 Legend: `B` rows, `T` positions, `P` predicted positions of all rows.
 """
@@ -21,44 +21,44 @@ STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: SplitMix64's
 
 
 def keyed_rng(*key: int | str) -> np.random.Generator:
-    """A generator whose numbers depend on the key alone: the same in every process and on every machine."""
+    """Returns a generator whose numbers depend only on the key: the same in every process and on every machine."""
     return np.random.default_rng(keyed_seed(*key))
 
 
 def keyed_seed(*key: int | str) -> int:
-    """128 bits that depend on the key alone. Python's own hash() differs between processes."""
+    """Returns 128 bits that depend only on the key. Python's own hash() differs between processes."""
     text = "\x1f".join(str(part) for part in key)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
 
 
 @lru_cache(maxsize=1 << 16)
 def short_seed(*key: int | str) -> int:
-    """Half of the bits of `keyed_seed`, kept: what a batch asks for is asked for again by the next one."""
+    """Returns half of the bits of `keyed_seed`, cached: the next batch needs the same ones."""
     return keyed_seed(*key) % 2**64
 
 
 def row_keys(seeds_B: np.ndarray, epochs_B: np.ndarray, ids_B: np.ndarray) -> np.ndarray:
-    """(B,) uint64: the key of each row's random numbers, from its epoch, its example's id and a `short_seed` (uint64)
-    of what all rows of a corpus share."""
+    """Returns (B,) uint64: the key of each row's random numbers, from its epoch, its example's id and a `short_seed`
+    (uint64) of what all rows of a corpus share."""
     epoch_B = _scramble_64(seeds_B + STEP * epochs_B.astype(np.uint64))
     return _scramble_64(epoch_B + STEP * ids_B.astype(np.uint64))
 
 
 def key_stream(keys_B: np.ndarray, stream: int) -> np.ndarray:
-    """(B,) keys of another stream of random numbers of the same rows; `stream` 1, 2, ..."""
+    """Returns (B,) keys of another stream of random numbers of the same rows; `stream` 1, 2, ..."""
     return _scramble_64(keys_B ^ np.uint64(stream * 0xD1342543DE82EF95 % 2**64))
 
 
 def uniform_of(keys_B: np.ndarray) -> np.ndarray:
-    """(B,) a number in [0, 1) for each key."""
+    """Returns (B,): a number in [0, 1) for each key."""
     return (keys_B >> np.uint64(11)) * 2.0**-53
 
 
 def bits_of(keys_B: np.ndarray, count: int) -> np.ndarray:
-    """(B, count) uint32: a number for each position of each row. No number occurs twice in a row.
+    """Returns (B, count) uint32: a number for each position of each row. No number occurs twice in a row.
 
-    That of a position depends on the row's key and the position alone. Every step is a bijection of 32 bits, hence the
-    numbers of a row are distinct: they can be sorted without ties.
+    A number depends only on the row's key and the position. Every step is a bijection of 32 bits, so the numbers of a
+    row are distinct and can be sorted without ties.
     """
     bits_BT = (keys_B.astype(np.uint32))[:, None] + np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B9)
     scratch = np.empty_like(bits_BT)
@@ -96,24 +96,25 @@ def mask_rows(
     mask_share: float = MASK_SHARE,
     leave: int = 0,
 ) -> None:
-    """Masks texts where they stand: `input_ids_BT` gets what is shown, `labels_BT` what is predicted.
+    """Masks texts in place: writes the masked tokens to `input_ids_BT` and the tokens to predict to `labels_BT`.
 
-    Of the n candidates of a row, floor(probability * n + u) are predicted, u uniform in [0, 1): the expected share is
+    Of the n candidates of a row, floor(probability * n + u) are predicted, u uniform in [0, 1). The expected share is
     exactly `probability` in texts of any length, and texts of one length have nearly the same number (RoBERTa's code,
-    fairseq's MaskTokensDataset; a coin per position, as in transformers' collator, has the same mean, more variance).
-    They are those with the smallest random numbers; each becomes <mask> with 80%, a random token of `vocabulary` with
-    10%, and stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers follow).
+    fairseq's MaskTokensDataset). A coin per position, as in transformers' collator, has the same mean, but more
+    variance. The predicted tokens are those with the smallest random numbers. Each becomes <mask> with 80%, a random
+    token of `vocabulary` with 10%, and stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers
+    follow).
 
     Args:
-        input_ids_BT: token ids, padded at will; contiguous.
-        labels_BT: gets the ids of predicted tokens; what it holds elsewhere stays. Contiguous.
+        input_ids_BT: token ids, with any padding; contiguous.
+        labels_BT: gets the ids of predicted tokens; other positions do not change. Contiguous.
         candidates_BT: true where a prediction may be: no special tokens, no padding.
-        probability: share of the candidates that is predicted, in [0, 1], of all rows or of each (B,).
+        probability: share of the candidates that is predicted, in [0, 1]: one number, or one for each row (B,).
         keys_B: key of each row's random numbers, see `row_keys`.
         mask_id: id of <mask>.
         vocabulary: (K,) ids of ordinary tokens, from which random replacements are drawn.
-        mask_share: share of the predicted tokens that become <mask>; 1 leaves none to be replaced or to stay.
-        leave: candidates of a row that are not predicted, however few there are.
+        mask_share: share of the predicted tokens that become <mask>; with 1 none is replaced at random or stays.
+        leave: at least this many candidates of a row are not predicted.
 
     Deviations from the papers: special tokens are never predicted, although XLM-Align's code let them be, and a random
     replacement is never a special token.
@@ -125,7 +126,7 @@ def mask_rows(
     if not wanted_B.any():
         return
     bits_BT = bits_of(keys_B, width)
-    # a row's last predicted number; what is no candidate comes after all that are
+    # a row's last predicted number; positions that are no candidates sort last
     ordered_BT = np.where(candidates_BT, bits_BT, LAST_32)
     ordered_BT.sort(axis=1)
     last_B = ordered_BT[np.arange(len(wanted_B)), np.maximum(wanted_B, 1) - 1]
@@ -141,15 +142,15 @@ def mask_rows(
     shown_F[places_P] = mask_id
     if mask_share == 1.0:
         return
-    # numbers that do not tell which were the smallest
+    # new numbers, which do not depend on the rank
     fate_P = bits_BT.reshape(-1)[places_P] ^ keys_B.astype(np.uint32)[places_P // width]
     _scramble_32(fate_P, np.empty_like(fate_P))
     first, last = np.uint32(mask_share * 2**32), np.uint32((mask_share + RANDOM_SHARE) * 2**32)
     others = np.flatnonzero(fate_P >= first)
     fates, places = fate_P[others], places_P[others]
     stays = fates >= last
-    # each token gets an equal part of the fates that lead here: of K tokens none is likelier than another by more than
-    # K in a tenth of 2^32
+    # each token gets an equal part of these fates: of K tokens none is more probable than another by more than K in a
+    # tenth of 2^32
     tokens = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
     drawn = vocabulary[np.where(stays, 0, tokens)]
     shown_F[places] = np.where(stays, gold_P[others], drawn)

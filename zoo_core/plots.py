@@ -1,4 +1,4 @@
-"""What all plots have: a legend below, and lines of which a language has the same color everywhere."""
+"""What all plots share: a legend below, and the same color for a language everywhere."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# XLM-R's. The first ten, of the benchmarks here, have a color each; others differ from these in dashes and marker too.
+# XLM-R's languages. The first ten, of the benchmarks here, have different colors; others differ in dashes or marker.
 LANGUAGES = (
     "en de fr es zh ru ar sw vi hi th tr ur bg el ja ko pt it nl fa he id ta te bn mr ml fi et eu hu af jv ka kk ms my "
     "tl yo am as az be br bs ca cs cy da eo fy ga gd gl gu ha hr hy is km kn ku ky la lo lt lv mg mk mn ne no om or pa "
@@ -18,10 +18,10 @@ COLORS, DASHES, MARKERS = 10, ("-", "--", "-.", ":"), "osD^vPX*p"  # 360 lines, 
 
 
 def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The style of each line as arguments of matplotlib's `plot`, no two alike.
+    """Returns a different style for each line, as arguments of matplotlib's `plot`.
 
-    A language has its own color, and so has its pair with English (`de-en`, `en->de`, `de/news`); what names no
-    language has the first colors that are left.
+    A language has the same color as its pair with English (`de-en`, `en->de`, `de/news`). Names without a language get
+    the first colors that are left.
     """
     names = dict.fromkeys(names)
     taken: dict[int, str] = {}
@@ -45,9 +45,9 @@ def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 def figure_of(
     path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], note: str = "", **options: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its grid of axes, written to `path` at the end with one legend below all of them.
+    """Makes a figure with a grid of axes, and writes it to `path` at the end, with one legend below.
 
-    `note` is a line above the legend: what bars, bands and dots are.
+    `note` is a line above the legend: the meaning of bars, bands and dots.
     """
     from matplotlib.figure import Figure  # slow to import
 

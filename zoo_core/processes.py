@@ -15,31 +15,31 @@ from zoo_core.interruption import Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=3)  # of processes that wait for another one, which may evaluate something large
-SECONDS_TO_APPEAR = 60  # what one machine wrote, in the folder that another looks at: network storage takes its time
+PATIENCE = timedelta(hours=3)  # how long processes wait for another one, which may evaluate something large
+SECONDS_TO_APPEAR = 60  # until other machines see a new file: network storage has delays
 
 
 def start_processes() -> PartialState:
-    """Joins the processes that `accelerate launch` started, before anything else asks for them.
+    """Joins the processes that `accelerate launch` started; call this before anything else uses them.
 
-    Raises ValueError where they do not find each other: each would then train alone, on every row, and write the same
+    Raises ValueError if they do not find each other: each would train alone, on every row, and all would write the same
     files.
     """
-    # accelerate reads this variable only when an Accelerator is made, too late for what comes first here
+    # accelerate reads this variable only when an Accelerator is made, which is too late here
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=PATIENCE)
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if launched != state.num_processes:
         raise ValueError(
-            f"{launched} processes were launched, and accelerate joined {state.num_processes}. On CPU, launch with "
+            f"{launched} processes were launched, but accelerate joined {state.num_processes}. On CPU, launch with "
             "ACCELERATE_USE_CPU=true and --multi_gpu; on GPUs, check `accelerate env`."
         )
     return state
 
 
 def from_all(work: Callable[[], T]) -> list[T]:
-    """Runs `work` in every process, and returns in each of them what it returned in all, in their order.
+    """Runs `work` in every process, and returns the results of all processes, in their order, in each of them.
 
-    Raises ValueError in all of them where it raised one, or an OSError, in any, and `Stopped` likewise.
+    If `work` raises ValueError or OSError in any process, all processes raise ValueError. The same holds for `Stopped`.
     """
     if PartialState().num_processes == 1:
         return [work()]
@@ -63,9 +63,9 @@ def from_all(work: Callable[[], T]) -> list[T]:
 
 @contextlib.contextmanager
 def main_first() -> Iterator[None]:
-    """The first process of each machine runs the block before the others: they find in a cache what it downloads.
+    """Runs the block first in the first process of each machine, so that the others find its downloads in a cache.
 
-    Raises ValueError in all of them where the block raised one, or an OSError, in any.
+    If the block raises ValueError or OSError in any process, all processes raise ValueError.
     """
     is_first, error = PartialState().is_local_main_process, None
 
@@ -85,9 +85,9 @@ def main_first() -> Iterator[None]:
 
 
 def check_shared_folder(file: Path, field: str) -> None:
-    """Waits for `file`, which the main process has written, to be seen by all.
+    """Waits until all processes see `file`, which the main process has written.
 
-    Raises ValueError, on all of them, where one does not see it: it would write its part of a checkpoint elsewhere.
+    Raises ValueError in all of them if one does not see it: it would write its part of a checkpoint elsewhere.
     """
     state = PartialState()
     state.wait_for_everyone()
@@ -97,6 +97,6 @@ def check_shared_folder(file: Path, field: str) -> None:
     if blind := [rank for rank, sees in enumerate(gather_object([seen])) if not sees]:
         raise ValueError(
             f"{field} is {str(file.parent)!r}, and process(es) {', '.join(map(str, blind))} of {state.num_processes} "
-            f"do not see what the first one wrote there: checkpoints would be in tokens on several machines. Give a "
-            f"folder on storage that all machines share, under the same path."
+            f"do not see the files that the first process wrote there: parts of checkpoints would be on different "
+            f"machines. Name a folder on storage that all machines share, under the same path."
         )

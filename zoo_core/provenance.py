@@ -1,4 +1,4 @@
-"""Who, what and when of a run: the facts that run.json and results.json carry, and a way to write them safely."""
+"""The facts of a run in run.json and results.json (command, versions, hardware), and a way to write files safely."""
 
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
 PROJECT = "crosslingual-zoo"  # as pyproject.toml names it
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
-FORMULA = tuple("=+-@\t\n＝＋－＠")  # what formulas of spreadsheets begin with, full width included
-NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # what trainers leave beside a model
+FORMULA = tuple("=+-@\t\n＝＋－＠")  # first characters of formulas in spreadsheets, also in full width
+NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # files that trainers leave in a model's folder
 
 
 def run_facts(argv: list[str]) -> dict[str, Any]:
-    """Facts of the present run: command, start (UTC, ISO 8601), commit, versions and hardware.
+    """Returns facts of this run: command, start (UTC, ISO 8601), commit, versions and hardware.
 
     Names of users and machines are left out: the home folder in the command is written as `~`.
     """
@@ -55,9 +55,9 @@ def _command(argv: list[str]) -> str:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit of the repository that this code stands in and whether its files differ from it; None outside of one.
+    """Commit of the repository that contains this code, and whether its files differ from it; None without one.
 
-    What benchmarks have written is no code.
+    Results of benchmarks do not count as differences.
     """
 
     def git(*arguments: str) -> str:
@@ -84,13 +84,13 @@ def _versions() -> dict[str, str]:
 
 
 def version_line() -> str:
-    """What an issue should name: the project's version, and those of Python, torch and transformers."""
+    """Returns the versions to name in an issue: of the project, Python, torch and transformers."""
     found = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
     return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
 
 
 def _hardware() -> dict[str, Any]:
-    """cpu name, cores this process may use, memory in GiB, GPUs with their memory, processes of the run."""
+    """CPU name, cores that this process may use, memory in GiB, GPUs with their memory, processes of the run."""
     import torch
 
     cpu = platform.processor() or platform.machine()
@@ -111,19 +111,19 @@ def _hardware() -> dict[str, Any]:
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The weights and config.json of a model folder. Raises ValueError where it holds no model."""
+    """Returns the weights and config.json of a model folder. Raises ValueError if it contains no model."""
     weights = {file for pattern in WEIGHT_PATTERNS for file in folder.glob(pattern) if file.name not in NOT_WEIGHTS}
     config = folder / "config.json"
     if not weights or not config.is_file():
         lacking = "config.json" if weights else "weights (*.safetensors or *.bin)"
         raise ValueError(
-            f"{folder} is not a model folder: it has no {lacking}. Give a folder that save_pretrained wrote."
+            f"{folder} is not a model folder: it has no {lacking}. Name a folder that save_pretrained wrote."
         )
     return sorted(weights | {config})
 
 
 def folder_fingerprint(model_dir: str | os.PathLike) -> str:
-    """`sha256:...` over a model folder's files: a copy has the same. Raises as `model_files`."""
+    """Returns `sha256:...` over a model folder's files; a copy has the same. Raises as `model_files`."""
     digest = hashlib.sha256()
     for file in model_files(Path(model_dir)):
         with file.open("rb") as stream:
@@ -133,7 +133,7 @@ def folder_fingerprint(model_dir: str | os.PathLike) -> str:
 
 
 def model_fingerprint(path: str) -> str:
-    """`folder_fingerprint` of a folder; `hub:owner/name@<commit>` of a model in the Hub's cache.
+    """Returns the `folder_fingerprint` of a folder; `hub:owner/name@<commit>` of a model in the Hub's cache.
 
     Raises ValueError as `model_files`, and for an id that is not in the cache.
     """
@@ -149,9 +149,9 @@ def model_fingerprint(path: str) -> str:
 
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
-    """A UTF-8 file to write; readers see the old one or the whole new one: written aside, synchronized, renamed.
+    """Opens a UTF-8 file for writing; readers see either the old file or the whole new one.
 
-    Makes its folder. What fails in between leaves nothing.
+    A temporary file is written, synchronized and renamed; after an error it is removed. A missing folder is created.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def written_aside(path: str | os.PathLike) -> Iterator[TextIO]:
 def read_json(
     path: Path, missing: Any = ..., needs: Iterable[str] = (), advice: str = "Restore the file."
 ) -> dict[str, Any]:
-    """The object that a JSON file holds; `missing`, where that is given, if there is no such file.
+    """Reads the object in a JSON file; returns `missing`, if that is given, for a file that does not exist.
 
     Raises ValueError for a file that is cut off, not JSON, nested more deeply than Python reads, or without one of the
     fields that the caller `needs`; `advice` ends the message.
@@ -183,29 +183,29 @@ def read_json(
     except ValueError as error:
         raise ValueError(f"{path} is damaged or not JSON: {error}. {advice}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object. {advice}")
+        raise ValueError(f"{path} does not contain a JSON object. {advice}")
     check_fields(found, path, needs, advice)
     return found
 
 
 def check_fields(found: dict[str, Any], path: Path, needs: Iterable[str], advice: str = "Restore the file.") -> None:
-    """Raises ValueError where what a JSON file holds lacks one of the fields."""
+    """Raises ValueError if `found`, the content of a JSON file, lacks one of the fields."""
     if absent := [name for name in needs if name not in found]:
-        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is another file. {advice}")
+        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is a different file. {advice}")
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:
-    """Writes JSON as `written_aside` does. Raises ValueError for NaN and infinity, which JSON does not have."""
+    """Writes JSON with `written_aside`. Raises ValueError for NaN and infinity, which JSON does not have."""
     text = json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with written_aside(path) as stream:
         stream.write(text)
 
 
 def write_csv(path: str | os.PathLike, table: "DataFrame", **options: Any) -> None:
-    """Writes a table for spreadsheets as `written_aside` does; `options` are those of pandas' `to_csv`.
+    """Writes a table for spreadsheets with `written_aside`; `options` are those of pandas' `to_csv`.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises: names of models and
-    answers come from others. Numbers stay as they are.
+    An apostrophe is written before text that a spreadsheet would run as a formula, as OWASP advises: names of models
+    and answers are not ours. Numbers are unchanged.
     """
     with written_aside(path) as stream:
         table.map(_as_cell).rename(columns=_as_cell).to_csv(stream, index=False, lineterminator="\n", **options)
@@ -227,9 +227,10 @@ def _as_cell(value: Any) -> Any:
 def write_rows(
     path: str | os.PathLike, rows: Iterable[dict[str, Any]], about: Callable[[], dict[str, Any]] | None = None
 ) -> None:
-    """Writes rows as JSON lines, and what `about` then says of them beside, with the suffix .yaml; `written_aside`.
+    """Writes rows as JSON lines, and the result of `about`, if given, to a file of the same name with the suffix .yaml.
 
-    YAML, because `datasets` would take JSON or TSV beside the rows for more of them. Where the rows are, so is it.
+    `about` is called after the last row. It is not JSON or TSV, which `datasets` would read as more rows. Both files
+    are written with `written_aside`: if the rows exist, so does the other file.
     """
     path = Path(path)
     with written_aside(path) as stream:
@@ -240,10 +241,10 @@ def write_rows(
 
 
 def forget_machine(model_dir: str | os.PathLike) -> None:
-    """Removes from a saved model folder what says where it was made, so that it can be published as it is.
+    """Removes traces of this machine from a saved model folder, so that it can be published.
 
-    A tokenizer that was loaded without network keeps `is_local`, `local_files_only` and the path it came from;
-    the Trainer leaves its arguments as a pickle.
+    A tokenizer that was loaded without network keeps `is_local`, `local_files_only` and its path; the Trainer leaves
+    its arguments as a pickle.
     """
     folder = Path(model_dir)
     (folder / "training_args.bin").unlink(missing_ok=True)

@@ -17,7 +17,7 @@ A recipe, a report or a card names a row by paper, table and name. A file looks 
         scores: {accuracy: [86.7, 80.6]}  # in the order of columns; null: not printed, or not legible
         average: {accuracy: 76.2}         # as printed
 
-Figures are as printed. A test holds that averages are those of their rows, or have a `recomputed` beside them.
+Figures are as printed. A test checks that each average is that of its row's scores, or that the row has `recomputed`.
 """
 
 import functools
@@ -43,9 +43,9 @@ class Row:
     setting: Setting | None = None
     quoted_from: str | None = None  # the paper that the row is quoted from
     average: dict[str, float] = field(default_factory=dict)  # by metric, as printed
-    average_from: str | None = None  # the table in which that average stands, where this one's is not legible
+    average_from: str | None = None  # the table of that average, where it is not legible in this one
     recomputed: dict[str, float] = field(default_factory=dict)  # where the printed scores give another average
-    pooling: str | None = None  # of sentence vectors, where it is not that of XTREME's script
+    pooling: str | None = None  # of sentence vectors, if not that of XTREME's script
     note: str | None = None
 
 
@@ -87,7 +87,7 @@ class Paper:
 
 
 def papers() -> list[str]:
-    """The names by which `load` knows the papers."""
+    """Returns the names of papers for `load`."""
     return sorted(file.name.removesuffix(".yaml") for file in FOLDER.iterdir() if file.name.endswith(".yaml"))
 
 
@@ -95,13 +95,13 @@ def papers() -> list[str]:
 def load(paper: str) -> Paper:
     """Reads the tables of a paper. Raises ValueError for an unknown paper or key, and a missing or wrong value."""
     if paper not in papers():
-        raise ValueError(f"{paper!r} is no paper whose tables are known here. {nearest(paper, papers())}")
+        raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, papers())}")
     values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
     return convert(Paper, values, "", f"{paper}.yaml")
 
 
 def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
-    """A row and the table it stands in. Raises ValueError, with the nearest names, for one that is not there."""
+    """Returns a table and one of its rows. Raises ValueError, with the nearest names, for an unknown one."""
     known = load(paper)
     found = known.table(table)
     if found is None:

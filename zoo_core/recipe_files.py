@@ -1,14 +1,15 @@
-"""The YAML files of recipes: what one holds, and what it holds over those that it extends.
+"""The YAML files of recipes, and how one file extends another.
 
-A file may say `extends: other.yaml`, a path from its own folder: its fields then go over those of the other file, which
-may itself extend a third. Mappings merge and lists replace, but for a mapping of positions, which goes into a list:
-`train: {0: {split: test}}` changes its first entry, the position after the last adds one, and null takes one away. An
-`output_dir` is not inherited, and a mapping cannot be emptied: it merges. Recipes that ship have their names in any
-folder: where `pretraining/recipes/veco/tiny.yaml` is not below the working directory, the installed one is read.
+A file may contain `extends: other.yaml`, a path relative to its own folder. Its fields override those of the other
+file, which may itself extend a third. Mappings are merged and lists are replaced. To change entries of a list, write a
+mapping of positions: `train: {0: {split: test}}` changes the first entry, the position after the last adds an entry,
+and null removes one. `output_dir` is not inherited. A mapping cannot be emptied, because mappings are merged. The names
+of installed recipes work in any folder: if `pretraining/recipes/veco/tiny.yaml` is not below the working directory, the
+installed file is read.
 
-A folder's paper.yaml is a table of recipes: where `FOLDER/xnli.yaml` is no file, it is the row `xnli` of
-`FOLDER/paper.yaml`. Its paths are those that a file in that folder would have; keys that begin with a dot hold what
-rows share, as YAML anchors.
+A folder's paper.yaml is a table of recipes: if `FOLDER/xnli.yaml` does not exist, that name means the row `xnli` of
+`FOLDER/paper.yaml`. Paths in a row are relative to that folder. Keys that begin with a dot hold the shared part of
+several rows, as YAML anchors.
 """
 
 import difflib
@@ -23,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """The end of an error message about an unknown `name`: the nearest of the `known` ones, or all of them."""
+    """Returns the end of an error message about an unknown `name`: the nearest known names, or all of them."""
     known = [str(item) for item in known]
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.6)
     if close:
@@ -35,7 +36,7 @@ TABLE = "paper.yaml"
 
 
 def recipe_names(folder: str | os.PathLike) -> list[str]:
-    """The recipes of a folder, as `xnli.yaml`: its files, and the rows of its paper.yaml."""
+    """Returns the names of a folder's recipes, such as `xnli.yaml`: its files, and the rows of its paper.yaml."""
     files = {path.name for path in Path(folder).glob("*.y*ml")}
     rows = _rows(Path(folder) / TABLE) if TABLE in files else {}
     return sorted(files - {TABLE} | {f"{name}.yaml" for name in rows})
@@ -46,21 +47,21 @@ def _rows(table: Path) -> dict[str, Any]:
 
 
 def or_installed(path: str) -> str:
-    """`path`, or where nothing is there the recipe or sample data of that name that is installed with the packages."""
+    """Returns `path`, or, if it does not exist, the installed recipe or sample data of that name."""
     installed = Path(__file__).parents[1] / path
     is_ours = Path(path).parts[:1] in [("pretraining",), ("finetuning",), ("sample_corpus",)]
     return str(installed) if is_ours and not Path(path).exists() and installed.exists() else path
 
 
 def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
-    """What a file extends, from the first file to `path` itself: each file, and the values up to and with it."""
+    """Returns the files that `path` extends, base first, and `path` itself; each with its merged values."""
     files: list[tuple[str, dict[str, Any]]] = []  # from `path` to the file that extends none
     following: Any = path
     while following is not None:
         file = str(following)
         if any(Path(file).resolve() == Path(one).resolve() for one, _ in files):
             circle = " -> ".join([*(name for name, _ in files), file])
-            raise ValueError(f"{files[-1][0]} extends {file}, which closes a circle: {circle}. Remove one `extends`.")
+            raise ValueError(f"{files[-1][0]} extends {file}, which is a circle: {circle}. Remove one `extends`.")
         try:
             own = _read_file(file)
         except ValueError as error:
@@ -73,14 +74,14 @@ def read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
         files.append((file, own))
     chain: list[tuple[str, dict[str, Any]]] = []
     for file, own in reversed(files):
-        # two recipes do not share a folder of results: each says its own
+        # two recipes must not write into the same folder
         below = {name: value for name, value in chain[-1][1].items() if name != "output_dir"} if chain else {}
         chain.append((file, _over(below, own, "", file) if chain else own))
     return chain
 
 
 def _over(old: Any, new: Any, name: str, file: str) -> Any:
-    """The value `new` of a file over the `old` one of the file that it extends."""
+    """Merges the value `new` of a file over the value `old` of the file that it extends."""
     if isinstance(old, dict) and isinstance(new, dict):
         shared = {key: _over(old[key], new[key], f"{name}.{key}".strip("."), file) for key in new if key in old}
         return {**old, **new, **shared}
@@ -89,8 +90,8 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
         for position, value in new.items():
             if not isinstance(position, int) or not 0 <= position <= len(values):
                 raise ValueError(
-                    f"in {file}: {name} has no entry {position}; the list that it extends has {len(old)}, counted from "
-                    f"0. Name one that exists, or {len(values)} to add one."
+                    f"in {file}: {name} has no entry {position}: the length of the extended list is {len(old)}, and "
+                    f"positions count from 0. Name an entry that exists, or {len(values)} to add one."
                 )
             old_value = values[position] if position < len(values) else None
             values[position : position + 1] = [_over(old_value, value, f"{name}.{position}", file)]
@@ -99,34 +100,34 @@ def _over(old: Any, new: Any, name: str, file: str) -> Any:
 
 
 def _read_file(path: str) -> dict[str, Any]:
-    """The fields of one recipe: those of a file, or of a row of its folder's table."""
+    """Reads the fields of one recipe: those of a file, or of a row of its folder's table."""
     file = Path(or_installed(path))
     if file.name == TABLE and file.is_file():
         rows = [f"{name}.yaml" for name in _rows(file)]
-        raise ValueError(f"{path} is a table of recipes. Name a row of it as a file beside it: {', '.join(rows)}.")
+        raise ValueError(f"{path} is a table of recipes. Name one of them in its place: {', '.join(rows)}.")
     if not file.is_file():
         table = Path(or_installed(str(Path(path).with_name(TABLE))))
         if table.is_file() and isinstance(row := _rows(table).get(Path(path).stem), dict):
             return row
         folder = table.parent if table.is_file() else file.parent
         names = recipe_names(folder) if folder.is_dir() else []
-        hint = nearest(file.name, names) if names else f"The folder {folder} holds no YAML file."
+        hint = nearest(file.name, names) if names else f"The folder {folder} contains no YAML file."
         raise ValueError(f"Recipe file not found: {path}. {hint}")
     return _read_yaml(path, file)
 
 
 def _read_yaml(path: str, file: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds, which errors call `path`."""
+    """Reads the mapping in a YAML file; error messages call the file `path`."""
     content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Save the file in that encoding."
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Save the file as UTF-8."
         ) from None
     try:
-        # OmegaConf's reading of YAML, so that 1e-4 is a number and a key given twice is an error
+        # OmegaConf reads 1e-4 as a number, and a repeated key is an error
         values = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         mark = getattr(error, "problem_mark", None)
@@ -134,6 +135,6 @@ def _read_yaml(path: str, file: Path) -> dict[str, Any]:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ValueError(f"{path}{where}: not valid YAML: {problem}. Correct that line.") from None
     if not isinstance(values, dict) or not values or (len(values) == 1 and text.strip() in values):
-        kind = "holds no fields" if not values else "is not a mapping of fields to values"
-        raise ValueError(f"Recipe file {path} {kind}. See --help for them.")
+        kind = "has no fields" if not values else "is not a mapping of fields to values"
+        raise ValueError(f"Recipe file {path} {kind}. --help lists the fields.")
     return values

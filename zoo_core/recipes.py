@@ -2,8 +2,8 @@
 
 A recipe class is a plain dataclass whose fields are made with `option(default, help)`. OmegaConf reads and writes YAML
 and resolves `${names}` of fields, but no environment variables. `convert` makes the dataclasses, so that every error
-names the field, the file or override it came from, and the nearest right key. OmegaConf's structured configs do that
-too, in five times the time.
+names the field, the file or override that it is in, and the nearest known key. OmegaConf's structured configs would do
+the same, but take five times as long.
 
     @dataclass
     class Recipe:
@@ -44,31 +44,30 @@ PLAIN_TYPES = {
     # YAML reads `no` as false and 1e5 as a number: as text they need quotes
     str: (str, 'text; in a file, put it in quotes: "..."'),
 }
-TRACKER = "experiment tracker that the figures of the run go to as well; default: none"
+TRACKER = "experiment tracker that also receives the run's figures; default: none"
 TRUST_REMOTE_CODE = (
-    "run the code that a model or tokenizer brings; without it the four models of the zoo are loaded by the installed "
-    "code, others by transformers, and what needs code of its own is refused"
+    "run the Python code in the folder or repository of a model or tokenizer; without it, the installed code loads the "
+    "zoo's four models, transformers loads other models, and a model that needs its own code is an error"
 )
-PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
+PUSH_TO_HUB = "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
 RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
-BOUNDS = {  # of a field's numbers, as `option` takes them
+BOUNDS = {  # by the names of `option`'s arguments
     "low": (operator.ge, "at least"),
     "above": (operator.gt, "above"),
     "high": (operator.le, "at most"),
     "below": (operator.lt, "below"),
 }
-LARGEST_COUNT = 2**31 - 1  # of whole numbers that have no bound of their own; they start at 0
+LARGEST_COUNT = 2**31 - 1  # of whole numbers without bounds; they start at 0
 LARGEST_SIZE, LARGEST_BATCH, MOST_WORKERS, SEEDS = 2**63 - 1, 2**20, 256, 2**32
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
-    """A field of a recipe: its default and what it means.
+    """Returns a field of a recipe with its default and its help text.
 
     Lists, dictionaries and dataclass instances are copied for every recipe; `omegaconf.MISSING` makes the field
-    required. The meaning is kept in `metadata["help"]`, from where `--help` takes it. `bounds` are `low` and `high`,
-    which the value, or each value of a list, may have, and `above` and `below`, which it may not: `convert` refuses
-    others.
+    required. `--help` reads the text from `metadata["help"]`. `bounds` limit the value, or each number of a list:
+    `low` and `high` are allowed themselves, `above` and `below` are not. `convert` raises for other values.
     """
     assert bounds.keys() <= BOUNDS.keys(), bounds
     metadata = {"help": help, "bounds": bounds}
@@ -88,23 +87,24 @@ def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any
 
     `config` is a YAML file, or a dictionary with the same fields.
 
-    An override `a.b=value` *sets* a field: lists and dictionaries are replaced by it, not merged; `phases.0.steps=10`
-    reaches into a list, `corpora.1=null` drops an entry, positions being those before any is dropped, and
-    `corpora=null` all of them. The text after `=` is YAML, except that a field of type str takes it literally.
+    An override `a.b=value` *sets* a field: it replaces lists and dictionaries and does not merge them.
+    `phases.0.steps=10` changes a field of a list's entry. `corpora.1=null` removes an entry, `corpora=null` all
+    entries; positions count before any removal. The text after `=` is YAML, except that a field of type str takes it
+    literally.
 
-    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for `extends` in a circle, an unknown
+    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for a circular `extends`, an unknown
     key, a wrong type, a number out of its field's bounds, a list position past the end, an override without `=`, an
-    environment variable in a value (`${oc.env:NAME}`), and for fields that have no value (all of them together).
+    environment variable in a value (`${oc.env:NAME}`), and required fields without a value (one error lists them all).
     """
     if config is None or isinstance(config, Mapping):
         return _overridden(recipe_class, _plain(config or {}), overrides)
-    for file, values in read_chain(config):  # what the files before it hold has been checked: it is at fault
+    for file, values in read_chain(config):  # the files before it have been checked: an error is in this one
         convert(recipe_class, values, "", f"in {file}")
     return _overridden(recipe_class, values, overrides, str(config))
 
 
 def _plain(value: Any) -> Any:
-    """A value of a recipe in Python as YAML would give it: paths as text, tuples as lists."""
+    """Returns a Python value as YAML would give it: paths as text, tuples as lists."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -113,17 +113,17 @@ def _plain(value: Any) -> Any:
 
 
 def change_recipe(recipe: Any, overrides: list[str]) -> Any:
-    """A copy of a recipe with the overrides set, as `load_recipe` sets and checks them."""
+    """Returns a copy of a recipe with the overrides, which are set and checked as in `load_recipe`."""
     return _overridden(type(recipe), dataclasses.asdict(recipe), overrides)
 
 
 def _overridden(recipe_class: type, values: dict, overrides: list[str], config: str | None = None) -> Any:
-    """The recipe that `values`, of the file `config`, are with the overrides."""
+    """Returns the recipe that results from `values`, read from the file `config`, and the overrides."""
     recipe = convert(recipe_class, values, "", f"in {config}" if config else "the recipe")
     values = dataclasses.asdict(recipe)
     dropped: list[list[str]] = []
     for override in overrides:
-        if _set(recipe_class, values, override, dropped):  # fills in the defaults of what is new
+        if _set(recipe_class, values, override, dropped):  # a new entry gets its defaults
             values = dataclasses.asdict(convert(recipe_class, values, "", f"override `{override}`"))
     for *parents, place in sorted(dropped, key=lambda path: [part.zfill(9) for part in path], reverse=True):
         entries = functools.reduce(
@@ -147,36 +147,37 @@ def _overridden(recipe_class: type, values: dict, overrides: list[str], config: 
 
 
 def _check_interpolations(texts: dict[str, str]) -> None:
-    """Raises ValueError for a field with anything in `${}` but another field or one of `RESOLVERS`: an environment
-    variable, which may be a secret, would be written into recipe.yaml and the model's card."""
+    """Raises ValueError where `${}` holds something else than another field or one of `RESOLVERS`. An environment
+    variable may be a secret, and would be written into recipe.yaml and the model's card."""
     for name, text in texts.items():
         for begin in re.finditer(r"\$\{", text):
             found = FIELD_OR_CALL.match(text, begin.start())
             if not found or (found[2] == ":" and found[1] not in RESOLVERS):
                 raise ValueError(
-                    f"{name} is {text!r}, and recipes insert the values of their own fields alone, as in ${{task}}: an "
-                    "environment variable would be written into recipe.yaml and the model's card. Write the value, and "
-                    "leave keys and tokens to the environment, where trackers and the Hub's client read them."
+                    f"{name} is {text!r}, but recipes can insert only their own fields, as in ${{task}}: the value of "
+                    "an environment variable would be written into recipe.yaml and the model card. Write the value. "
+                    "Trackers and the Hub client read keys and tokens from the environment themselves."
                 )
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
-    """The mapping that a YAML file holds, over those that it extends, unresolved. Raises ValueError for a file that
-    cannot be one, and where `extends` does not lead to one.
+    """Returns the unresolved fields of a recipe file, merged over those of the files that it extends.
+
+    Raises ValueError for a file that is not a recipe, and where `extends` does not name one.
     """
     return read_chain(path)[-1][1]
 
 
 def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str]]) -> bool:
-    """Sets in `values` the field that an override `dotted.name=value` names; whether a list or mapping came in.
+    """Sets in `values` the field that an override `dotted.name=value` names; returns whether a list or mapping is new.
 
-    An entry of a list that is set to null is `dropped` later: its path is added there.
+    An entry of a list that is set to null is removed later: its path is added to `dropped`.
     """
     name, equals, text = override.partition("=")
     name = name.strip()
     if not equals or not name:
         raise ValueError(
-            f"Override `{override}` is not of the form `field=value`. Name the field, as in `a.b=1`; --help lists them."
+            f"Override `{override}` is not of the form `field=value`, as in `a.b=1`. --help lists the fields."
         )
     origin = f"override `{override}`"
     *parents, last = name.split(".")
@@ -188,11 +189,11 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
         path = f"{path}.{part}" if path else part
         if isinstance(container, dict) and container.get(key) in (None, MISSING):
             is_list = typing.get_origin(optional_type(expected)[0]) is list
-            container[key] = [] if is_list else {}  # an optional dataclass or a new dictionary entry comes into being
+            container[key] = [] if is_list else {}  # create an optional dataclass or a new dictionary entry
             has_grown = True
         container = container[key]
         if not isinstance(container, (dict, list)):
-            raise ValueError(f"{origin}: {path} is {type_name(expected)}, it has no fields. Set `{path}=...`.")
+            raise ValueError(f"{origin}: {path} is {type_name(expected)} and has no fields. Set `{path}=...`.")
     expected, key = _step(expected, container, last, path, origin)
     dropped[:] = [other for other in dropped if other[: len(parents) + 1] != [*parents, last]]  # the later one wins
     is_null = text.strip() in ("null", "~") and not optional_type(expected)[1] and expected is not Any
@@ -200,7 +201,7 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
         dropped.append([*parents, last])
         return has_grown
     value = _parse(text, expected, origin)
-    if is_null and typing.get_origin(expected) is list:  # nothing of what it lists
+    if is_null and typing.get_origin(expected) is list:
         value = []
     convert(expected, value, name, origin)
     container[key] = value
@@ -208,7 +209,7 @@ def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str
 
 
 def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:
-    """One step down a dotted name: the type found there and the key in `container`."""
+    """One step down a dotted name: returns the type of the part and its key in `container`."""
     expected, _ = optional_type(expected)
     if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
         fields = field_types(expected)
@@ -218,15 +219,15 @@ def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> t
     if isinstance(container, list):
         if not part.isdecimal() or int(part) >= len(container):
             raise ValueError(
-                f"{origin}: {path} has no entry {part}; it is a list of {len(container)}, counted from 0. Name one "
-                f"that exists, or set the whole list: `{path}=[...]`."
+                f"{origin}: {path} has no entry {part}: its length is {len(container)}, and positions count from 0. "
+                f"Name an entry that exists, or set the whole list: `{path}=[...]`."
             )
         return type_argument(expected, 0), int(part)
     return type_argument(expected, 1), part
 
 
 def _parse(text: str, expected: Any, origin: str) -> Any:
-    """The value of an override: YAML, but text fields take it literally (`language=no`, `revision=123`)."""
+    """Parses the value of an override as YAML; text fields take it literally (`language=no`, `revision=123`)."""
     expected, optional = optional_type(expected)
     try:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
@@ -235,7 +236,7 @@ def _parse(text: str, expected: Any, origin: str) -> Any:
         if expected is not str:
             raise ValueError(
                 f"{origin}: the value is not valid YAML ({getattr(problem, 'problem', problem)}). "
-                f"{type_name(expected)} was expected. Quote the value for the shell, as in 'field=[a, b]'."
+                f"It must be {type_name(expected)}. Quote the value for the shell, as in 'field=[a, b]'."
             ) from None
     except OmegaConfBaseException as error:
         raise ValueError(
@@ -248,8 +249,10 @@ def _parse(text: str, expected: Any, origin: str) -> Any:
 
 
 def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
-    """`value`, of plain mappings and lists, as the type `expected`: dataclasses with their defaults, whole numbers as
-    float where that is wanted. What is required and not there, or `${a name}`, passes.
+    """Converts a value of plain mappings and lists to the type `expected`.
+
+    Dataclasses get their defaults, and whole numbers become float where a float is expected. Required fields without
+    a value, and references such as `${name}`, are returned unchanged.
 
     Raises ValueError, with the dotted `name`, for an unknown field, a wrong type and a number out of bounds.
     """
@@ -314,7 +317,7 @@ def bounds_text(bounds: dict[str, float]) -> str:
 
 
 def _check_bounds(value: Any, bounds: dict[str, float], name: str, origin: str) -> None:
-    """Raises ValueError for a number, or one of a list, outside of its field's bounds."""
+    """Raises ValueError for a number, or a number of a list, outside of its field's bounds."""
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -328,18 +331,18 @@ def _check_bounds(value: Any, bounds: dict[str, float], name: str, origin: str) 
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written, and name a file: `surrogates` stand for bytes that are not UTF-8."""
+    """Returns whether a string can be written and can name a file. Surrogates replace bytes that are not UTF-8."""
     return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -> None:
     if not condition:
-        given = "nothing" if value is None else f"{value!r} ({type(value).__name__})"
+        given = "empty (null)" if value is None else f"{value!r} ({type(value).__name__})"
         raise ValueError(f"{origin}: {name or 'the recipe'} is {given}. It must be {wanted}.")
 
 
 def _check_variant(item: Any, key: str, types_of: dict[str, type], path: str, origin: str) -> None:
-    """Raises ValueError for a field that classes of other keys have, and the class of this key has not."""
+    """Raises ValueError for a field that only the classes of other keys have."""
     for name in item if isinstance(item, dict) else ():
         owners = [other for other, group in types_of.items() if name in field_types(group)]
         if owners and key not in owners:
@@ -357,7 +360,7 @@ def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
 
 @functools.cache
 def field_types(recipe_class: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, or of each key of a TypedDict, whose keys have classes of their own."""
+    """Returns the type of each field of a dataclass, or of each key of a TypedDict."""
     hints = typing.get_type_hints(recipe_class)
     if typing.is_typeddict(recipe_class):
         return hints
@@ -397,24 +400,23 @@ def type_name(expected: Any) -> str:
 
 
 def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
-    """Writes the resolved recipe as YAML; `load_recipe` of it gives an equal recipe. Written aside, then renamed."""
+    """Writes the resolved recipe as YAML, atomically; `load_recipe` reads an equal recipe from it."""
     with written_aside(path) as stream:
         stream.write(OmegaConf.to_yaml(dataclasses.asdict(recipe)))
 
 
 def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
-    """The values of the recipe that a run was started with, as it wrote them; fields that have been added since have
-    their defaults."""
+    """Returns the values of the recipe that a run wrote at its start; fields of newer versions get their defaults."""
     return dataclasses.asdict(_overridden(recipe_class, read_yaml(path), [], str(path)))
 
 
 def recipe_differences(old: dict, new: dict) -> list[str]:
-    """Fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`; empty where they are equal."""
+    """Returns the fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`."""
     before, after = _flatten(old), _flatten(new)
     names = list(before) + [name for name in after if name not in before]
 
     def show(values: dict, name: str) -> str:
-        return str(values[name]) if name in values else "(not there)"
+        return str(values[name]) if name in values else "(not set)"
 
     return [
         f"{name}: {show(before, name)} -> {show(after, name)}"
@@ -424,7 +426,7 @@ def recipe_differences(old: dict, new: dict) -> list[str]:
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """{dotted name: scalar}; an empty list or dictionary stands for itself."""
+    """{dotted name: scalar}; an empty list or dictionary counts as a scalar."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     flat: dict[str, Any] = {}
     for key, item in items:

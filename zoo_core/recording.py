@@ -1,4 +1,4 @@
-"""Where a run's figures and checkpoints go while it trains: an experiment tracker, a repository on the Hub."""
+"""Sends a run's figures and checkpoints elsewhere during training: to an experiment tracker and a Hub repository."""
 
 import shutil
 from collections.abc import Callable
@@ -18,12 +18,12 @@ NOT_OF_THE_MODEL = shutil.ignore_patterns("*.pt", "*.pth", "trainer_state.json")
 
 
 def check_recording(tracker: str | None, push_to_hub: str | None) -> None:
-    """Makes the repository, where there is none.
+    """Creates the repository if it does not exist.
 
-    Raises ValueError for a tracker that is not installed, and a repository that cannot be made.
+    Raises ValueError for a tracker that is not installed, and a repository that cannot be created.
     """
     if tracker and not find_spec(tracker):
-        raise ValueError(f"tracker is {tracker}, which is not installed: pip install {tracker}, or leave it out.")
+        raise ValueError(f"tracker is {tracker}, which is not installed. Run `pip install {tracker}`, or leave it out.")
     if push_to_hub and PartialState().is_main_process:
         try:
             HfApi().create_repo(push_to_hub, exist_ok=True)
@@ -32,22 +32,22 @@ def check_recording(tracker: str | None, push_to_hub: str | None) -> None:
 
 
 class CheckpointUploads:
-    """Uploads of model folders to a repository, one at a time and in the background.
+    """Uploads model folders to a repository, one at a time and in the background.
 
-    A checkpoint that comes while another is under way is left out. One that fails is said in a line, and the run goes
-    on. All of this does nothing where `repo` is None, and in processes other than the main one.
+    A checkpoint is skipped while another upload is running. After a failed upload the run prints a line and continues.
+    All methods do nothing if `repo` is None, and in processes other than the main one.
     """
 
     def __init__(self, repo: str | None, run: Path, say: Callable[[str], None]):
-        """`run` is the run's folder, where what is uploaded is copied to: checkpoints come and go."""
+        """`run` is the run's folder. Uploads are made from a copy in it, as the run may remove the checkpoint."""
         self.repo = repo if PartialState().is_main_process else None
         self.copy, self.say = run / ".push.tmp", say
         self.upload: Future | None = None
         if self.repo:
-            disable_progress_bars()  # the run has one of its own
+            disable_progress_bars()  # the run shows its own
 
     def push(self, folder: Path, what: str) -> None:
-        """Uploads what `folder` holds of a model; `what` is in the title of the commit."""
+        """Uploads the model in `folder`; `what` is in the title of the commit."""
         if not self.repo or (self.upload and not self.upload.done()):
             return
         try:
@@ -62,19 +62,19 @@ class CheckpointUploads:
         self.upload.add_done_callback(lambda upload: upload.exception() and self._failed(what, upload.exception()))
 
     def finish(self, folder: Path, what: str) -> None:
-        """Waits for what is under way, then uploads `folder` and waits for it."""
+        """Waits for the running upload, then uploads `folder` and waits for that."""
         self.wait()
         self.push(folder, what)
         self.wait()
         shutil.rmtree(self.copy, ignore_errors=True)
 
     def wait(self) -> None:
-        """Until nothing is under way."""
+        """Waits until no upload is running."""
         if self.upload:
             self.upload.exception()
 
     def _failed(self, what: str, error: BaseException) -> None:
-        self.say(f"{self.repo} does not hold {what}: {_line(error)}")
+        self.say(f"{what} was not uploaded to {self.repo}: {_line(error)}")
 
 
 def _line(error: BaseException) -> str:

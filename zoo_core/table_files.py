@@ -1,15 +1,15 @@
-"""Rows of one file, by what it holds: `datasets` reads parquet and JSON, and keeps the rows of all others on disk.
+"""Rows of one file, by format: `datasets` reads parquet and JSON, and keeps the rows of all other formats on disk.
 
-    text      a row a line, column `text`
-    tsv       a header line, tabs between columns, quotes are text
-    csv       a header line, `delimiter` between columns, quoted where a field holds it or a line ending; Excel's first
-              line `sep=;` may name the delimiter
-    conll     a token and its labels a line, by tabs or spaces, an empty line after a sentence: columns `tokens`,
-              `column_2`, ..., `tags` (the last) of lists
-    conllu    Universal Dependencies: columns `tokens`, `lemmas`, `upos`, `xpos`, ... of lists
+    text      one row per line, column `text`
+    tsv       a header line, tabs between columns, quotes are part of the text
+    csv       a header line, `delimiter` between columns; fields with a delimiter or a line ending are quoted; Excel's
+              first line `sep=;` may name the delimiter
+    conll     one token per line with its labels, separated by tabs or spaces, and an empty line after each sentence:
+              columns of lists, `tokens`, `column_2`, ..., `tags` (the last)
+    conllu    Universal Dependencies: columns of lists, `tokens`, `lemmas`, `upos`, `xpos`, ...
 
-All values of these are text. Files may be gzip files, and lines end as `zoo_core.input_lines` says; rows of CSV end at
-"\\r" too. A column without a name is `Unnamed: 0`, as in pandas: its number counts from 0.
+All values of these formats are text. Files may be compressed with gzip. `zoo_core.input_lines` defines where lines end;
+rows of CSV end at "\\r" too. A column without a name gets the name `Unnamed: 0`, as in pandas, with its number from 0.
 """
 
 import csv
@@ -39,45 +39,45 @@ SUFFIXES = {
     ".conllu": "conllu",
     ".txt": "text",
 }
-DELIMITERS = ",;\t|"  # those that a header is searched for where it is one column
+DELIMITERS = ",;\t|"  # looked for in a header of one column
 EXCEL_DELIMITER = re.compile('"?sep=(.)"?\r?', re.IGNORECASE)
 CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
 JSON_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 MIB = 2**20
 
-Place = tuple[int, int]  # of a row: its first line in the file, and its row in a spreadsheet, both from 1
+Place = tuple[int, int]  # a row's first line in the file, and its number in a spreadsheet, both from 1
 
 
 def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "Dataset | IterableDataset":
-    """The rows of a file of a kind of `SUFFIXES`. Raises ValueError for what cannot be read, with the line."""
+    """Loads the rows of a file; `kind` is one of `SUFFIXES`. Raises ValueError, with the line, if it cannot be read."""
     import datasets
 
     file = Path(path)
     with open_input(file) as stream:
         if stream.read(len(BOM) + 1) in (b"", BOM):
-            raise ValueError(f"{path} is empty. Check where it was written.")
+            raise ValueError(f"{path} is empty. Check the program that wrote it.")
     identity = file_hash(file, partial=streaming).rpartition(":")[2]
     if kind in ("parquet", "json"):
         if kind == "json":
             check_json(file, streaming)
         try:
-            # the configuration's name is part of the key of the copy on disk: with the content in it, a file that was
-            # rewritten within the clock's resolution is still read anew
+            # the key of the copy on disk includes the configuration's name: with the content in it, a file that was
+            # rewritten within the clock's resolution is still read again
             return datasets.load_dataset(
                 kind, name=identity[:32], data_files={"train": path}, split="train", streaming=streaming
             )
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             reason = kind == "json" and _mixed_in_lines(file) or first_line(error.__cause__ or error)
             raise ValueError(
-                f"{path} cannot be read as {kind}: {reason}. Repair the file, or declare its `format`."
+                f"{path} cannot be read as {kind}: {reason}. Fix the file, or set its `format`."
             ) from error
-    columns = tuple(_columns(path, kind, delimiter))  # no list: `datasets` takes one for shards
+    columns = tuple(_columns(path, kind, delimiter))  # `datasets` would treat a list as shards
     arguments = {"path": path, "kind": kind, "delimiter": delimiter, "columns": columns}
     text = datasets.Value("string")
     features = datasets.Features(dict.fromkeys(columns, datasets.List(text) if kind.startswith("conll") else text))
     if streaming:
         return datasets.IterableDataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
-    # from_generator keeps its copies by the fingerprint alone, so it must name content and form
+    # from_generator finds its copies by the fingerprint only, so it must depend on content and format
     form = f"csv{ord(delimiter) if delimiter else ''}" if kind == "csv" else kind
     fingerprint = f"{form}-{identity[:32]}"
     try:
@@ -93,7 +93,7 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
 
 
 def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[int]) -> list[str]:
-    """The place of each of these rows of a file of a kind of `SUFFIXES`: `line 7`. Rows count from 0, and increase."""
+    """Returns the place of each row of a file, such as `line 7`. `rows` count from 0 and increase."""
     if not rows:
         return []
     if kind == "json":
@@ -107,7 +107,7 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
         columns = tuple(_columns(path, kind, delimiter))
         places = (place for place, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
     wanted = set(rows)
-    # no further: a file may end in what cannot be read
+    # stop at the last row: the rest of the file may be unreadable
     first_to_last = itertools.islice(places, rows[-1] + 1)
     return [_shown(place) for row, place in enumerate(first_to_last) if row in wanted]
 
@@ -123,7 +123,7 @@ def _read_rows(path: str, kind: str, delimiter: str | None, columns: tuple[str, 
 
 
 def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
-    """The rows that can be read; the faults of the others are reported."""
+    """Returns the rows that can be read; reports the faults of the others."""
     faults: list[str] = []
     rows = []
     try:
@@ -138,7 +138,7 @@ def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
 def _numbered_rows(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...], faults: list[str] | None = None
 ) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Each row and its place. Raises ValueError for a line that is not a row; with `faults`, adds it there."""
+    """Yields each row with its place. Raises ValueError for a line that is not a row, or adds it to `faults`."""
     read = _read_sentences if kind.startswith("conll") else _read_records
     for place, row in read(path, kind, delimiter, columns):
         if isinstance(row, dict):
@@ -154,9 +154,9 @@ def _columns(path: str, kind: str, delimiter: str | None) -> list[str]:
 
 
 def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Place, list[str]]]:
-    """The fields of each line of a text, TSV or CSV file, its header included, and the place of the line.
+    """Yields the place and the fields of each line of a text, TSV or CSV file, including the header.
 
-    A first line `sep=;`, which Excel reads, is left out: it names the delimiter where none is given.
+    A first line `sep=;`, as Excel reads it, is left out; it sets the delimiter where none is given.
     """
     lines = read_lines(path)
     before = 0  # lines before the header
@@ -180,12 +180,12 @@ def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Plac
             place = (before + reader.line_num + 1, place[1] + 1)
     except csv.Error as error:
         raise ValueError(
-            f"{path}, {_shown(place)}: {error}. Correct the quotes: one inside of a quoted field is written twice."
+            f"{path}, {_shown(place)}: {error}. Correct the quotes: inside a quoted field, write a quote twice."
         ) from None
 
 
 def _ends_of_rows(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of CSV with their endings; a row may end in "\r" as well, which within quotes is text."""
+    """Yields lines of CSV with their endings; a row may also end in "\r", which is text within quotes."""
     for line in lines:
         if "\r" in line:
             yield from re.findall("[^\r]*\r|[^\r]+", f"{line}\n")
@@ -200,19 +200,19 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
     where = f"{path}, {_shown(place)}"
     if not any(columns):
         raise ValueError(
-            f"{where}: the header is {columns}. Add a header line, or declare format: text if the file has no columns."
+            f"{where}: the header is {columns}. Add a header line, or set format: text if the file has no columns."
         )
-    # as pandas and `datasets` name them; `DataFrame.to_csv` writes its index so
+    # named as in pandas and `datasets`; `DataFrame.to_csv` writes its index without a name
     made_up = [f"Unnamed: {number}" for number in range(len(columns))]
     made_up = [f"{name}.1" if name in columns else name for name in made_up]
     columns = [name or other for name, other in zip(columns, made_up, strict=True)]
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise ValueError(f"{where}: more than one column is named {repeated[0]!r}. Rename the others.")
     if kind == "tsv" and any(name[:1] == name[-1:] == '"' for name in columns):
-        raise ValueError(f'{where}: the header has quotes, {columns}. delimiter: "\\t" reads quoted fields.')
+        raise ValueError(f'{where}: the header has quotes: {columns}. To read quoted fields, set delimiter: "\\t".')
     if len(columns) == 1 and (others := [mark for mark in DELIMITERS if mark in columns[0]]):
         raise ValueError(
-            f"{where}: the header is one column, {columns[0]!r}. Say what stands between columns, as in "
+            f"{where}: the header is one column, {columns[0]!r}. Set the character between columns, as in "
             f"delimiter: {json.dumps(others[0])}."
         )
     return columns
@@ -221,19 +221,19 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
 def _read_records(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
 ) -> Iterator[tuple[Place, dict[str, str] | str]]:
-    """The place of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
+    """Yields the place of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
     for place, fields in itertools.islice(_records(path, kind, delimiter), int(kind != "text"), None):
         if len(fields) == len(columns):
             yield place, dict(zip(columns, fields, strict=True))
         else:
             quoted = ' (delimiter: "\\t" reads quoted fields)' if kind == "tsv" and '"' in "".join(fields) else ""
-            yield place, f"{len(fields)} columns, and the header has {len(columns)} ({', '.join(columns)}){quoted}"
+            yield place, f"{len(fields)} columns, but the header has {len(columns)} ({', '.join(columns)}){quoted}"
 
 
 def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Number, text and fields of each line of a CoNLL file; None for fields where a sentence ends.
+    """Yields number, text and fields of each line of a CoNLL file; fields are None where a sentence ends.
 
-    Left out are the ids of CoNLL-U, its comments, and its lines of several words or none (ids 3-4 and 3.1).
+    Of CoNLL-U, ids, comments, and lines of several words or of none (ids 3-4 and 3.1) are left out.
     """
     separator = "\t" if kind == "conllu" else None
     for number, line in enumerate(read_lines(path), start=1):
@@ -261,7 +261,7 @@ def _conll_columns(path: str, kind: str) -> list[str]:
 def _read_sentences(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
 ) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
-    """The place of each sentence of a CoNLL file, and its row; or of a line that is not a row, and what is wrong."""
+    """Yields the place and the row of each sentence of a CoNLL file, or the place and the fault of a wrong line."""
     place, tokens = (0, 0), []
     for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", None)]):
         if fields is None:
@@ -276,13 +276,14 @@ def _read_sentences(
         elif not line.startswith("# " if tokens else "#"):  # else a comment
             yield (
                 (number, number),
-                f"{line[:60]!r} has not the {len(columns)} columns of the file ({', '.join(columns)})",
+                f"{line[:60]!r} does not have the {len(columns)} columns of the file ({', '.join(columns)})",
             )
 
 
 def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
-    """The first row whose JSON value in `column` has another type than those before, in words; None where all are of
-    one. So for items of lists and fields of objects; without a column, `values` are whole rows.
+    """Describes the first row whose JSON value in `column` has another type than the rows before; None without one.
+
+    Items of lists and fields of objects are compared too. Without a column, `values` are whole rows.
     """
     seen: dict[str, str] = {}
     for row, value in enumerate(values):
@@ -293,7 +294,8 @@ def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
                 continue
             kind = JSON_TYPES[type(part)]
             if seen.setdefault(name, kind) != kind:
-                return f"row {row} (from 0): {kind} in column {name.replace('[]', '')}, and {seen[name]} before"
+                shown = name.replace("[]", "")
+                return f"row {row} (from 0) has {kind} in column {shown}, but {seen[name]} in rows before it"
             if isinstance(part, dict):
                 parts += [(f"{name}.{key}".lstrip("."), inner) for key, inner in part.items()]
             elif isinstance(part, list):
@@ -302,12 +304,12 @@ def mixed_types(values: Iterable[Any], column: str = "") -> str | None:
 
 
 def kind_by_name(path: Path) -> str | None:
-    """The kind of `SUFFIXES` that a file's ending says, before `.gz` where it is packed; None for another ending."""
+    """Returns the format for a file's ending (before `.gz`), from `SUFFIXES`; None for another ending."""
     return SUFFIXES.get(Path(path.name.lower().removesuffix(".gz")).suffix)
 
 
 def _mixed_in_lines(file: Path) -> str | None:
-    """What `mixed_types` says of a file of JSON lines; None for other JSON."""
+    """Returns `mixed_types` of a file of JSON lines; None for other JSON."""
     try:
         return mixed_types(json.loads(line) for line in read_lines(file) if line.strip())
     except (ValueError, RecursionError):
@@ -331,5 +333,5 @@ def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, without its full stop."""
+    """Returns the first line of an error's message, without its period."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -4,7 +4,7 @@
     Table(path="sample_corpus", config="en")                      a folder whose README lists its configs
     Table(path="news.csv"), Table(path="news.en", format="text")  a file
 
-`datasets` reads them all; what it would report without a file, line or column name is checked here first.
+`datasets` reads them all. Errors that it would report without a file, line or column name are checked here first.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownConfig(ValueError):
-    """A dataset has not the configuration that is asked for; `known` are those that it has."""
+    """A dataset does not have the requested configuration; `known` lists those that it has."""
 
     def __init__(self, message: str, known: list[str]):
         super().__init__(message)
@@ -62,17 +62,17 @@ class Table:
     config: str | None = option(None, "configuration of the dataset, where it has several")
     split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
     format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "conll", "conllu", "text"] = option(
-        "auto", f"what `path` is; auto: a folder or Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
+        "auto", f"format of `path`; auto: a folder, a Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
     )
     delimiter: str | None = option(
-        None, "csv: what stands between columns; a file for which it is given is read as csv; default: a comma"
+        None, "csv only: the character between columns; a file with a delimiter is read as csv; default: a comma"
     )
     streaming: bool = option(False, "read row by row while training, without a copy on disk")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
 
 
 def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
-    """The parts of a line around `separator`, which stands between white space or at an end: two, if it is a pair.
+    """Splits a line at `separator`, which has white space or an end of the line on both sides; a pair has two parts.
 
     A blank line is a pair of empty sentences.
     """
@@ -87,32 +87,33 @@ def _between_spaces(text: str) -> re.Pattern:
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
-    """`<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself; the
-    sample corpus that is installed, where `path` names it from another folder.
+    """Returns `<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
 
-    Raises ValueError where `hub_root` is given but no folder.
+    A path of the sample corpus that does not exist becomes that of the installed one.
+
+    Raises ValueError where `hub_root` is given and is not a folder.
     """
     if hub_root is None:
         return or_installed(path)
     if not Path(hub_root).is_dir():
         raise ValueError(
-            f"hub_root is {hub_root}, which is not a folder. Name a folder of the form <hub_root>/<owner>/<name>, or "
-            "leave hub_root empty."
+            f"hub_root is {hub_root}, which is not a folder. Name a folder that contains <owner>/<name>, or leave "
+            "hub_root empty."
         )
     name, _, revision = path.partition("@")
     mirrored = Path(hub_root) / name
     if not HUB_ID.fullmatch(name) or not mirrored.is_dir():
         return or_installed(path)
     if revision:
-        logger.warning("%s is read from %s; revision %s is not checked there", name, mirrored, revision)
+        logger.warning("%s is read from %s; its revision %s is not checked", name, mirrored, revision)
     return str(mirrored)
 
 
 def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":
-    """The rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
+    """Loads the rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
 
-    `zoo_core.table_files` says what columns a file gives. A byte order mark is skipped. Copies on disk are kept by
-    content, so a changed file is read anew.
+    `zoo_core.table_files` lists the columns of each file format. A byte order mark is skipped. Copies on disk depend on
+    the content, so a changed file is read again.
 
     Raises ValueError for a path that does not exist (with the nearest names), an empty or non-UTF-8 file (with the
     line), an unknown configuration or split (with those that exist), rows of another width than the header, and a
@@ -122,8 +123,8 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
     kind, path = _locate(table, hub_root)
     if table.delimiter is not None and (kind != "csv" or len(table.delimiter) != 1):
         raise ValueError(
-            f"{path} is read as {kind}, and delimiter is {table.delimiter!r}. A delimiter is one character, as in "
-            'delimiter: "\\t", and of csv alone. Correct it, or leave it out.'
+            f"{path} is read as {kind}, and delimiter is {table.delimiter!r}. Only csv has a delimiter, which is one "
+            'character, as in delimiter: "\\t". Correct it, or leave it out.'
         )
     try:
         with intact_copies(path):
@@ -144,7 +145,7 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
 
 @contextlib.contextmanager
 def intact_copies(what: str) -> Iterator[None]:
-    """Raises ValueError, which names the folder to remove, where a copy that `datasets` has kept is cut off."""
+    """Raises ValueError, with the folder to remove, where a copy in the cache of `datasets` is cut off."""
     import datasets
 
     try:
@@ -154,12 +155,12 @@ def intact_copies(what: str) -> Iterator[None]:
             raise
         raise ValueError(
             f"{what}: the copy of its rows in {datasets.config.HF_DATASETS_CACHE} is damaged ({first_line(error)}). "
-            "Remove that folder; it is made anew."
+            "Remove that folder. `datasets` will create it again."
         ) from error
 
 
 def split_names(table: Table, hub_root: str | None = None) -> list[str]:
-    """The splits of a table's dataset and configuration; a file has one, `train`. Raises ValueError as `load_table`."""
+    """Returns the splits of a table's dataset and configuration; a file has one, `train`. Raises as `load_table`."""
     kind, path = _locate(table, hub_root)
     if kind != "hub":
         return ["train"]
@@ -170,7 +171,7 @@ def split_names(table: Table, hub_root: str | None = None) -> list[str]:
 
 
 def row_places(table: Table, rows: Sequence[int]) -> list[str]:
-    """The place of each of these rows: `line 7` of a file, else `row 5 (from 0)`. Rows count from 0, and increase."""
+    """Returns the place of each row: `line 7` of a file, else `row 5 (from 0)`. `rows` count from 0 and increase."""
     path = Path(or_installed(table.path))
     if not path.is_file():
         return [f"row {row} (from 0)" for row in rows]
@@ -179,16 +180,17 @@ def row_places(table: Table, rows: Sequence[int]) -> list[str]:
 
 
 def describe(table: Table) -> str:
-    """`path, config, split` as error messages and logs name a table."""
+    """Returns `path, config, split`: the name of a table in error messages and logs."""
     parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
     return ", ".join(part for part in parts if part)
 
 
 def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | IterableDataset") -> str:
-    """What the rows of `table` are, for run.json: the same after copying, another one when the content changes.
+    """Returns a fingerprint of the rows of `table`, for run.json: a copy has the same, changed content another one.
 
-    Files and local folders: sha256 of the content (of a streamed file: size, first and last MiB, so that nothing huge
-    is read twice). The Hub: the commit that was read, or `datasets`' fingerprint where the Hub cannot be asked.
+    For files and local folders it is the sha256 of the content; for a streamed file, of its size and its first and last
+    MiB, so that nothing huge is read twice. For the Hub it is the commit that was read, or the fingerprint of
+    `datasets` where the Hub does not answer.
     """
     kind, path = _locate(table, hub_root)
     if kind != "hub":
@@ -202,14 +204,14 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
         return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
     digest = hashlib.sha256(table.split.encode())
     for file in files:
-        # files of the Hub are hf://datasets/owner/name@commit/...: the name says the content
+        # files of the Hub are hf://datasets/owner/name@commit/...: the name determines the content
         is_local = Path(file).is_file()
         digest.update((Path(file).name + file_hash(Path(file), table.streaming) if is_local else file).encode())
     return f"sha256:{digest.hexdigest()}"
 
 
 def has_text(column: Any) -> np.ndarray:
-    """Whether each text of a list or an arrow array has a character that can be seen: not only white space, zero-width
+    """Returns whether each text of a list or an arrow array has a visible character: not only white space, zero-width
     and control characters. Null has none.
     """
     import pyarrow
@@ -221,9 +223,9 @@ def has_text(column: Any) -> np.ndarray:
 
 
 def require_column(dataset: "Dataset | IterableDataset", column: str, where: str = "the table") -> Any:
-    """The type (`datasets` feature) of a column; a dotted path such as `translation.en` reaches into a struct.
+    """Returns the type (`datasets` feature) of a column; a dotted path such as `translation.en` names a struct's field.
 
-    Raises ValueError that lists the columns of the table `where` if this one is missing.
+    Raises ValueError, with the columns of the table `where`, if the column is missing.
     """
     columns = columns_of(dataset)
     if column not in columns:
@@ -231,12 +233,12 @@ def require_column(dataset: "Dataset | IterableDataset", column: str, where: str
         raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {hint}".rstrip())
     if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
         if fault := mixed_types((get_column(row, column) for row in dataset), column):
-            raise ValueError(f"{where}, {fault}. Write all of them as one type.")
+            raise ValueError(f"{where}, {fault}. Write all values as one type.")
     return columns[column]
 
 
 def get_column(rows: dict[str, Any], column: str) -> Any:
-    """The value of a column in a row, or its list of values in a batch; dotted paths reach into structs."""
+    """Returns the value of a column in a row, or its values in a batch; dotted paths name fields of structs."""
     if column in rows:
         return rows[column]
     first, _, rest = column.partition(".")
@@ -249,9 +251,9 @@ def get_column(rows: dict[str, Any], column: str) -> Any:
 
 
 def columns_of(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
-    """{dotted name: feature} of the columns, structs before their fields."""
+    """Returns {dotted name: feature} of the columns, structs before their fields."""
     features = dataset.features
-    if features is None:  # a stream whose source does not declare its columns: look at the first row
+    if features is None:  # a stream whose source does not declare its columns
         import datasets
 
         features = datasets.Dataset.from_list(list(dataset.take(1))).features
@@ -266,28 +268,26 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
     if local.is_dir():
         if table.format not in ("auto", "hub"):
             raise ValueError(
-                f"{path} is a folder, and its format is declared as {table.format}. Leave `format` at auto, or name a "
-                "file of the folder."
+                f"{path} is a folder, but `format` is {table.format}. Leave `format` at auto, or name a file in the "
+                "folder."
             )
         return "hub", path
     if not local.exists():
-        # data/news.tsv and an existing folder's missing entry have the form of an id, but are hardly meant as one
+        # data/news.tsv and a missing entry of an existing folder look like an id, but are probably paths
         looks_local = kind_by_name(local) is not None or local.parent.is_dir()
         if HUB_ID.fullmatch(path) and (table.format == "hub" or (table.format == "auto" and not looks_local)):
             return "hub", path
         raise ValueError(_not_found(local))
     if table.format == "hub":
-        raise ValueError(
-            f"{path} is a file, and its format is declared as hub. Leave `format` at auto, or name its folder."
-        )
+        raise ValueError(f"{path} is a file, but `format` is hub. Leave `format` at auto, or name the file's folder.")
     by_name = kind_by_name(local) if table.delimiter is None else "csv"
     kind = by_name if table.format == "auto" else table.format
     if local.suffix.lower() in SPREADSHEETS and table.format == "auto":
         raise ValueError(f"{path} is a spreadsheet. Save its table as CSV.")
     if kind is None:
         raise ValueError(
-            f"{path} ends in {local.suffix or 'no suffix'}, which does not say what it holds. Known endings are "
-            f"{', '.join(SUFFIXES)}. Declare `format` as one of {', '.join(dict.fromkeys(SUFFIXES.values()))}."
+            f"{path} ends in {local.suffix or 'no suffix'}, so its format is not known. Known endings are "
+            f"{', '.join(SUFFIXES)}. Set `format` to one of {', '.join(dict.fromkeys(SUFFIXES.values()))}."
         )
     return kind, path
 
@@ -300,13 +300,13 @@ def _not_found(path: Path) -> str:
     names = sorted(item.name for item in folder.iterdir())
     hint = f"In {folder}: {nearest(wanted, names)}" if len(names) <= 20 or close_name(wanted, names) else ""
     return (
-        f"{path} does not exist. Relative paths start at {Path.cwd()}, and a dataset of the Hub is named owner/name "
-        f"(with `format: hub` where that looks like a local path). Correct the path. {hint}"
+        f"{path} does not exist. Relative paths start at {Path.cwd()}. Correct the path, or name a dataset on the Hub "
+        f"as owner/name (with `format: hub` if that looks like a local path). {hint}"
     ).strip()
 
 
 def close_name(name: str, known: Iterable[str]) -> str:
-    """`Did you mean ...?`, where a known name is near; else an empty text."""
+    """Returns `Did you mean ...?` if a known name is similar, else an empty text."""
     hint = nearest(name, known)
     return hint if hint.startswith("Did you mean") else ""
 
@@ -320,7 +320,7 @@ def _refuse_folder_options(table: Table, path: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(
-                f"{path} is a file, and {name} is {value!r}. A file has no {name}s; all of its rows are read. "
+                f"{path} is a file, but {name} is {value!r}. A file has no {name}s; all of its rows are read. "
                 f"Leave `{name}` out, or name a folder in the Hub's layout."
             )
 
@@ -332,10 +332,10 @@ def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Datas
     if is_local and table.revision is not None:
         if path == table.path:
             raise ValueError(
-                f"{path} is a local folder, and revision is {table.revision!r}. Leave `revision` out, or name the "
+                f"{path} is a local folder, but revision is {table.revision!r}. Leave `revision` out, or name the "
                 "dataset by its Hub id."
             )
-        logger.warning("%s is read from %s; revision %s is not checked there", table.path, path, table.revision)
+        logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
     revision = None if is_local else table.revision
     with _explained(table, path, hub_root):
         return datasets.load_dataset(
@@ -349,23 +349,23 @@ def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Datas
 
 
 def looks_like_missing_folder(path: str) -> bool:
-    """Whether a name that may be a Hub id was meant as a local folder, which is not there."""
+    """Returns whether a name that may be a Hub id is probably the path of a local folder that does not exist."""
     folder = Path(path)
     deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
     return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
 
 
 def require_empty(folder: str | os.PathLike) -> None:
-    """Raises ValueError for an output folder that holds something: it would be mixed with what is written now."""
+    """Raises ValueError for an output folder that is not empty: old and new files would be mixed."""
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
-        raise ValueError(f"{folder} is there already and not empty. Name another folder, or remove it first.")
+        raise ValueError(f"{folder} already exists and is not empty. Name another folder, or remove it first.")
 
 
 def _cache_of_folder(folder: Path) -> str:
-    """Where `datasets` keeps its copies of a local folder: a place that changes with the files' names, sizes and times.
+    """Where `datasets` keeps its copies of a local folder: a path that depends on the files' names, sizes and times.
 
-    Left to itself it finds the copy of a folder again after a file in it has changed.
+    With its own path, `datasets` would use the old copy of a folder after a file in it has changed.
     """
     import datasets
 
@@ -377,16 +377,16 @@ def _cache_of_folder(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
-    """Turns what `datasets` raises for a folder or an id into errors of three parts."""
+    """Turns errors of `datasets` for a folder or an id into ones that say what is wrong, why, and what to do."""
     import datasets
 
     try:
         yield
     except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
-        reason = "It holds no data files" if Path(path).is_dir() else "It is no local folder either"
+        reason = "It contains no data files" if Path(path).is_dir() else "It is not a local folder either"
         raise ValueError(
             f"{table.path} cannot be read: {first_line(error)}. {reason}. Check the name, the connection "
-            "(HF_HUB_OFFLINE forbids downloads), or set hub_root to a folder that mirrors the Hub."
+            "(HF_HUB_OFFLINE disables downloads), or set hub_root to a folder that mirrors the Hub."
             f"{_mirrored(path, hub_root)}"
         ) from error
     except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
@@ -396,8 +396,7 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
             if table.config is not None:
                 raise UnknownConfig(_unknown(table, "config", table.config, known), known) from None
             raise ValueError(
-                f"{table.path} has several configurations and none is named. They are: {shortened('', known)}. "
-                "Set `config` to one of them."
+                f"{table.path} has several configurations: {shortened('', known)}. Set `config` to one of them."
             ) from None
         if message.startswith(("Unknown split", "Bad split")):
             known = re.findall(r"'([^']+)'", message.partition("[")[2])
@@ -416,7 +415,7 @@ def _unknown(table: Table, field: str, value: str, known: list[str]) -> str:
 
 
 def shortened(value: str, known: list[str]) -> str:
-    """The known names, with commas; of very many those that begin like `value`, as XQuAD.de like XQuAD.xx."""
+    """Lists the known names; of very many, only those with the same beginning as `value` (XQuAD.de for XQuAD.xx)."""
     if len(known) <= MOST_NAMES:
         return ", ".join(known)
     family = [name for name in known if "." in value and name.startswith(value.partition(".")[0] + ".")]
@@ -425,7 +424,7 @@ def shortened(value: str, known: list[str]) -> str:
 
 
 def _mirrored(path: str, hub_root: str | None) -> str:
-    """The nearest of the datasets that `hub_root` holds, as the end of an error message."""
+    """The end of an error message: the datasets in `hub_root` with the most similar names."""
     if hub_root is None:
         return ""
     root = Path(hub_root)

@@ -1,6 +1,6 @@
-"""The batches of a run: of training, in one process, and of held-out text.
+"""The batches of a run: training batches of one process, and batches of held-out text.
 
-Which examples a step draws is in sampling.py; the collators of `pretraining/objectives/` mask them.
+sampling.py draws the examples of a step; the collators of `pretraining/objectives/` mask them.
 """
 
 import os
@@ -24,7 +24,7 @@ from pretraining.recipe import Phase, Recipe
 
 
 class MaskedExamples(Dataset):
-    """Draws -> micro-batch: what a `DataLoader` reads, in whichever process."""
+    """The data set of a `DataLoader`: turns draws into a micro-batch, in any process."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class MaskedExamples(Dataset):
         index: int,
         collators: dict[str, Collator],
     ):
-        """`corpora` by (objective, index among the corpora of the phase): objectives cut texts to their own lengths."""
+        """`corpora` by (objective, index in the phase's corpora), because each objective has its own lengths."""
         self.corpora, self.phase, self.seed, self.phase_index, self.collators = corpora, phase, seed, index, collators
         self.cursors: dict[tuple[str, int], StreamCursor] = {}
 
     def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
-        """The sub-batches of a micro-batch by objective, all their rows masked at once."""
+        """Returns the masked sub-batches of a micro-batch by objective."""
         own: dict[str, list[Draw]] = {}
         for draw in draws:
             own.setdefault(draw.objective, []).append(draw)
@@ -49,7 +49,7 @@ class MaskedExamples(Dataset):
         }
 
     def _texts(self, objective: str, draws: list[Draw]) -> Texts:
-        """The texts of some draws in their order; those of bins by length, so that rows alike are together."""
+        """Returns the texts of some draws, in their order; those of bins are sorted by length."""
         places: dict[int, list[int]] = {}
         for place, draw in enumerate(draws):
             places.setdefault(draw.corpus, []).append(place)
@@ -62,13 +62,13 @@ class MaskedExamples(Dataset):
         return Texts.joined(parts, order)
 
     def _read(self, objective: str, index: int, draws: list[Draw]) -> Texts:
-        """What some draws of one corpus stand for."""
+        """Reads the texts of some draws of one corpus."""
         place = (objective, index)
         corpus = self.corpora[place]
         if not corpus.streaming:
             return corpus.read(np.array([draw.epoch for draw in draws]), np.array([draw.row for draw in draws]))
         if place not in self.cursors:
-            # by the kind of text, as the draws: TLM and CA-MLM take the same pairs (VECO, section 4)
+            # by the kind of text, like the draws: TLM and CA-MLM read the same pairs (VECO, section 4)
             self.cursors[place] = corpus.cursor(self.phase_index, self.phase.objectives[objective].text)
         return Texts.of([self.cursors[place].fetch(draw.position) for draw in draws])
 
@@ -77,7 +77,7 @@ class MaskedExamples(Dataset):
 class Feed:
     """The text of a run, as batches for one of its processes.
 
-    A batch is a dict by objective of what its collator returns, on the CPU.
+    A batch is a dict of the collators' results by objective, on the CPU.
     """
 
     corpora: list[Corpus | StreamedCorpus]
@@ -100,19 +100,19 @@ class Feed:
         num_processes: int = 1,
         process_index: int = 0,
     ) -> "Feed":
-        """As a recipe wants it; `config` is the model's, which has languages or not."""
+        """Makes the feed of a recipe; `config` is the model's, which may have languages."""
         options = (recipe.seed, recipe.alpha, recipe.gradient_accumulation_steps, recipe.num_workers)
         languages = Languages.of(config, corpora, recipe.alpha)
         return cls(corpora, tokenizer, *options, languages, num_processes, process_index)
 
     def training(self, phase: Phase, phase_index: int, start_update: int = 0) -> CarefulLoader:
-        """The batches of a phase: `accumulation` consecutive ones make an update, `start_update` are done already.
+        """Returns the batches of a phase after its first `start_update` updates; `accumulation` batches are an update.
 
-        The loader shares the text out itself: it must not be passed to `Accelerator.prepare`. It takes no number from
-        torch's global generator, so that dropout is the same however a run was resumed.
+        The loader divides the text among the processes itself, so do not pass it to `Accelerator.prepare`. It does not
+        use torch's global generator, so that dropout is the same in a resumed run.
         """
         corpora, objectives = phase_corpora(self.corpora, phase), phase.with_examples
-        # objectives cut texts to lengths of their own: a corpus has a form for each
+        # each objective has its own length, so a corpus has a form for each
         views = {
             name: {
                 index: _training_form(corpus, objective, self.seed)
@@ -133,7 +133,7 @@ class Feed:
             {name: self._collator(objective, phase) for name, objective in objectives.items()},
         )
         if self.num_workers:
-            # tokenizers' threads do not survive the fork of a worker; its own way out is a warning in each of them
+            # tokenizers' threads do not work after the fork of a worker; without this, each worker warns
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         share = (self.num_processes, self.process_index, self.accumulation)
         return CarefulLoader(
@@ -145,9 +145,9 @@ class Feed:
         )
 
     def held_out(self, phase: Phase, objective: ExampleObjective, batch_size: int) -> Iterator[dict[str, dict]]:
-        """Batches of the held-out text that an objective of a phase reads, corpus by corpus, by length.
+        """Yields batches of the held-out text that an objective of a phase reads, corpus by corpus, sorted by length.
 
-        The masks depend on the example and mask_probability alone: the same at every call, in every phase and run.
+        The masks depend only on the example and mask_probability, so they are the same in every call, phase and run.
         """
         collator = self._collator(objective, phase)
         for corpus in phase_corpora(self.corpora, phase):
@@ -158,25 +158,25 @@ class Feed:
                 yield {objective.name: collator.sub_batch(chunk, ("held out",), training=False)}
 
     def held_out_examples(self, corpus: Corpus, objective: ExampleObjective) -> list[Example]:
-        """The held-out text of a corpus as an objective reads it; none where it does not."""
+        """Returns the held-out text of a corpus as an objective reads it; nothing if it does not read the corpus."""
         if not objective.reads_corpus(corpus, self.languages):
             return []
         return corpus.with_form(objective.text_length, objective.apart).held_out
 
     def _collator(self, objective: ExampleObjective, phase: Phase) -> Collator:
-        """The collator of an objective, with what the others of its phase read of its rows."""
+        """Returns the collator of an objective; it also makes what other objectives of the phase read of its rows."""
         readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
         return objective.collator(self.tokenizer, self.languages, draws=any(other.draws for other in readers))
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
-    """The corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
+    """Returns the corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
     names = match_corpora(phase.corpora, [corpus.name for corpus in corpora], f"phase {phase.name}")
     return [corpus for corpus in corpora if corpus.name in names]
 
 
 def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[str, PackedCorpus]]:
-    """(objective, packed corpus) of each corpus that an objective of a phase reads packed."""
+    """Yields (objective, packed corpus) for each corpus that an objective of a phase reads packed."""
     for name, objective in phase.with_examples.items():
         for corpus in phase_corpora(corpora, phase) if objective.packed else ():
             if objective.reads_corpus(corpus, None):
@@ -186,6 +186,6 @@ def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[s
 def _training_form(
     corpus: Corpus | StreamedCorpus, objective: ExampleObjective, seed: int
 ) -> Corpus | PackedCorpus | StreamedCorpus:
-    """A corpus as an objective reads it in training."""
+    """Returns a corpus as an objective reads it in training."""
     form = corpus.with_form(objective.text_length, objective.apart)
     return form.packed(seed) if objective.packed else form

@@ -1,7 +1,7 @@
 """The corpora of a recipe, from its tables to token ids.
 
-`load_corpora` gives each `Monolingual` and `Bitext` a `Corpus`. Where rows come from is in sources.py, which are drawn
-in sampling.py, and the batches that are made of them in batches.py.
+`load_corpora` makes a `Corpus` of each `Monolingual` and `Bitext`. sources.py opens the tables, sampling.py chooses the
+rows, and batches.py makes batches of them.
 """
 
 import logging
@@ -26,7 +26,7 @@ from zoo_core.recipes import nearest
 logger = logging.getLogger(__name__)
 
 LOSSES = {
-    "empty": "rows dropped, because they or one side are empty",
+    "empty": "rows dropped because the text or one side is empty",
     "windowed": "texts longer than max_length, read in windows",
     "alone": "texts of one token without a neighbor in their document",
     "halved": "texts without a neighbor in their document, read as two halves",
@@ -36,15 +36,15 @@ LOSSES = {
 
 
 def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_processes: int = 1) -> list[Corpus]:
-    """Every corpus of the recipe, monolingual ones first, tokenized once and kept on disk; streams are opened. Where
-    the recipe names prepared shards they are read, and nothing is tokenized or streamed.
+    """Loads every corpus of the recipe, monolingual ones first. Text is tokenized once and kept on disk; streams are
+    opened. If the recipe names prepared shards, these are read, and nothing is tokenized or streamed.
 
-    Texts are windowed or cut to the largest max_length of the objectives that read their kind. What was dropped,
-    windowed, cut, unmatched or held out is logged once for each corpus.
+    Texts are cut into windows, and pairs are cut, to the largest max_length of the objectives that read them. The
+    numbers of dropped, windowed, cut, unmatched and held-out rows are logged once for each corpus.
 
-    Raises ValueError for what `open_sources` or `prepared_corpora` list, a corpus without text, a pattern of a phase
-    that matches no corpus, an objective for which its phase has no text, or none that its teacher reads, and a
-    batch_size below processes x accumulation.
+    Raises ValueError as `open_sources` or `prepared_corpora`, for a corpus without text, a pattern of a phase that
+    matches no corpus, an objective without text in its phase or without text for its teacher, and a batch_size below
+    processes x accumulation.
     """
     reader = CorpusReader.of(recipe)
     reader.check(num_processes * recipe.gradient_accumulation_steps)
@@ -60,14 +60,14 @@ class CorpusReader:
     teacher_language: str | None
     hub_root: str | None
     prepared: Path | None  # folder of the shards
-    held_out: tuple[float, int]  # share of the rows, and examples of a corpus that are used
+    held_out: tuple[float, int]  # share of the rows, and maximum of examples of a corpus
     shuffle_buffer: int
     seed: int
     alpha: float
 
     @classmethod
     def of(cls, recipe: Recipe) -> "CorpusReader":
-        """Of a recipe."""
+        """Makes the reader of a recipe."""
         return cls(
             recipe.named_corpora(),
             recipe.phases,
@@ -90,7 +90,7 @@ class CorpusReader:
             self._check_languages(phase, where)
 
     def read(self, tokenizer: PreTrainedTokenizerBase) -> list[Corpus]:
-        """All corpora; says once what each holds."""
+        """Reads all corpora, and logs once what each contains."""
         found = []
         for source, columns in self._opened(tokenizer):
             form = _longest_form(self.phases, source.kind)
@@ -103,8 +103,10 @@ class CorpusReader:
         return found
 
     def token_counts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
-        """{language: (V) int64 how often each token occurs in its text}, whatever trains on it; None for a language
-        whose text is streamed, all of it: streams are not opened."""
+        """Returns {language: (V) int64 how often each token occurs in its text}, over all phases.
+
+        Streams are not opened: a language whose whole text is streamed has None.
+        """
         streamed: list[str] = []
         stored = dict(self.corpora)
         for name, corpus in self.corpora.items() if self.prepared is None else ():
@@ -124,7 +126,7 @@ class CorpusReader:
         return dict.fromkeys(streamed) | counts
 
     def _opened(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[TokenColumn]]]:
-        """The sources with their columns of tokens, from prepared shards or from tables; streams have none."""
+        """Yields the sources with their columns of tokens, from prepared shards or from tables; streams have none."""
         fingerprint = tokenizer_fingerprint(tokenizer)
         if self.prepared is not None:
             yield from prepared_corpora(self.corpora, self.prepared, fingerprint, self.hub_root)
@@ -134,7 +136,7 @@ class CorpusReader:
             yield source, [tokenized_column(side, tokenizer, fingerprint, source.name) for side in sides]
 
     def _check_languages(self, phase: Phase, where: str) -> None:
-        """Raises ValueError where an objective, or the teacher, finds no text in a language that it can use."""
+        """Raises ValueError if an objective, or the teacher, has no text in a language that it can use."""
         selected = [corpus for name, corpus in self.corpora.items() if is_selected(name, phase.corpora)]
         read = list(dict.fromkeys(corpus.language for corpus in selected if isinstance(corpus, Monolingual)))
         pairs = [languages_of(corpus) for corpus in self.corpora.values() if isinstance(corpus, Bitext)]
@@ -142,18 +144,17 @@ class CorpusReader:
             objective.check_text(f"{where}.objectives.{name}", read, pairs)
             if objective.has_teacher and self.teacher_language not in read:
                 raise ValueError(
-                    f"teacher.language is {self.teacher_language!r}, and the monolingual corpora of {where} "
-                    f"({phase.name}), which learns {name}, are {', '.join(read)}. "
-                    f"{nearest(self.teacher_language, read)}"
+                    f"teacher.language is {self.teacher_language!r}, but {where} ({phase.name}), which learns {name}, "
+                    f"has monolingual corpora of {', '.join(read)}. {nearest(self.teacher_language, read)}"
                 )
 
     def _report(self, corpora: list[Corpus]) -> None:
-        """Says once what each corpus holds, how often it is drawn, and what it lost."""
+        """Logs once for each corpus its size, how often it is drawn, and how much text was dropped or cut."""
         for kind in dict.fromkeys(corpus.kind for corpus in corpora):
             group = [corpus for corpus in corpora if corpus.kind == kind]
             declared = [corpus.name for corpus in group if corpus.source.declared_size]
             if 0 < len(declared) < len(group):
-                logger.info("%s: sizes are declared for %s and counted for the others", kind, ", ".join(declared))
+                logger.info("%s: sizes of %s are declared, those of the others counted", kind, ", ".join(declared))
             shares = corpus_probabilities(group, self.alpha)
             for corpus, share in zip(group, shares, strict=True):
                 lost = [f"{number:,} {text}" for name, text in LOSSES.items() if (number := corpus.counts.get(name, 0))]
@@ -173,25 +174,25 @@ class CorpusReader:
 
 
 def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:
-    """(C,) ids of the tokens that the corpora hold, in order. Raises ValueError for a stream."""
+    """Returns (C,): the sorted ids of the tokens that occur in the corpora. Raises ValueError for a stream."""
     if streamed := [corpus.name for corpus in corpora if corpus.streaming]:
         raise ValueError(
-            f"model.predict_among is text, and {streamed[0]} is streamed: its tokens are not known. Prepare the "
-            "corpora first (`python -m pretraining.tools.prepare`), or predict among the vocabulary."
+            f"model.predict_among is text, but {streamed[0]} is streamed: its tokens are not known. Prepare the "
+            "corpora first (`python -m pretraining.tools.prepare`), or set model.predict_among to vocabulary."
         )
     chunks = [chunk for corpus in corpora for column in corpus.columns for chunk in column.chunks]
     return np.unique(np.concatenate([np.unique(chunk) for chunk in chunks]))
 
 
 def unigram_entropy(examples: list[Example]) -> float:
-    """Entropy of the distribution of tokens in `examples`, in nats: the loss of a model that knows frequencies only."""
+    """Returns the entropy of the tokens in `examples`, in nats: the loss of a model that knows only frequencies."""
     counts = np.unique(np.concatenate([side for example in examples for side in example.sides]), return_counts=True)[1]
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def _longest_form(phases: Sequence[Phase], kind: str) -> tuple[int, bool]:
-    """(max_length, apart) of the objective that reads most of a kind of text, or of all where none reads it."""
+    """Returns (max_length, apart) of the objective with the longest texts of a kind, or of all if none reads it."""
     objectives = [objective for phase in phases for objective in phase.with_examples.values()]
     reading = [objective for objective in objectives if objective.text == kind]
     longest = max(reading or objectives, key=lambda objective: objective.text_length)
@@ -199,10 +200,10 @@ def _longest_form(phases: Sequence[Phase], kind: str) -> tuple[int, bool]:
 
 
 def _check_texts(kinds: dict[str, str], phase: Phase, where: str) -> None:
-    """Raises ValueError where an objective finds no corpus of its kind among `kinds` (corpus name -> kind)."""
+    """Raises ValueError if an objective has no corpus of its kind among `kinds` (corpus name -> kind)."""
     for name, objective in phase.objectives.items():
         if objective.text not in kinds.values():
             raise ValueError(
-                f"{where} ({phase.name}) has the objective {name}, which reads {objective.text} text, and its "
-                f"corpora are {', '.join(kinds) or 'none'}: widen the patterns of {where}.corpora, or take {name} out."
+                f"{where} ({phase.name}) has the objective {name}, which reads {objective.text} text, but its corpora "
+                f"are {', '.join(kinds) or 'none'}. Add a pattern to {where}.corpora, or remove {name}."
             )

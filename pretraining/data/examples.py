@@ -1,4 +1,4 @@
-"""Texts and translation pairs as token ids, and how they are cut to what a row holds.
+"""Texts and translation pairs as token ids, and how they are cut to the length of a row.
 
 Recipes are read with this file, so it imports no library that takes seconds.
 """
@@ -23,8 +23,8 @@ SPECIALS_OF_PAIR = 4  # <s> x </s></s> y </s>
 class Example:
     """A text or a translation pair, as token ids without special tokens.
 
-    `example_id` is stable over runs: with the corpus' name and the epoch it keys the random numbers of the masks.
-    `document` names the document of a text: that of its row where the recipe says so, else its row.
+    `example_id` is the same in all runs; the random numbers of the masks depend on it, the corpus' name and the epoch.
+    `document` names the document of a text: that of its row if the recipe has a document column, else the row itself.
     """
 
     sides: list[np.ndarray]  # one or two of (T,) int32
@@ -36,7 +36,7 @@ class Example:
 
 @dataclass(slots=True)
 class Texts:
-    """Examples side by side, as a batch is made of them: B of them, of any corpora."""
+    """The examples of a batch, by side: B examples of any corpora."""
 
     sides: list[list[np.ndarray]]  # one or two lists of B arrays (T,) int32
     names: list[str]  # of their corpora
@@ -45,7 +45,7 @@ class Texts:
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Texts":
-        """Of examples that have the same number of sides."""
+        """Collects examples that have the same number of sides."""
         return cls(
             [list(side) for side in zip(*(example.sides for example in examples), strict=True)],
             [example.name for example in examples],
@@ -54,7 +54,7 @@ class Texts:
 
     @classmethod
     def joined(cls, parts: Sequence["Texts"], order: np.ndarray) -> "Texts":
-        """All texts of the parts, one part behind the other, then in the given order."""
+        """Concatenates the texts of the parts, then puts them in the given order."""
         places = order.tolist()
 
         def in_order(items: list[list]) -> list:
@@ -70,7 +70,7 @@ class Texts:
 
 
 def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
-    """Token ids of texts, without special tokens. A text that spells one, such as `<mask>`, gets the unknown token."""
+    """Returns token ids without special tokens. The name of one in a text, such as `<mask>`, becomes unknown."""
     encoded = tokenizer(
         [text or "" for text in texts],
         add_special_tokens=False,
@@ -78,16 +78,16 @@ def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") 
         return_attention_mask=False,
         verbose=False,  # texts longer than the model are cut later
     )["input_ids"]
-    # split_special_tokens leaves them to the unigram model, whose vocabulary holds them as well
+    # split_special_tokens leaves them to the unigram model, whose vocabulary contains them, too
     special = set(tokenizer.all_special_ids)
     unknown = tokenizer.unk_token_id
     return [ids if special.isdisjoint(ids) else [unknown if i in special else i for i in ids] for ids in encoded]
 
 
 def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
-    """(2, M) lengths of pairs after cutting them to `room` tokens in all, one token at a time from the longer side."""
+    """Returns (2, M) lengths of pairs after cutting them to `room` tokens in all, always from the longer side."""
     longer, shorter = lengths.max(0), lengths.min(0)
-    # the longer side gives way until both are equal, then they share the room
+    # the longer side is cut until both are equal, then they share the room
     kept_shorter = np.minimum(shorter, room // 2)
     kept_longer = np.minimum(longer, room - kept_shorter)
     source_is_longer = lengths[0] >= lengths[1]
@@ -97,7 +97,7 @@ def cut_pair(lengths: np.ndarray, room: int) -> np.ndarray:
 
 
 def cut_sides(sides: list[np.ndarray], max_length: int, apart: bool) -> list[np.ndarray]:
-    """The two sides of an example, cut to a row of `max_length` positions, or each to one where they are read apart."""
+    """Cuts the two sides of an example to a row of `max_length` positions, or to a row each if they are read apart."""
     if apart:
         return [ids[: max_length - SPECIALS_OF_TEXT] for ids in sides]
     kept = cut_pair(np.array([[len(ids)] for ids in sides]), max_length - SPECIALS_OF_PAIR)
@@ -105,7 +105,7 @@ def cut_sides(sides: list[np.ndarray], max_length: int, apart: bool) -> list[np.
 
 
 def random_window(ids: np.ndarray, room: int, *key: int | str) -> np.ndarray:
-    """`room` tokens of a text at an offset that depends on the key alone; all tokens of a text that is not longer."""
+    """Returns `room` tokens of a text, at an offset that depends only on the key; all tokens of a shorter text."""
     if len(ids) <= room:
         return ids
     start = keyed_rng(*key).integers(len(ids) - room + 1)

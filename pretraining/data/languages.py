@@ -1,4 +1,4 @@
-"""The languages of a run's text: how often each is drawn, and which one a text is back-translated into.
+"""The languages of a run's text: their sampling, and the target languages of back-translation.
 
 Recipes are read with this file, so it imports no library that takes seconds.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Countable(Protocol):
-    """What sampling knows of a corpus: `lengths` (N,) of its training examples, which streams do not have."""
+    """The part of a corpus that sampling uses; `lengths` (N,) are those of its training examples, not of streams."""
 
     name: str
     languages: Sequence[str]
@@ -22,9 +22,9 @@ class Countable(Protocol):
 
 
 def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
-    """p_i = N_i^alpha / sum_j N_j^alpha (Conneau and Lample 2019, section 3.1; of XLM-R and the four papers).
+    """Returns p_i = N_i^alpha / sum_j N_j^alpha (Conneau and Lample 2019, section 3.1; of XLM-R and the four papers).
 
-    alpha 1 draws languages by their size, 0 all alike.
+    alpha 1 draws languages by their size, alpha 0 equally often.
     """
     powers = np.asarray(sizes, dtype=np.float64) ** alpha
     return powers / powers.sum()
@@ -32,7 +32,7 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Languages:
-    """What languages the tokens of a corpus have, and into which ones a text may be back-translated.
+    """The languages of each corpus, and those into which a text may be back-translated.
 
     rows: language code -> row of the model's language embedding; of_corpus: corpus name -> its one or two codes;
     pairs: (size, its two codes) of each translation corpus.
@@ -45,7 +45,7 @@ class Languages:
 
     @classmethod
     def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
-        """Of a model's configuration and all the corpora of a run; None where <mask> carries no language."""
+        """Makes it from a model's configuration and all corpora of a run; None if <mask> carries no language."""
         rows = getattr(config, "languages", None)
         if not rows:
             return None
@@ -58,15 +58,15 @@ class Languages:
 
     @classmethod
     def among(cls, codes: Sequence[str]) -> "Languages":
-        """Of a model's languages alone, in the order of its embedding; each may be back-translated into any other."""
+        """Makes it from a model's languages, in the order of its embedding; all pairs may be back-translated."""
         pairs = [(1.0, pair) for pair in combinations(codes, 2)]
         return cls({code: row for row, code in enumerate(codes)}, {}, pairs, alpha=1.0)
 
     def targets(self, language: str, rule: str) -> tuple[list[str], np.ndarray]:
-        """Codes that a text of `language` may be back-translated into, and their probabilities.
+        """Returns the codes into which a text of `language` may be back-translated, and their probabilities.
 
-        rule: `paired`, the languages that a translation corpus pairs it with; `all`, every other
-        language of the translation corpora. N of a language is the size of its pairs that count.
+        rule: `paired` allows the languages that have a translation corpus with it; `all` allows every other language of
+        the translation corpora. N of a language is the size of its translation corpora that count.
         """
         sizes = dict.fromkeys(target_languages(language, [pair for _, pair in self.pairs], rule), 0.0)
         for size, pair in self.pairs:
@@ -77,5 +77,5 @@ class Languages:
 
 
 def target_languages(language: str, pairs: Sequence[tuple[str, str]], rule: str) -> list[str]:
-    """The codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
+    """Returns the codes of `Languages.targets`, sorted; `pairs` are those of the translation corpora."""
     return sorted({code for pair in pairs for code in pair if rule == "all" or language in pair} - {language})

@@ -1,7 +1,7 @@
 """Pairs with links as integers: the tokens of their words, the word of each token, and the links.
 
-Words stand between spaces and tabs, as in the files of word aligners. They are cut into tokens one by one, as the
-aligner cuts them.
+Words are separated by spaces or tabs, as in the files of word aligners. Each word is cut into tokens by itself, as the
+aligner does it.
 """
 
 import re
@@ -17,21 +17,21 @@ POSSIBLE, SURE = 0, 1
 
 
 def tokens_of_words(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
-    """The token ids of each text's words."""
+    """Returns the token ids of each text's words."""
     tokens = _cut(texts, tokenizer)
     return _by_text(tokens.ids_F.tolist(), tokens)
 
 
 def words_of_tokens(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:
-    """The word, from 0, that each token of a text belongs to."""
+    """Returns the word, from 0, of each token of each text."""
     tokens = _cut(texts, tokenizer)
     return _by_text(tokens.words_F.tolist(), tokens)
 
 
 def links_of(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase | None" = None) -> list[list[int]]:
-    """The links of each text, flat: source word, target word, and `SURE` or `POSSIBLE`.
+    """Returns the links of each text as a flat list: source word, target word, and `SURE` or `POSSIBLE`.
 
-    Raises ValueError for what is no link.
+    Raises ValueError for an item that is not a link.
     """
     found = []
     for text in texts:
@@ -39,14 +39,14 @@ def links_of(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase | None
         for item in (text or "").split():
             match = LINK.fullmatch(item)
             if match is None:
-                raise ValueError(f"{item[:40]!r} is no link between words. Write 0-0, or 0p0 for a possible one.")
+                raise ValueError(f"{item[:40]!r} is not a link between words. Write 0-0, or 0p0 for a possible link.")
             links += (int(match[1]), int(match[3]), SURE if match[2] == "-" else POSSIBLE)
         found.append(links)
     return found
 
 
 def no_links(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase | None" = None) -> list[list[int]]:
-    """The links of texts that have none."""
+    """Returns an empty list of links for each text."""
     return [[] for _ in texts]
 
 

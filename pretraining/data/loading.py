@@ -1,4 +1,4 @@
-"""Batches from data-loading workers, and what goes wrong in them, as if it had gone wrong here."""
+"""Batches from data-loading workers; errors in a worker are raised in the main process."""
 
 import atexit
 import pickle
@@ -15,11 +15,11 @@ from zoo_core.interruption import SIGNALS, SLICE_SECONDS, leave_signals_to_main,
 
 
 class CarefulLoader(DataLoader):
-    """A `DataLoader` over a data set that makes whole batches (`__getitems__`) of what a batch sampler lists.
+    """A `DataLoader` over a data set that makes whole batches (`__getitems__`) from the lists of a batch sampler.
 
-    A ValueError or OSError of a worker is raised here as itself (a DataLoader's own way is a traceback for a message),
-    in the place of its batch: those before it can still be used. Signals are left to the main process; its workers end
-    with it, however it ends. After one, whoever waits for a worker is raised `Stopped`.
+    A ValueError or OSError of a worker is raised here unchanged (torch's DataLoader raises one with a traceback as its
+    message), in place of its batch; the batches before it can still be used. Only the main process handles signals; its
+    workers always end with it. After a signal, waiting for a worker raises `Stopped`.
     """
 
     def __init__(self, dataset: Dataset, **settings: Any):
@@ -42,13 +42,15 @@ class CarefulLoader(DataLoader):
                 yield batch
         finally:
             if self.num_workers:
-                batches._shutdown_workers()  # as its own `__del__`, for which the traceback of an error is too long
+                batches._shutdown_workers()  # its own `__del__` would run too late: an error's traceback keeps it alive
 
 
 class _FromWorkers(_MultiProcessingDataLoaderIter):
-    """Looks for signals, and for workers that are gone, between two tries to get a batch. An exception out of a handler
-    of signals may come at any place: what is being forked, locked or handed over stays half done, and a worker that
-    hands over prints a traceback."""
+    """Looks for signals, and for workers that have ended, between two tries to get a batch.
+
+    An exception from a signal handler could come at any place: a fork, a lock or a transfer would stay half done, and a
+    worker in a transfer would print a traceback.
+    """
 
     def __init__(self, loader: DataLoader):
         held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # for workers, until they have their own handlers
@@ -56,7 +58,7 @@ class _FromWorkers(_MultiProcessingDataLoaderIter):
         try:
             super().__init__(loader)
         finally:
-            if signal.getsignal(signal.SIGCHLD) is not of_children:  # torch's raises, wherever the run stands
+            if signal.getsignal(signal.SIGCHLD) is not of_children:  # torch's handler raises at any place
                 signal.signal(signal.SIGCHLD, of_children)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
@@ -64,7 +66,7 @@ class _FromWorkers(_MultiProcessingDataLoaderIter):
         stop_if_told()
         try:
             return super()._try_get_data(timeout)
-        except RuntimeError:  # a worker is gone; told to, where the run has been told as well
+        except RuntimeError:  # a worker has ended, perhaps because of a signal that the run has received, too
             stop_if_told()
             raise
 
@@ -74,23 +76,23 @@ _OPEN: weakref.WeakSet[Generator] = weakref.WeakSet()
 
 @atexit.register
 def _close() -> None:
-    """Ends the workers of loaders that are still in use, as the traceback of an error outside of them keeps them.
+    """Ends the workers of loaders that are still in use; an error's traceback may keep a loader alive.
 
-    Python would ask the workers once, by SIGTERM, and wait for ever: the first one is left to the main process.
+    Python would send the workers one SIGTERM, which they ignore, and wait forever.
     """
     for batches in list(_OPEN):
         batches.close()
 
 
 class _Failure:
-    """Stands for a batch that could not be made."""
+    """The error of a batch that could not be made, in its place."""
 
     def __init__(self, error: Exception):
-        """Notes, unlike tracebacks, survive the way between processes."""
+        """Adds the traceback as a note: notes, unlike tracebacks, are passed between processes."""
         error.add_note("".join(traceback.format_exception(error)))
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # errors of other libraries may hold connections
+        except Exception:  # errors of other libraries may contain connections
             error = OSError(str(error)) if isinstance(error, OSError) else ValueError(str(error))
         self.error = error
 
@@ -107,5 +109,5 @@ class _Batches(Dataset):
 
 
 def _as_it_is(batch: Any) -> Any:
-    """Instead of a collator."""
+    """In place of a collator."""
     return batch

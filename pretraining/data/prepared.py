@@ -3,8 +3,8 @@
     DIR/prepared.json               the tokenizer, the shards and rows of each column, the corpora; written last
     DIR/shards/<column>/<shard>/    data sets of `tokenize`, by `Dataset.save_to_disk`; and alignments of joined tables
 
-A corpus is what the recipe said of it, the fingerprints of its tables, and its one or two columns. Nothing of the
-tables is opened to train on it: what the recipe says now is compared with what it said then.
+The facts of a corpus are its entry in the recipe, the fingerprints of its tables, and its one or two columns. Training
+does not open the tables: it compares the recipe's entry with the one in the facts.
 """
 
 import hashlib
@@ -36,32 +36,33 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST, SHARDS = "prepared.json", "shards"
-# the names of a column, of a shard in it, and of what a killed process leaves in the folder
+# names of a column, of a shard in it, and of files that a killed process leaves in the folder
 COLUMN, SHARD = r"[0-9a-f]{32}", r"\d{5}-of-\d{5}|\d{12}-\d{12}(-last)?|alignment"
 HALF_WRITTEN = r"\.shard-\w{8}\.tmp|\.prepared\.json\.\d+\.tmp"
 COMMAND = "python -m pretraining.tools.prepare --config RECIPE --output"
-ROWS_OF_PROCESS = 1000  # or fewer are not worth another process
-NOT_OF_TEXT = ("name", "size", "size_source")  # fields of a corpus that do not change what it holds
+ROWS_OF_PROCESS = 1000  # fewer rows are not worth another process
+NOT_OF_TEXT = ("name", "size", "size_source")  # fields of a corpus that do not change its text
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a prepared folder holds.
+    """Reads the manifest of a prepared folder.
 
-    Raises ValueError for a folder that is missing, unfinished, none of this kind, or of another format.
+    Raises ValueError for a folder that is missing, unfinished, not prepared, or of another format.
     """
     path = folder / MANIFEST
     if not path.is_file():
-        what = f"is prepared in part: go on with {COMMAND} {folder}"
-        raise ValueError(f"{folder} {what if (folder / SHARDS).is_dir() else f'is no prepared folder: no {MANIFEST}'}.")
+        unfinished = f"is not completely prepared. Continue with {COMMAND} {folder}"
+        other = f"is not a prepared folder: it has no {MANIFEST}"
+        raise ValueError(f"{folder} {unfinished if (folder / SHARDS).is_dir() else other}.")
     manifest = read_json(path, needs=["format"])
     if (found := manifest["format"]) != FORMAT:
-        raise ValueError(f"{folder} is of format {found}, and this version reads {FORMAT}: prepare another folder.")
+        raise ValueError(f"{folder} has format {found}, but this version reads {FORMAT}. Prepare another folder.")
     check_fields(manifest, path, ("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
     return manifest
 
 
 def others_in(folder: Path) -> list[str]:
-    """What keeps shards from being written into a folder: all that is not of `prepare`, where it has no manifest."""
+    """Lists entries of a folder without manifest that are not from `prepare`: no shards are written next to them."""
     if not folder.is_dir() or (folder / MANIFEST).is_file():
         return []
     shards = folder / SHARDS
@@ -70,7 +71,7 @@ def others_in(folder: Path) -> list[str]:
 
 
 def tidy(folder: Path, shards: list[str]) -> None:
-    """Removes the shards that the manifest no longer names, and what a killed process left."""
+    """Removes shards that the manifest does not name, and files of killed processes."""
     remove_own(folder, HALF_WRITTEN)
     named = {folder / shard for shard in shards}
     named |= {path.parent for path in named}  # a shard of a stream has one for each side
@@ -80,13 +81,13 @@ def tidy(folder: Path, shards: list[str]) -> None:
 
 
 def check_tokenizer(folder: Path, manifest: dict[str, Any], fingerprint: str) -> None:
-    """Raises ValueError where a prepared folder holds tokens of another tokenizer."""
+    """Raises ValueError if a prepared folder has tokens of another tokenizer."""
     if manifest["tokenizer_fingerprint"] != fingerprint:
-        raise ValueError(f"{folder} was prepared with another `tokenizer`, {manifest['tokenizer']}: name that one.")
+        raise ValueError(f"{folder} was prepared with another `tokenizer`, {manifest['tokenizer']}. Use that one.")
 
 
 def entry_of(corpus: Monolingual | Bitext) -> dict[str, Any]:
-    """What the recipe says of a corpus that decides which text it holds."""
+    """Returns the fields of a corpus in the recipe that determine its text."""
 
     def given(value: Any) -> Any:
         return {k: given(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
@@ -95,19 +96,19 @@ def entry_of(corpus: Monolingual | Bitext) -> dict[str, Any]:
 
 
 def identities_of(corpora: Corpora) -> list[str]:
-    """The columns that identify rows, the first that a table has: they decide what is held out."""
+    """Returns the columns that may identify rows, for held-out text; a table uses the first that it has."""
     return list(dict.fromkeys([*join_columns(corpora), "id"]))
 
 
 def prepared_corpora(
     corpora: Corpora, folder: Path, fingerprint: str, hub_root: str | None = None
 ) -> list[tuple[Source, list[TokenColumn]]]:
-    """The corpora of a recipe from the folder of their shards, in the recipe's order; no table is opened.
+    """Reads the corpora of a recipe from their prepared folder, in the recipe's order, without opening the tables.
 
-    The size of a corpus that was a stream is counted, whatever the recipe declares. `fingerprint` is the tokenizer's.
+    If a corpus was a stream, its size is counted, and the declared one is ignored. `fingerprint` is the tokenizer's.
 
     Raises ValueError as `read_manifest`, for shards of another tokenizer or that cannot be read, and for corpora that
-    are not there or were prepared from other tables.
+    are missing or were prepared from other tables.
     """
     manifest = read_manifest(folder)
     check_tokenizer(folder, manifest, fingerprint)
@@ -122,11 +123,11 @@ def prepared_corpora(
                 rows = read_rows(folder, manifest["columns"][key]["shards"])
                 if len(rows) != (wanted := manifest["columns"][key]["rows"]):
                     raise ValueError(
-                        f"{folder}/{SHARDS}/{key} has {len(rows)} rows, not {wanted}: remove, prepare again."
+                        f"{folder}/{SHARDS}/{key} has {len(rows)} rows, not {wanted}. Remove it and prepare again."
                     )
                 columns[key] = TokenColumn(rows, key)
         if facts["streamed"]:
-            logger.info("%s was a stream: its size is counted, what the recipe declares is not used", name)
+            logger.info("%s was a stream: its size is counted, and the recipe's `size` is not used", name)
         declared = (None, None) if facts["streamed"] else (entry.size, entry.size_source)
         alignment = None
         if facts["alignment"] is not None:
@@ -149,14 +150,14 @@ def prepared_corpora(
 
 
 def read_rows(folder: Path, shards: list[str]) -> Dataset:
-    """The rows of some shards. Raises ValueError for a shard that cannot be read."""
+    """Reads the rows of some shards. Raises ValueError for a shard that cannot be read."""
     parts = []
     for shard in shards:
         try:
             parts.append(load_from_disk(folder / shard))
         except (OSError, ValueError) as error:  # pyarrow's are ValueErrors
             raise ValueError(
-                f"the shard {folder / shard} cannot be read ({error}): remove it, prepare again."
+                f"the shard {folder / shard} cannot be read ({error}). Remove it and prepare again."
             ) from error
     return concatenate_datasets(parts)
 
@@ -165,19 +166,20 @@ def _check_corpus(
     folder: Path, known: dict[str, dict], name: str, entry: Monolingual | Bitext, identities: list[str]
 ) -> None:
     if name not in known:
-        raise ValueError(f"{folder} does not hold {name}: {COMMAND} {folder} adds it. {nearest(name, known)}")
+        raise ValueError(f"{folder} does not contain {name}. Add it with {COMMAND} {folder}. {nearest(name, known)}")
     differences = recipe_differences(known[name]["entry"], entry_of(entry))
     if known[name]["identities"] != identities:
         before, now = (", else ".join(names) for names in (known[name]["identities"], identities))
         differences.append(f"rows identified by {before} -> {now} (bitext.join_on)")
     if differences:
         raise ValueError(
-            f"{name} of {folder} is not that of the recipe ({'; '.join(differences)}): {COMMAND} {folder} again."
+            f"{name} in {folder} differs from the recipe ({'; '.join(differences)}). Prepare it again with {COMMAND} "
+            f"{folder}."
         )
 
 
 def column_keys(source: Source, fingerprint: str) -> list[str]:
-    """What each side of a source is written under: sides of the same text have the same key."""
+    """Returns the name of the folder for each side of a source; sides with the same text have the same key."""
     tables, keys = source.table_facts(), []
     separated = isinstance(source.corpus, Bitext) and source.corpus.separator is not None
     for number, side in enumerate(source.sides):
@@ -194,9 +196,9 @@ def column_keys(source: Source, fingerprint: str) -> list[str]:
 
 @dataclass
 class ShardWriter:
-    """Writes the shards of columns into a prepared folder, each aside, then renamed: one that is there is whole.
+    """Writes the shards of columns into a prepared folder. A shard is renamed after writing, so it is always complete.
 
-    `shard_bytes` of text make a shard, which `num_workers` processes tokenize; `tokens` counts what was written.
+    A shard has about `shard_bytes` of text, which `num_workers` processes tokenize; `tokens` counts written tokens.
     """
 
     folder: Path
@@ -206,7 +208,7 @@ class ShardWriter:
     tokens: int = 0
 
     def write_table(self, side: TextColumn, key: str) -> dict[str, Any]:
-        """Writes a text column of a table, and gives what the manifest says of it."""
+        """Writes a text column of a table, and returns its facts for the manifest."""
         texts = arrow_column(side.rows, side.column)
         size = 0 if pa.types.is_null(texts.type) else pc.sum(pc.binary_length(texts)).as_py() or 0
         count = max(1, min(len(side.rows), -(-size // self.shard_bytes)))
@@ -222,9 +224,9 @@ class ShardWriter:
     def write_stream(
         self, source: Source, keys: list[str], max_rows: int | None, before: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Writes the sides of a stream, and gives what the manifest says of each. What is there is not read again.
+        """Writes the sides of a stream, and returns the facts of each for the manifest. Finished shards are kept.
 
-        A shard that ends where the rows did is called `-last`: it is not kept where more are asked for.
+        The shard at the end of the rows is called `-last`: it is written again if more rows are needed.
         """
         known = [before.get(key) for key in keys]
         if all(facts and facts["max_rows"] == max_rows and self._are_there(facts["shards"]) for facts in known):
@@ -265,9 +267,9 @@ class ShardWriter:
         }
 
     def corpus(self, source: Source, keys: list[str], columns: dict[str, Any], identities: list[str]) -> dict[str, Any]:
-        """What the manifest says of a corpus; writes how its sides are joined."""
+        """Returns the facts of a corpus for the manifest, and writes the alignment of its sides."""
         tables, shard = source.table_facts(), None
-        if source.streaming:  # to train on it is not to train on the stream: a run keeps to the one or the other
+        if source.streaming:  # another fingerprint than the stream, so that a run cannot change from one to the other
             rows = columns[keys[0]]["rows"]
             tables = [table | {"fingerprint": f"prepared:{rows}:{table['fingerprint']}"} for table in tables]
         if source.alignment is not None:
@@ -293,14 +295,14 @@ class ShardWriter:
         return rows
 
     def _save(self, shard: str, make: Callable[[str], Dataset | DatasetDict]) -> None:
-        """Saves what `make(file for its cache)` gives, where it is not there."""
+        """Saves the result of `make(file for its cache)`, unless the shard exists."""
         if (self.folder / shard).is_dir():
             return
         with tempfile.TemporaryDirectory(dir=self.folder, prefix=".shard-", suffix=".tmp") as aside:
             make(f"{aside}/cache.arrow").save_to_disk(f"{aside}/shard")
             (self.folder / shard).parent.mkdir(parents=True, exist_ok=True)
             os.replace(f"{aside}/shard", self.folder / shard)
-        logger.info("%s is written; %s tokens so far", shard, f"{self.tokens:,}")
+        logger.info("wrote %s; %s tokens so far", shard, f"{self.tokens:,}")
 
     def _facts(self, shards: list[str]) -> dict[str, Any]:
         rows = read_rows(self.folder, shards)
@@ -310,7 +312,7 @@ class ShardWriter:
         return all((self.folder / shard).is_dir() for shard in shards)
 
     def _full_shards(self, place: str, max_rows: int | None) -> tuple[list[str], int]:
-        """The shards of a stream that follow one another from its start and are full, and how many rows they hold."""
+        """Returns the full shards at the start of a stream, without gaps, and their number of rows."""
         shards, rows = [], 0
         for path in sorted((self.folder / place).glob("*[0-9]")):
             if not re.fullmatch(r"\d{12}-\d{12}", path.name):

@@ -1,8 +1,8 @@
-"""Which examples a step sees: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
+"""Chooses the examples of a step: languages by p_i = N_i^alpha / sum_j N_j^alpha, their corpora by size, rows in
 shuffled epochs.
 
-The global batch of a step is a pure function of (seed, phase, objective, step). Processes and micro-batches only
-share it out, so that 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
+The global batch of a step is a pure function of (seed, phase, objective, step). Processes and micro-batches only divide
+it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pretraining.objectives import ExampleObjective
 from pretraining.recipe import Phase
 from zoo_core.masking import keyed_rng, keyed_seed
 
-UPDATES_AT_ONCE = 4096  # of a resumed run's past, counted in one go
+UPDATES_AT_ONCE = 4096  # past steps of a resumed run that are counted at once
 DRAWN_AHEAD = 64  # steps whose corpora are drawn at once
 
 
@@ -35,10 +35,10 @@ class Draw(NamedTuple):
 
 
 def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
-    """(C,) the probability of each corpus: p_i of its language or pair, shared out among their corpora by size.
+    """Returns (C,) the probability of each corpus: p_i of its language or pair, divided among their corpora by size.
 
-    The formula is over languages and pairs (a pair is one in either direction): N_i is the size of all corpora of i.
-    Split into several corpora, a language's text is drawn as if it were one, and its rows are all drawn alike often.
+    The formula is over languages and pairs (both directions are one pair); N_i is the size of all corpora of i. So the
+    rows of a language are drawn equally often, also if its text is split into several corpora.
     """
     sizes: dict[frozenset[str], int] = {}
     for corpus in corpora:
@@ -56,23 +56,23 @@ class ObjectivePlan:
         self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Countable], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
-        # by the kind of text, not the objective: TLM and CA-MLM take the same pairs (VECO, section 4)
+        # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
         self.key = (seed, phase_index, objective.text)
         self.name, self.batch_size, self.corpora = objective.name, objective.batch_size, corpora
         self.indices = list(corpora)
         probabilities = corpus_probabilities(list(corpora.values()), alpha)
         self.bounds = probabilities.cumsum()[:-1]
-        self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its present epoch, see `_order`
+        self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its current epoch, see `_order`
         self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of steps, its choices
 
     def choices(self, update: int, count: int = 1) -> np.ndarray:
-        """(count * batch_size,) which corpus each draw of `count` steps takes, as an index into `indices`."""
-        # PCG64 takes one step a number: the numbers of a step are found without those before it
+        """Returns (count * batch_size,): the corpus of each draw of `count` steps, as an index into `indices`."""
+        # PCG64 advances one step per number, so the numbers of a step do not need those before it
         bits = np.random.PCG64(keyed_seed(*self.key, "languages")).advance(update * self.batch_size)
         return np.searchsorted(self.bounds, np.random.Generator(bits).random(count * self.batch_size), side="right")
 
     def counts_before(self, update: int) -> np.ndarray:
-        """How many examples of each corpus the steps before `update` have drawn."""
+        """Returns how many examples of each corpus the steps before `update` have drawn."""
         counts = np.zeros(len(self.indices), dtype=np.int64)
         for start in range(0, update, UPDATES_AT_ONCE):
             past = self.choices(start, min(UPDATES_AT_ONCE, update - start))
@@ -80,7 +80,7 @@ class ObjectivePlan:
         return counts
 
     def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
-        """The draws of a step, in order; `counts`, those of the steps before, go forward with them."""
+        """Returns the draws of a step, in order, and adds them to `counts`, those of the steps before."""
         number, place = divmod(update, DRAWN_AHEAD)
         if self.ahead[0] != number:
             choices = self.choices(number * DRAWN_AHEAD, DRAWN_AHEAD)
@@ -101,7 +101,7 @@ class ObjectivePlan:
         return draws
 
     def _order(self, index: int, position: int) -> tuple[int, int, np.ndarray]:
-        """The epoch of a corpus that a position is in, the position of its start, and the order of its rows."""
+        """Returns the epoch of a position in a corpus, the position of the epoch's start, and the order of its rows."""
         corpus = self.corpora[index]
         epoch = position // len(corpus.lengths)
         numbers = np.arange(len(corpus.lengths), dtype=np.min_scalar_type(len(corpus.lengths)))
@@ -109,28 +109,28 @@ class ObjectivePlan:
         return epoch, epoch * len(numbers), order
 
     def sort_length(self, draw: Draw) -> int:
-        """By what a global batch is sorted before it is shared out; streams, of unknown length, come last, in order."""
+        """Returns the sort key of a global batch; streams, whose lengths are unknown, come last, in order."""
         corpus = self.corpora[draw.corpus]
         return np.iinfo(np.int64).max if corpus.streaming else int(corpus.lengths[draw.row])
 
 
 def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
-    """Raises ValueError where a micro-batch would lack an objective; `shares`: processes x accumulation."""
+    """Raises ValueError if a micro-batch would lack an objective; `shares`: processes x accumulation."""
     for name, objective in phase.with_examples.items():
         if objective.batch_size < shares:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, and a step has {shares} parts "
-                "(processes x gradient_accumulation_steps). Give each part an example."
+                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, but a step has {shares} parts "
+                f"(processes x gradient_accumulation_steps). Set it to {shares} or more."
             )
 
 
 @dataclass
 class UpdateSampler(Sampler[list[Draw]]):
-    """Batches of draws for one process: for each step from `start_update` on, one list a micro-batch.
+    """Batches of draws for one process: for each step from `start_update`, one list per micro-batch.
 
-    Where lengths are known the global batch of each objective is sorted by length, so that micro-batches hold examples
-    alike and little padding; it is cut into `accumulation` contiguous micro-batches, and each is dealt to the processes
-    in turn. Draws of all objectives stand in one list, in the order of the phase.
+    The global batch of each objective is sorted by length (if lengths are known), so that the examples of a micro-batch
+    have similar lengths and little padding. It is cut into `accumulation` contiguous micro-batches, and the processes
+    get the examples of each micro-batch in turn. One list has the draws of all objectives, in the order of the phase.
     """
 
     plans: list[ObjectivePlan]
@@ -151,7 +151,7 @@ class UpdateSampler(Sampler[list[Draw]]):
                 yield [draw for micro_batch in micro_batches for draw in micro_batch]
 
     def _share(self, plan: ObjectivePlan, draws: list[Draw]) -> list[list[Draw]]:
-        """This process's part of each micro-batch of a step."""
+        """Returns this process's part of each micro-batch of a step."""
         draws = sorted(draws, key=plan.sort_length)  # stable: ties stay in the order of the draws
         ends = [len(draws) * part // self.accumulation for part in range(self.accumulation + 1)]
         return [

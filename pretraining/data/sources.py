@@ -1,8 +1,8 @@
-"""From the corpora of a recipe to rows of text: columns, translation pairs, and which rows are held out.
+"""From the corpora of a recipe to rows of text: columns, translation pairs, and held-out rows.
 
-A `Source` is what a `Monolingual` or `Bitext` of the recipe names, opened and checked, but not tokenized. Rows keep
-the identity by which they are held out: the column a recipe joins on, or `id`, or the row's number, so that a verse is
-held out in every corpus that has it.
+A `Source` is a `Monolingual` or `Bitext` of the recipe, opened and checked, but not tokenized. The identity of a row
+decides whether it is held out. It is the column that the recipe joins on, else `id`, else the row's number. So a verse
+is held out in every corpus that has it.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ from zoo_core.tables import (
 logger = logging.getLogger(__name__)
 
 KEY_BITS = 63  # of a row's hash: fits Arrow's and numpy's int64
-ROWS_AT_ONCE = 100  # rows read from a stream in one go
+ROWS_AT_ONCE = 100  # rows read from a stream at once
 SHOWN_IDS = 5
-SIDES = ("source", "target")  # columns of pairs that were put together, or taken apart, here
+SIDES = ("source", "target")  # columns of pairs that are joined or split here
 
 
 @dataclass
@@ -45,18 +45,18 @@ class TextColumn:
     column: str
     identity: str | None  # None: the row's number
     document: str | None = None
-    document_pattern: str | None = None  # the part of the document column's value that names the document
-    reading: str = "text"  # of `pretraining.data.tokenized.READINGS`: what becomes of its values
+    document_pattern: str | None = None  # matches the part of the document column's value that names the document
+    reading: str = "text"  # how values become integers: a key of `pretraining.data.tokenized.READINGS`
 
 
 @dataclass
 class Source:
-    """A corpus of the recipe before tokenization: one text column, or two that are each other's translation. Of
-    linked pairs, the word of each token of either side follows, and the links.
+    """A corpus of the recipe before tokenization: one text column, or two that are translations of each other. Linked
+    pairs have three more columns: the word of each token of either side, and the links.
 
-    `alignment` is (2, M), rows of the two sides that belong together, or None where row i belongs to row i.
-    `counts` holds what was lost on the way, to be said once. `corpus` is the recipe's entry. Of prepared shards, whose
-    tables are not opened, there are no `sides`, and `prepared` is what was written down of the tables.
+    `alignment` is (2, M): rows of the two sides that belong together, or None if row i belongs to row i. `counts` are
+    the numbers of lost rows, to be logged once. `corpus` is the recipe's entry. For prepared shards the tables are not
+    opened: there are no `sides`, and `prepared` are the facts of the tables in the manifest.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Source:
         return bool(self.sides) and isinstance(self.sides[0].rows, IterableDataset)
 
     def table_facts(self) -> list[dict[str, Any]]:
-        """The tables with their fingerprints."""
+        """Returns the tables with their fingerprints."""
         if self.prepared is not None:
             return self.prepared
         return [
@@ -91,7 +91,7 @@ class Source:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """Name, languages, where the size comes from, and the tables with their fingerprints."""
+        """Returns name, languages, the source of the size, and the tables with their fingerprints."""
         size_source = self.size_source if self.declared_size else "counted"
         return {
             "name": self.name,
@@ -102,39 +102,38 @@ class Source:
 
 
 def row_key(identity: Any) -> int:
-    """A row's stable hash in [0, 2**63), from its id or its number; the same on every machine."""
+    """Returns a row's stable hash in [0, 2**63), from its id or its number; the same on every machine."""
     return int.from_bytes(hashlib.blake2b(str(identity).encode(), digest_size=8).digest()) >> (64 - KEY_BITS)
 
 
 def held_out_below(fraction: float) -> int:
-    """The bound below which a row's key is held out."""
+    """Returns the bound below which a row's key is held out."""
     return int(fraction * 2**KEY_BITS)
 
 
 def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     """Opens the corpora of a recipe.
 
-    Raises ValueError for a column that is missing or holds no text, a pair of one language or
-    without two sides, a stream without a declared size, sides of unequal length, and ids that repeat or do not meet in
-    a join.
+    Raises ValueError for a column that is missing or is not text, a pair of one language or without two sides, a stream
+    without a declared size, sides of unequal length, and a join with repeated ids or without a common id.
     """
     joins = join_columns(corpora)
     return [OPENERS[corpus.kind](corpus, name, joins, hub_root) for name, corpus in corpora.items()]
 
 
 def join_columns(corpora: Corpora) -> list[str]:
-    """The columns on which tables are joined: they identify rows in every table that has them, before `id`."""
+    """Returns the columns on which tables are joined. In every table that has them, they identify rows, before `id`."""
     joined = [getattr(corpus, "join_on", None) for corpus in corpora.values()]
     return list(dict.fromkeys(column for column in joined if column))
 
 
 def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
-    """The texts of all sources that are not held out, each column once; at most `max_texts` of a column."""
+    """Yields the texts of all sources that are not held out, each column once, at most `max_texts` of a column."""
     below = held_out_below(held_out_fraction)
     seen = set()
     for source in sources:
         for side in source.sides:
-            # bitext is mostly made of the monolingual tables: their text is not given twice
+            # bitext often has the same tables as monolingual corpora: yield their text once
             key = (getattr(side.rows, "_fingerprint", None) or id(side.rows), side.column)
             if key in seen or "links" in side.reading:
                 continue
@@ -146,14 +145,14 @@ def training_texts(sources: list[Source], held_out_fraction: float, max_texts: i
                     yield text
                     given += 1
                     if given == max_texts:
-                        logger.info("%s: the first %d texts are used", source.name, given)
+                        logger.info("%s: only the first %d texts are used", source.name, given)
                         break
 
 
 def plain_rows(rows: Dataset | IterableDataset) -> Iterator[dict[str, Any]]:
-    """Rows in their order, the same in every process.
+    """Yields all rows in their order, in every process.
 
-    `IterableDataset.__iter__` gives each data-loading process a part of the rows; `iter` in batches gives all of them.
+    `IterableDataset.__iter__` would give each data-loading process a part of the rows; `iter` in batches gives all.
     """
     for batch in rows.iter(batch_size=ROWS_AT_ONCE):
         columns = list(batch)
@@ -162,13 +161,13 @@ def plain_rows(rows: Dataset | IterableDataset) -> Iterator[dict[str, Any]]:
 
 
 def row_identity(row: dict[str, Any], number: int, column: str | None) -> Any:
-    """What identifies a row: the value of the identity column, or the row's number."""
+    """Returns the identity of a row: the value of the identity column, or the row's number."""
     value = None if column is None else get_column(row, column)
     return number if value is None else value
 
 
 def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """A column without conversion to Python; dotted paths reach into structs."""
+    """Returns a column without conversion to Python; dotted paths name fields of structs."""
     name = column if column in rows.column_names else column.partition(".")[0]
     values = rows.select_columns([name]).with_format("arrow")[:].column(0)
     inner = column.removeprefix(name).removeprefix(".")
@@ -178,8 +177,8 @@ def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
 def _load(table: Table, name: str, size: int | None, hub_root: str | None) -> Dataset | IterableDataset:
     if table.streaming and (size is None or size < 1):
         raise ValueError(
-            f"Corpus {name} is streamed ({describe(table)}) and its `size` is {size}: declare it, in the unit of the "
-            "other corpora, as a stream cannot be counted."
+            f"Corpus {name} is streamed ({describe(table)}), and its `size` is {size}. Set it, in the unit of the "
+            "other corpora: the rows of a stream cannot be counted."
         )
     return load_table(table, hub_root)
 
@@ -189,8 +188,10 @@ def _text_column(rows: Dataset | IterableDataset, column: str, name: str, joins:
     feature = require_column(rows, column, where)
     dtype = getattr(feature, "dtype", None)
     if feature is not None and dtype not in ("string", "large_string", "null"):
-        raise ValueError(f"{where} holds {dtype or type(feature).__name__} in column {column}, not text.")
-    # a table has one identity in the whole recipe, whichever corpus reads it: the same rows are held out of each
+        raise ValueError(
+            f"{where} has {dtype or type(feature).__name__} in column {column}, not text. Name a column of text."
+        )
+    # a table has one identity in the whole recipe, so that every corpus that reads it holds out the same rows
     identities = [candidate for candidate in [*joins, "id"] if candidate in columns_of(rows)]
     return TextColumn(rows, column, identities[0] if identities else None)
 
@@ -225,15 +226,15 @@ def _open_linked(corpus: LinkedPairs, name: str, joins: list[str], hub_root: str
 def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | None) -> Source:
     languages = (corpus.source_language, corpus.target_language)
     if languages[0] == languages[1]:
-        raise ValueError(f"Bitext {name} has the same language on both sides: correct its target_language.")
+        raise ValueError(f"Bitext {name} has the same language on both sides. Correct its target_language.")
     if (corpus.source is None) != (corpus.target is None) or (corpus.table is None) == (corpus.source is None):
         raise ValueError(f"Bitext {name}: set `table`, or both `source` and `target`.")
     tables = [corpus.table] if corpus.table is not None else [corpus.source, corpus.target]
     if tables[0].streaming != tables[-1].streaming:
         raise ValueError(f"Bitext {name}: set `streaming` to the same value in `source` and `target`.")
     if corpus.join_on is not None and (len(tables) == 1 or tables[0].streaming):
-        why = "its one table holds pairs" if len(tables) == 1 else "streams can only be aligned line by line"
-        raise ValueError(f"Bitext {name} sets join_on: {corpus.join_on}, and {why}: leave it out.")
+        why = "its one table already has pairs" if len(tables) == 1 else "streams can only be aligned line by line"
+        raise ValueError(f"Bitext {name} sets join_on: {corpus.join_on}, but {why}. Leave it out.")
     loaded = [_load(table, name, corpus.size, hub_root) for table in tables]
     entry = corpus
     if corpus.separator is not None:
@@ -246,7 +247,7 @@ def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | No
         )
     ]
     if len(loaded) == 1 and columns[0] == columns[1]:
-        raise ValueError(f"Bitext {name} takes both sides from column {columns[0]}: set `target_column`.")
+        raise ValueError(f"Bitext {name} reads both sides from column {columns[0]}. Set `target_column`.")
     sides = [_text_column(rows, column, name, joins) for rows, column in zip(datasets, columns, strict=True)]
     source = Source(name, languages, sides, tables, corpus.size, corpus.size_source, hub_root, corpus=entry)
     if len(loaded) == 2 and source.streaming:
@@ -261,12 +262,12 @@ def _open_bitext(corpus: Bitext, name: str, joins: list[str], hub_root: str | No
 def _split_sides(
     loaded: list[Dataset | IterableDataset], corpus: Bitext, name: str
 ) -> tuple[list[Dataset | IterableDataset], Bitext]:
-    """The table with a column for each side in place of the one that holds both, and a corpus that names them."""
+    """Splits the column that contains both sides. Returns the table with two columns, and a corpus that names them."""
     separator, column = corpus.separator, corpus.source_column or "text"
     if len(loaded) == 2 or corpus.target_column is not None or not separator.strip():
         raise ValueError(
-            f"Bitext {name} sets separator: {separator!r}, which stands between the sides where one column of `table` "
-            "holds both: name that column alone, in source_column, or leave it out."
+            f"Bitext {name} sets separator: {separator!r}, which is for one column of `table` with both sides. Name "
+            "only that column, in source_column, or leave separator out."
         )
     where = f"The table of corpus {name}"
     require_column(loaded[0], column, where)
@@ -276,7 +277,8 @@ def _split_sides(
         if len(sides) != 2:
             found = len(sides) - 1
             raise ValueError(
-                f"{where}, row {number + 1}: {separator!r} stands {found} times in column {column}, not once."
+                f"{where}, row {number + 1}: {separator!r} occurs {found} times in column {column}. It must occur "
+                "once, between spaces."
             )
         return dict(zip(SIDES, sides, strict=True))
 
@@ -285,19 +287,19 @@ def _split_sides(
 
 
 def _default_column(rows: Dataset | IterableDataset, language: str, single: bool) -> str:
-    """The column named by the language code, or `text` where a side has a table of its own."""
+    """Returns the column named by the language code, or `text` if a side has its own table."""
     return "text" if not single and language not in columns_of(rows) else language
 
 
 def _unequal(name: str, source_rows: int, target_rows: int) -> str:
     return (
-        f"Bitext {name} is aligned line by line, and its sides have {source_rows} and {target_rows} rows: repair the "
+        f"Bitext {name} is aligned line by line, but its sides have {source_rows} and {target_rows} rows. Fix the "
         "tables, or set join_on if they share an id."
     )
 
 
 def _join(source: Source, column: str) -> None:
-    """Inner join of the two sides on `column`, in the order of the first side; sets the source's alignment."""
+    """Joins the two sides on `column` (inner join), in the order of the first side; sets the source's alignment."""
     ids = []
     for side, language in zip(source.sides, source.languages, strict=True):
         require_column(side.rows, column, f"The table of {language} in bitext {source.name}")
@@ -308,7 +310,7 @@ def _join(source: Source, column: str) -> None:
             shown = ", ".join(repeated[:SHOWN_IDS].to_pylist())
             raise ValueError(
                 f"Bitext {source.name}: {len(repeated)} ids occur more than once in column {column} of {language} "
-                f"({shown}): make them unique, or align the tables line by line without join_on."
+                f"({shown}). Make them unique, or align the tables line by line without join_on."
             )
         ids.append(values)
     found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
@@ -316,7 +318,8 @@ def _join(source: Source, column: str) -> None:
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
         raise ValueError(
-            f"Bitext {source.name}: no id of column {column} occurs in both tables, such as {first[0]} and {first[1]}."
+            f"Bitext {source.name}: no id of column {column} occurs in both tables; they begin with {first[0]} and "
+            f"{first[1]}. Correct join_on or the tables."
         )
     source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
     for language, values in zip(source.languages, ids, strict=True):
@@ -324,8 +327,8 @@ def _join(source: Source, column: str) -> None:
 
 
 def _zip_streams(source: Source) -> list[TextColumn]:
-    """The sides of two streams as two columns of one, read line by line."""
-    # the sides in a tuple: `datasets` would take a list for shards
+    """Makes two streams the two columns of one, read line by line."""
+    # the sides in a tuple: `datasets` would treat a list as shards
     rows = IterableDataset.from_generator(_zipped, gen_kwargs={"name": source.name, "sides": tuple(source.sides)})
     return [TextColumn(rows, column, f"{column}_id") for column in SIDES]
 
@@ -355,7 +358,7 @@ OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
-    """The names that any of the glob patterns selects (`is_selected`), in their order.
+    """Returns the names that any of the glob patterns selects (`is_selected`), in their order.
 
     Raises ValueError for a pattern that matches none, with the nearest names.
     """

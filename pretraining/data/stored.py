@@ -1,6 +1,6 @@
-"""Corpora that are kept on disk as token ids: which examples they make, at which length, and which are held out.
+"""Corpora on disk as token ids: their examples, the lengths, and the held-out examples.
 
-Legend: `R` rows, `N` training examples, `M` examples that are asked for, `K` bins.
+Legend: `R` rows, `N` training examples, `M` requested examples, `K` bins.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from pretraining.data.streams import no_segments, no_text
 from pretraining.data.tokenized import TokenColumn
 from zoo_core.masking import keyed_rng
 
-WINDOWS_OF_A_ROW = 1 << 20  # numbers reserved for the windows of a row, so that an example's id names both
+WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that an example's id determines row and window
 
 
 class Corpus:
@@ -19,11 +19,11 @@ class Corpus:
 
     name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) tokens of each training example;
     size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
-    the examples of evaluation.
+    the examples for evaluation.
 
-    A text longer than max_length becomes consecutive windows that keep all its tokens; the sides of a pair that is
-    longer are cut, the longer one first, or each to max_length where they are read `apart`. Empty texts, and pairs with
-    an empty side, are dropped.
+    A text longer than max_length is split into consecutive windows, which have all its tokens. A longer pair is cut,
+    the longer side first, or each side to max_length if they are read `apart`. Empty texts, and pairs with an empty
+    side, are dropped.
     """
 
     streaming = False
@@ -38,7 +38,7 @@ class Corpus:
         max_held_out: int,
     ):
         self.source, self.max_length, self.apart = source, max_length, apart
-        # of the text, and what is known of it: of linked pairs the words of the tokens, and the links
+        # columns of text; then, of linked pairs, the words of the tokens, and the links
         self.columns, self.about = columns[:2], columns[2:]
         self.name, self.languages, self.kind = source.name, source.languages, source.kind
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
@@ -46,7 +46,7 @@ class Corpus:
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
-        """The same text, windowed or cut to another length, or with its sides apart; nothing is tokenized anew."""
+        """Returns the same text, cut to another length, or with its sides apart, without tokenizing it again."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
         other = object.__new__(_class_of(self.columns, apart))
@@ -55,14 +55,14 @@ class Corpus:
         return other
 
     def packed(self, seed: int) -> "PackedCorpus":
-        """The training texts in bins that fill max_length; not of sides that are read apart."""
+        """Returns the training texts packed into bins of max_length; not for sides that are read apart."""
         known = (self.max_length, seed)
         if known not in self.packings:
             self.packings[known] = PackedCorpus(self, seed)
         return self.packings[known]
 
     def _arrange(self) -> None:
-        """Numbers the windows of all rows; an example's id is its window's number, held out or not."""
+        """Numbers the windows of all rows; the number of a window is its example's id, held out or not."""
         counts = dict(self.source.counts)
         if len(self.columns) == 1:
             self.rows = np.arange(len(self.columns[0].lengths))[None]
@@ -72,8 +72,8 @@ class Corpus:
             self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
         lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
         keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        # The sides of a pair may be identified apart (one has ids, the other line numbers): a pair is trained on where
-        # neither side is held out, and evaluated where both are, so that no evaluated side is trained on anywhere.
+        # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for
+        # training if neither side is held out, and for evaluation if both are, so that no side is used for both.
         held_out = (keys < self.held_out_below).any(0)
         evaluated = (keys < self.held_out_below).all(0)
         usable = lengths.min(0) > 0
@@ -116,18 +116,18 @@ class Corpus:
         return [self._example(window, 0) for window in self.held_out_ids]
 
     def fetch(self, epoch: int, index: int) -> Example:
-        """Training example `index`, 0 <= index < len(lengths); the epoch keys its masks."""
+        """Returns training example `index`, 0 <= index < len(lengths); its masks depend on the epoch."""
         return self._example(self.example_ids[index], epoch)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Training examples by their indices, without their documents."""
+        """Returns training examples by their indices, without their documents."""
         windows_M = self.example_ids[indices_M].astype(np.int64)
         return Texts(
             self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
         )
 
     def facts(self) -> dict:
-        """What the corpus was made of, for run.json."""
+        """Returns the facts of the corpus for run.json."""
         return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
 
     def _example(self, window: int, epoch: int) -> Example:
@@ -141,7 +141,7 @@ class Corpus:
         return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
 
     def _sides(self, windows_M: np.ndarray, rows_M: np.ndarray) -> list[list[np.ndarray]]:
-        """The tokens of each side of some windows, which are of these rows."""
+        """Returns the tokens of each side of some windows of these rows."""
         if len(self.columns) == 2:
             starts_M = np.zeros_like(rows_M)
             sides = [
@@ -157,10 +157,9 @@ class Corpus:
 class SegmentPairs(Corpus):
     """Monolingual text as pairs of adjacent segments of one document (VECO, section 4 and footnote 9).
 
-    A segment is a row, or one of the equal windows of a row longer than max_length. Neighbors in a document make an
-    example, so that a segment inside is in two of them. Which of the two is called x has no effect: the loss is the
-    same (Eq. 1), both orders are learned at once. A row without a neighbor gives its two halves, and so does every
-    held-out row: its neighbors are trained on.
+    A segment is a row, or one of the equal windows of a row longer than max_length. Two neighbors in a document are an
+    example, so most segments are in two examples. Their order has no effect, because the loss (Eq. 1) is symmetric. A
+    row without a neighbor gives its two halves. A held-out row does, too, because its neighbors are training text.
     """
 
     def _arrange(self) -> None:
@@ -171,7 +170,7 @@ class SegmentPairs(Corpus):
         rows = np.flatnonzero((lengths > 0) & ~held_out)
         if len(rows) == 0:
             raise ValueError(no_text(self.name))
-        # a run: rows that follow one another in a document, with nothing but empty rows between them
+        # a run: consecutive rows of a document, with only empty rows between them
         barriers = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))
         run_R = barriers[rows]
         alone = np.bincount(run_R)[run_R] == 1
@@ -205,7 +204,7 @@ class SegmentPairs(Corpus):
         }
 
     def _bounds(self, row, window, windows):
-        """First token of a segment, and the one after its last."""
+        """Returns the first token of a segment, and the one after its last."""
         length = self.columns[0].lengths[row].astype(np.int64)
         return window * length // windows, (window + 1) * length // windows
 
@@ -222,13 +221,13 @@ class SegmentPairs(Corpus):
         return examples
 
     def fetch(self, epoch: int, index: int) -> Example:
-        """Training example `index`: a segment and the one after it."""
+        """Returns training example `index`: a segment and the next one."""
         texts = self.read(np.array([epoch]), np.array([index]))
         document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
         return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Training examples by their indices: each a segment and the one after it."""
+        """Returns training examples by their indices: each is a segment and the next one."""
         first_M = self.first_segments[indices_M]
         sides = []
         for segments_M in (first_M, first_M + 1):
@@ -244,19 +243,19 @@ def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
 
 
 def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
-    """The corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
+    """Makes the corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
     return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
 
 
 class PackedCorpus:
-    """The training texts of a corpus in bins of `max_length` positions; for sampling a bin is an example.
+    """The training texts of a corpus in bins of `max_length` positions; sampling draws bins as examples.
 
-    Every text remains a row of its own, so that nothing is attended across texts and masks are those it has alone; a
-    model that computes nothing at padding (`model.skip_padding`) spends no time on their unequal lengths.
+    Every text stays a separate row, so that no text attends to another one, and masks do not depend on the packing. A
+    model with `model.skip_padding` computes nothing at padding, so unequal lengths cost no time.
 
-    The bins are the same in every epoch and process: texts are put into them in an order keyed by the seed. `lengths`
-    (K,) are the positions that their texts take, special tokens included; `size` is that of the corpus, so that draws
-    are shared out as without packing: a draw is a bin, and languages with short texts get more texts of it.
+    The bins are the same in every epoch and process: the texts are packed in an order that depends on the seed.
+    `lengths` (K,) are the numbers of positions in the bins, with special tokens. `size` is that of the corpus, so the
+    shares of corpora are the same as without packing. As a draw is a bin, a draw of short texts has more texts.
     """
 
     streaming = False
@@ -267,19 +266,19 @@ class PackedCorpus:
         order = keyed_rng(seed, "packing", corpus.name).permutation(len(corpus.lengths))
         positions = corpus.lengths[order].astype(np.int64) + specials
         bin_of = best_fit(positions, corpus.max_length)
-        # texts by bin, and where each bin begins among them
+        # texts by bin, and the start of each bin among them
         self.texts = order[np.argsort(bin_of, kind="stable")]
         self.first = np.concatenate([[0], np.cumsum(np.bincount(bin_of))])
         self.lengths = np.bincount(bin_of, weights=positions).astype(np.int32)
 
     def read(self, epochs: np.ndarray, bins: np.ndarray) -> Texts:
-        """The texts of some bins, one bin behind the other."""
+        """Returns the texts of some bins, bin after bin."""
         counts = self.first[bins + 1] - self.first[bins]
         indices = np.concatenate([self.texts[self.first[number] : self.first[number + 1]] for number in bins.tolist()])
         return self.corpus.read(np.repeat(epochs, counts), indices)
 
     def __str__(self) -> str:
-        """How well it went."""
+        """Describes how full the bins are."""
         filled = self.lengths.sum(dtype=np.int64) / (len(self.lengths) * self.corpus.max_length)
         return (
             f"{len(self.texts):,} texts in {len(self.lengths):,} bins of {self.corpus.max_length} positions, "
@@ -288,15 +287,15 @@ class PackedCorpus:
 
 
 def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
-    """(N,) the bin of each text, in the order in which they stand: into the fullest bin that has room for it.
+    """Returns (N,) the bin of each text: in the given order, each goes into the fullest bin that has room for it.
 
-    lengths: (N,) positions of each, 1 <= length <= room. Bins are kept by the room that they have left, of which there
-    are few: the time is that of N look-ups, however many bins are open.
+    lengths: (N,) positions of each text, 1 <= length <= room. Bins are indexed by the room that is left, which has few
+    values, so the time is that of N look-ups and does not depend on the number of bins.
     """
     if len(lengths) == 0:
         return np.zeros(0, dtype=np.int64)
     smallest = int(lengths.min())
-    # nothing fits beside these
+    # no other text fits into a bin with these
     alone = lengths > room - smallest
     bin_of = np.empty(len(lengths), dtype=np.int64)
     bin_of[alone] = np.arange(alone.sum())

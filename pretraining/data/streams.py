@@ -1,7 +1,7 @@
-"""Corpora that are read while training: forward only, shuffled in a buffer, the same in every process.
+"""Corpora that are read during training: forward only, shuffled in a buffer, the same in every process.
 
-Every process and every data-loading worker reads the whole stream and tokenizes only the examples it is asked for, so
-that neither their number nor a resumed run changes which text is seen.
+Every process and every data-loading worker reads the whole stream and tokenizes only its own examples. So the text of a
+run does not depend on their number, and is the same after resuming.
 """
 
 from collections import deque
@@ -17,17 +17,18 @@ from pretraining.data.sources import Source, held_out_below, plain_rows, row_ide
 from zoo_core.masking import keyed_seed
 from zoo_core.tables import get_column
 
-ROWS_PASSED_OVER = 1000  # in a row: a stream of single words has no segments
-NUMBER = "_row_number"  # column added to rows that have no id
+ROWS_PASSED_OVER = 1000  # consecutive rows without an example: a stream of single words has no segments
+NUMBER = "_row_number"  # column that is added to rows without an id
 
 
 class StreamedCorpus:
     """A streamed corpus. `size` is the declared one; `counts` are those of the rows read for `held_out`.
 
-    One example a row: of a text longer than `max_length` one window, at an offset keyed by (seed, epoch, row); the
-    sides of a pair are cut, longest first, or each to `max_length` where they are read `apart`. A text read apart gives
-    two adjacent segments: its window, twice as long, in two halves; the rows of a shuffled stream have no neighbors.
-    Empty texts and held-out rows are passed over, and so are texts of one token where there should be two segments.
+    Each row gives one example. Of a text longer than `max_length` one window is used, at an offset that depends on
+    (seed, epoch, row). The sides of a pair are cut, the longer one first, or each to `max_length` if they are read
+    `apart`. A text that is read apart gives two adjacent segments, the halves of a window of twice the length, because
+    rows of a shuffled stream have no neighbors. Empty texts and held-out rows are skipped, and, for two segments, texts
+    of one token.
     """
 
     streaming = True
@@ -52,7 +53,7 @@ class StreamedCorpus:
         self.held_out_rows = self._read_held_out() if self.held_out_below else []
 
     def with_form(self, max_length: int, apart: bool = False) -> "StreamedCorpus":
-        """The same stream, its texts cut to another length, or with its sides apart."""
+        """Returns the same stream with its texts cut to another length, or with its sides apart."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
         other = object.__new__(StreamedCorpus)
@@ -60,25 +61,25 @@ class StreamedCorpus:
         return other
 
     def facts(self) -> dict:
-        """What the corpus is made of, for run.json."""
+        """Returns the facts of the corpus for run.json."""
         return self.source.facts() | {"size": self.size, "held_out": len(self.held_out), "counts": self.counts}
 
     def cursor(self, *key: int | str) -> "StreamCursor":
-        """A reader of its own; `key` (such as phase and objective) chooses the order of its rows."""
+        """Returns a separate reader; the order of its rows depends on `key` (such as phase and objective)."""
         return StreamCursor(self, key)
 
     def rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
-        """(keys of the sides, texts) of one epoch's rows that are not empty, shuffled by `order` or as they stand."""
+        """Yields (keys of the sides, texts) of one epoch's rows that are not empty, shuffled if `order` is given."""
         try:
             yield from self._rows(order)
-        except (OSError, HTTPError) as error:  # after the tries of `datasets`
+        except (OSError, HTTPError) as error:  # after the retries of `datasets`
             raise OSError(f"the source of corpus {self.name} cannot be read: {error!r}.") from error
 
     def _rows(self, order: tuple[int | str, ...] | None) -> Iterator[tuple[list[int], list[str]]]:
         sides = self.source.sides
         rows: IterableDataset = sides[0].rows
         if sides[0].identity is None:
-            # numbers are the rows' identity: they must not depend on the order of the shards, which skip() fixes
+            # numbers identify the rows, so they must not depend on the order of the shards; skip() keeps that order
             rows = rows.skip(0).map(lambda row, number: {**row, NUMBER: number}, with_indices=True)
         if order is not None:
             rows = rows.shuffle(seed=keyed_seed(*order) % 2**63, buffer_size=self.shuffle_buffer)
@@ -94,9 +95,9 @@ class StreamedCorpus:
         return [example for example in examples if example is not None]
 
     def example(self, key: int, texts: list[str], epoch: int) -> Example | None:
-        """Tokenizes and cuts one row; `key` is its stable hash, which serves as the example's id.
+        """Tokenizes and cuts one row; `key` is its stable hash, and the example's id.
 
-        None where a text of one token cannot give two segments.
+        Returns None if the text of a row is empty, or has one token where two segments are needed.
         """
         sides = [np.array(ids, dtype=np.int32) for ids in encode_texts(texts, self.tokenizer)]
         if not all(map(len, sides)):
@@ -111,7 +112,7 @@ class StreamedCorpus:
         return Example([ids[:half], ids[half:]], self.name, key, epoch, str(key)) if half else None
 
     def _read_held_out(self) -> list[tuple[int, list[str]]]:
-        """(key, texts) of the first held-out rows, in the stream's own order: a stream has no end to wait for."""
+        """Returns (key, texts) of the first held-out rows, in the stream's own order, without reading to its end."""
         held_out = []
         for number, (keys, texts) in enumerate(self.rows(None), start=1):
             if max(keys) < self.held_out_below:  # as in Corpus: evaluated where all sides are held out
@@ -124,19 +125,19 @@ class StreamedCorpus:
 
 
 class StreamCursor:
-    """The training examples of a stream by their position, counted over epochs; going back starts the stream anew."""
+    """The training examples of a stream by position, counted over epochs; for an earlier position it starts again."""
 
     def __init__(self, corpus: StreamedCorpus, key: tuple[int | str, ...]):
         self.corpus, self.key = corpus, key
         self._restart()
 
     def fetch(self, position: int) -> Example:
-        """Example number `position` (0-based). Rows on the way are read, but not tokenized.
+        """Returns example number `position`, from 0. Rows before it are read, but not tokenized.
 
-        A row that gives no example is passed over for the one after it, which is read again in its own place: no
-        position depends on what another one found.
+        If a row gives no example, the row after it is used, and is used again at its own position. So no position
+        depends on the result of another one.
 
-        Raises ValueError where an epoch holds no example at all.
+        Raises ValueError if an epoch has no example.
         """
         if position < self.position:
             self._restart()
@@ -173,13 +174,13 @@ class StreamCursor:
 
 
 def no_segments(name: str) -> str:
-    """The error of a corpus whose texts are too short to give two adjacent segments."""
+    """Returns the error of a corpus whose texts are too short for two adjacent segments."""
     return (
         f"Corpus {name} has no adjacent segments to train on: its texts have one token each and no neighbor in their "
-        "document; name its `document_column`, or give longer texts."
+        "document. Set its `document_column`, or use longer texts."
     )
 
 
 def no_text(name: str) -> str:
-    """The error of a corpus in which nothing is left to train on."""
+    """Returns the error of a corpus without training text."""
     return f"Corpus {name} has no text to train on: every row is empty or held out."

@@ -1,6 +1,6 @@
-"""Text as token ids: tokenized once by `datasets`, read from mapped files, and cut to what a model's positions hold.
+"""Text as token ids: tokenized once by `datasets`, and read from memory-mapped files.
 
-Legend: `R` rows of a table, `M` parts of rows that are asked for.
+Legend: `R` rows of a table, `M` requested parts of rows.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pretraining.data.links import links_of, no_links, tokens_of_words, words_of
 from pretraining.data.sources import TextColumn, row_key
 from zoo_core.tables import get_column, intact_copies
 
-# what becomes of the values of a column: lists of integers
+# functions that turn the values of a column into lists of integers
 READINGS = {
     "text": encode_texts,
     "words": tokens_of_words,
@@ -30,7 +30,7 @@ READINGS = {
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Changes with whatever changes the ids of a text; the same for a copy of the tokenizer in another folder."""
+    """Returns a hash of all that affects the ids of a text; a copy of the tokenizer in another folder has the same."""
     if getattr(tokenizer, "backend_tokenizer", None) is not None:
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         content.pop("truncation", None)  # set by calls, not part of the tokenizer
@@ -41,11 +41,10 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 class TokenColumn:
-    """The token ids of a text column, row by row, in mapped files.
+    """The token ids of a text column, row by row, in memory-mapped files.
 
     rows: a data set of `tokenize`; lengths: (R,) int32 numbers of tokens; keys: (R,) int64 hashes of the rows (see
-    `row_key`); chunks: the ids of many rows at a time, flat. `fingerprint` names the content: two columns with the same
-    one hold the same.
+    `row_key`); chunks: flat ids of many rows each. Columns with the same `fingerprint` have the same content.
     """
 
     def __init__(self, rows: Dataset, fingerprint: str):
@@ -56,7 +55,7 @@ class TokenColumn:
         rows_of_chunks = [len(chunk) for chunk in ids.chunks]
         self.first_rows = np.cumsum([0, *rows_of_chunks])[:-1]
         starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
-        # where a row begins in its chunk
+        # the start of each row in its chunk
         self.starts = (starts[:-1] - np.repeat(starts[self.first_rows], rows_of_chunks)).astype(np.int32)
         self.documents = rows.data.column("document") if "document" in rows.column_names else None
 
@@ -68,19 +67,19 @@ class TokenColumn:
         return self.rows.data.column("key").to_numpy()
 
     def slices(self, rows_M: np.ndarray, starts_M: np.ndarray, stops_M: np.ndarray) -> list[np.ndarray]:
-        """(T,) int32 tokens `start` to below `stop` of each of M rows; views of the file, not to be written to."""
+        """Returns for each of M rows (T,) int32 tokens `start` to below `stop`; read-only views of the file."""
         begin_M = self.starts[rows_M]
-        # the last of those that begin at or before the row: chunks without rows are passed over
+        # the last chunk that begins at or before the row, which skips chunks without rows
         chunk_M = np.searchsorted(self.first_rows, rows_M, side="right") - 1
         bounds = zip(chunk_M.tolist(), (begin_M + starts_M).tolist(), (begin_M + stops_M).tolist(), strict=True)
         return [self.chunks[chunk][start:stop] for chunk, start, stop in bounds]
 
     def ids(self, row: int) -> np.ndarray:
-        """(T,) int32 token ids of a row; a view of the file."""
+        """Returns (T,) int32 token ids of a row; a view of the file."""
         return self.slices(*np.array([[row], [0], [self.lengths[row]]]))[0]
 
     def new_documents(self) -> np.ndarray:
-        """(R,) true where a row does not go on with the document of the row before it."""
+        """Returns (R,): true where a row begins a new document."""
         is_new = np.ones(len(self.lengths), dtype=bool)
         if self.documents is not None and len(is_new) > 1:
             same = pc.equal(self.documents[1:], self.documents[:-1])  # null where a row names no document
@@ -88,7 +87,7 @@ class TokenColumn:
         return is_new
 
     def document(self, row: int) -> str:
-        """The document of a row: the value of the document column, or the row itself."""
+        """Returns the document of a row: the value of the document column, or the row's number."""
         value = None if self.documents is None else self.documents[row].as_py()
         return str(row) if value is None else value
 
@@ -96,10 +95,10 @@ class TokenColumn:
 def tokenized_column(
     column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str
 ) -> TokenColumn:
-    """A text column tokenized here, once: `datasets` keeps the copy in its cache.
+    """Tokenizes a text column once; `datasets` keeps the copy in its cache.
 
-    The copy depends on the table's content, the tokenizer and the columns only: corpora share it, and neither the
-    maximum length nor what is held out makes a new one.
+    The copy depends only on the table's content, the tokenizer and the columns. Corpora share it, and changes of the
+    maximum length or the held-out share do not make a new one.
     """
     parts = (column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
     parts += (column.document_pattern, *([] if column.reading == "text" else [column.reading]))
@@ -109,9 +108,9 @@ def tokenized_column(
 
 
 def tokenize(column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int = 0, **settings: Any) -> Dataset:
-    """The rows of a text column as `ids`, `key` and, where the column names documents, `document`.
+    """Returns the rows of a text column as `ids`, `key` and, if there is a document column, `document`.
 
-    `first` is the number of the first row where the rows are part of a table; `settings` are those of `Dataset.map`.
+    `first` is the number of the first row, if the rows are part of a table; `settings` are those of `Dataset.map`.
 
     Raises ValueError for a document that the column's pattern does not match.
     """
@@ -157,6 +156,6 @@ def _document_of(value: Any, column: TextColumn) -> str | None:
     match = re.search(column.document_pattern, str(value))
     if match is None:
         raise ValueError(
-            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}."
+            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}. Correct it."
         )
     return match[0]

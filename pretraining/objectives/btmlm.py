@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class BtmlmCollator(Collator):
-    """Back-translation masked LM: the model writes, then reads.
+    """Back-translation masked LM: the model first generates tokens, then reads them.
 
         first step, `generation_mask`      second step, `attention_mask`
               a a p p                            a m b b
@@ -33,10 +33,10 @@ class BtmlmCollator(Collator):
           p   x x x .                        b   x x x x
           p   x x . x                        b   x x x x
 
-    Behind a text of n tokens stand k = max(1, round(`pseudo_share` n)) pseudo positions p, <mask> in a language drawn
-    from those that its own is translated into. The first step fills them without gradient, each from the unmasked text
-    and itself; the second predicts masked tokens of the text. The sub-batch says at which `temperature` they are filled
-    in training, and how many texts had room for fewer (`shortened`).
+    A text of n tokens is followed by k = max(1, round(`pseudo_share` n)) pseudo positions p: <mask> in a target
+    language, which is drawn at random. The first step fills them without gradient; each sees the unmasked text and
+    itself. The second step predicts masked tokens of the text. The sub-batch has the `temperature` of the first step in
+    training, and the number of texts without room for all pseudo positions (`shortened`).
 
     Examples: `{"text": "The house is small.", "language": "en"}`; `languages` is required.
 
@@ -58,12 +58,11 @@ class BtmlmCollator(Collator):
     ):
         """
         Args:
-            tokenizer, mask_probability, max_length: as of every collator; see `MlmCollator`.
+            tokenizer, mask_probability, max_length: as in every collator; see `MlmCollator`.
             languages: `model.config.languages`, two or more.
-            pseudo_share: pseudo positions a token of the text.
-            temperature: 0 fills them with the likeliest token; above, tokens are drawn.
-            target_languages: the languages that pseudo tokens may have: those `paired` with the text's own, or `all`
-                others.
+            pseudo_share: pseudo positions per token of the text.
+            temperature: 0 fills them with the most probable token; above 0, tokens are sampled.
+            target_languages: languages of the pseudo tokens: those `paired` with the text's language, or `all` others.
 
         Raises:
             ValueError: options out of range, or fewer than two languages.
@@ -71,7 +70,7 @@ class BtmlmCollator(Collator):
         super().__init__(tokenizer, mask_probability, max_length, languages)
         if self.languages is None or len(self.languages.rows) < 2:
             raise ValueError(
-                f"{type(self).__name__} generates tokens in another language, so it needs two languages or more. Give "
+                f"{type(self).__name__} generates tokens in another language, so it needs two languages or more. Pass "
                 "languages=model.config.languages."
             )
         if target_languages not in ("paired", "all"):
@@ -91,11 +90,11 @@ class BtmlmCollator(Collator):
         (length_B,) = sides.lengths_SB
         due_B = pseudo_count(length_B, self.pseudo_share)
         count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
-        # pseudo positions are all alike, hence views of one array
+        # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
         tokens = [*sides.tokens, [slots[:count] for count in count_B]]
         codes = self._with_targets(sides.codes, keys_B)
-        # evaluation fills them with the likeliest token: its figures do not depend on random numbers
+        # evaluation fills them with the most probable token, so its figures do not depend on random numbers
         facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
         return Sides(tokens, np.stack([length_B, count_B]), codes), facts
 
@@ -110,10 +109,10 @@ class BtmlmCollator(Collator):
         return self.masked(rows, rows.of_side[0], keys_B)
 
     def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
-        """The language of each text, and the one that it is back-translated into."""
+        """Returns the language of each text, and the one into which it is back-translated."""
         drawn_B = uniform_of(key_stream(keys_B, TARGET)).tolist()
         targets = {code: self.languages.targets(code, self.target_languages) for code in {c for c, *_ in codes_B1}}
-        # the distribution of the text's own language, inverted at the drawn number
+        # a sample of the distribution for the text's language, by inversion
         return [
             (code, targets[code][0][int(np.searchsorted(targets[code][1].cumsum()[:-1], drawn, side="right"))])
             for (code, *_), drawn in zip(codes_B1, drawn_B, strict=False)
@@ -121,14 +120,14 @@ class BtmlmCollator(Collator):
 
 
 def pseudo_count(tokens: int | np.ndarray, share: float) -> int | np.ndarray:
-    """Pseudo tokens that a text of so many tokens should get (ERNIE-M, section 4.3)."""
+    """Returns the number of pseudo tokens of a text with this many tokens (ERNIE-M, section 4.3)."""
     return np.maximum(1, np.rint(share * tokens)).astype(np.int64)
 
 
 def length_of_text(max_length: int, share: float) -> int:
-    """Positions of a text, special tokens included, whose pseudo tokens fit into `max_length` positions with it.
+    """Returns the most positions of a text, with special tokens, that fit into `max_length` with the pseudo tokens.
 
-    A text of n tokens gets round(share x n) pseudo tokens, one at least, and two special tokens more.
+    A text of n tokens gets round(share x n) pseudo tokens, at least one, and two more special tokens.
     """
     return int((max_length - SPECIALS_OF_PAIR) / (1 + share)) + SPECIALS_OF_TEXT
 
@@ -171,7 +170,7 @@ class Btmlm(MaskedObjective):
         return length_of_text(self.max_length, self.pseudo_share)
 
     def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
-        """Text in a language that can be translated into another."""
+        """Returns whether a corpus is text in a language that can be translated into another."""
         if not super().reads_corpus(corpus, languages):
             return False
         return bool(languages.targets(corpus.languages[0], self.target_languages)[0])
@@ -201,18 +200,18 @@ class Btmlm(MaskedObjective):
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """`back_translation_overlap`, where the recipe asks for it, whatever the phase learns."""
+        """Returns `back_translation_overlap`, in every phase, if the recipe turns it on."""
         if not evaluator.back_translation or len(corpus.held_out) < 2:
             return {}
         return back_translation_overlap(evaluator, corpus)
 
 
 def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, float]:
-    """Of the pseudo tokens that BTMLM's first step writes to held-out sentences, the share that their translation holds
-    (as a bag of tokens), less the share that another sentence's translation holds, in each direction.
+    """Returns how much better BTMLM's pseudo tokens fit the translation of a held-out sentence than another one.
 
-    The other sentence is the next one by length. Commas and articles occur in both, and count for nothing; a model that
-    knows nothing of translation gets 0. `..._own` and `..._other` are the two shares.
+    The figure is the share of pseudo tokens that occur in the sentence's translation, minus the share that occur in
+    another sentence's translation, in each direction. The other sentence is the next one by length. Commas and articles
+    occur in both and cancel; a model that cannot translate gets 0. `..._own` and `..._other` are the two shares.
     """
     import torch
     from accelerate.utils import send_to_device
@@ -224,7 +223,7 @@ def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, f
     figures, size = {}, evaluator.batch_size
     room = length_of_text(model.config.longest_input, share) - SPECIALS_OF_TEXT
     for source, target in ((0, 1), (1, 0)):
-        # by length, so that the other sentence, the next one, has about as many tokens to meet by chance
+        # by length, so that the other sentence, the next one, has about as many chance hits
         pairs = sorted(
             (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CaMlmCollator(Collator):
-    """What both collators of CA-MLM share: x and y are inputs of their own, masked one by one.
+    """What both collators of CA-MLM share: x and y are separate inputs, which are masked separately.
 
         H stream (`inner`)        S stream (`cross`)
               a m a                     a m a | b m      to the last H of the other side
@@ -23,9 +23,9 @@ class CaMlmCollator(Collator):
           m   x x x                 m   x x x | x x
           a   x x x                 a   x x x | x x
 
-    The sub-batch holds `x` and `y`, each a full set of fields of its own length. Both streams see all of their own
-    side; where `config.cross_stream` is causal (ICLR), the model narrows S to the positions before, because its
-    decoder, which no collator feeds, does the same.
+    The sub-batch has `x` and `y`, each a full set of fields of its own length. Both streams see all of their own side.
+    If `config.cross_stream` is causal (ICLR), the model restricts S to the positions before, because its decoder, which
+    uses no collator, does the same.
 
     Examples: `{"source": ..., "target": ...}`, two adjacent segments of a document, or translations.
     """
@@ -34,7 +34,7 @@ class CaMlmCollator(Collator):
     apart = True
 
     def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
-        # each side with keys of its own: the papers mask them independently
+        # each side has its own keys: the papers mask them independently
         return {
             name: super(CaMlmCollator, self).rows(
                 replace(sides, tokens=[sides.tokens[s]], lengths_SB=sides.lengths_SB[s : s + 1]),
@@ -46,7 +46,7 @@ class CaMlmCollator(Collator):
 
 
 class CaMlmSegmentsCollator(CaMlmCollator):
-    """Cross-attention masked LM of adjacent segments of a document, which are inputs of their own: `x` and `y`.
+    """Cross-attention masked LM of adjacent segments of a document, which are separate inputs: `x` and `y`.
 
     Examples: `{"source": "The house is small.", "target": "It has two rooms."}`. Who sees whom: `picture(batch)`.
 
@@ -57,7 +57,7 @@ class CaMlmSegmentsCollator(CaMlmCollator):
 
 
 class CaMlmPairsCollator(CaMlmCollator):
-    """Cross-attention masked LM of translations, which are inputs of their own: `x` and `y`.
+    """Cross-attention masked LM of translations, which are separate inputs: `x` and `y`.
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`. Who sees whom: `picture(batch)`.
 
@@ -69,7 +69,7 @@ class CaMlmPairsCollator(CaMlmCollator):
 
 @dataclass
 class CaMlm(MaskedObjective):
-    """What both keys of CA-MLM share."""
+    """What both objectives of CA-MLM share."""
 
     terms: list[Literal["inner", "cross"]] = option(
         [], "parts of the loss. inner: each side is predicted from itself; cross: from both sides; default: both parts"
@@ -92,7 +92,7 @@ class CaMlm(MaskedObjective):
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """How often the cross-attention looks at a token's translation, at its best layer and by layer."""
+        """Returns the share of tokens with most cross-attention on their translation, best layer and by layer."""
         if not evaluator.alignment or not any(isinstance(found, CaMlm) for found in evaluator.objectives):
             return {}
         return evaluator.best_layer("alignment_cross", corpus, cross_attention_alignment(evaluator, corpus))
@@ -117,11 +117,12 @@ class CaMlmPairs(CaMlm):
 
 
 def cross_attention_alignment(evaluator: "Evaluator", corpus: Any) -> list[float]:
-    """Share of the tokens that look most at their translation through VECO's cross-attention, by layer (L - 1,).
+    """Returns by layer (L - 1,) the share of tokens with VECO's highest cross-attention weight on their translation.
 
-    The weights are the mean over heads, in the stream that reads the last states of the other side, nothing masked;
-    special tokens are left out, both directions count. Pairs and errors are those of `alignment_accuracy`. Where a
-    token and its translation stand at equal positions, as in the controlled pair, looking straight across is right too.
+    The weights are the mean over heads, in the stream that reads the last states of the other side. Nothing is masked,
+    special tokens are left out, and both directions count. Pairs and errors are those of `alignment_accuracy`. If a
+    token and its translation have the same position, as in the controlled pair, attention to the same position is also
+    correct.
     """
     import torch
 
@@ -130,7 +131,7 @@ def cross_attention_alignment(evaluator: "Evaluator", corpus: Any) -> list[float
 
     model = evaluator.model
     attention = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the one that hands its weights out
+    model.set_attn_implementation("eager")  # the only one that returns its weights
     right_L, count = 0, 0
     try:
         for chunk in evaluator.one_to_one_pairs(corpus):

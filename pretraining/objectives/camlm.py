@@ -10,17 +10,17 @@ from zoo_core.masking import IGNORED, key_stream, mask_rows, uniform_of
 
 
 class CamlmCollator(Collator):
-    """Cross-attention masked LM: a side is predicted from the other one alone.
+    """Cross-attention masked LM: each side is predicted only from the other one.
 
             a m b m'
-        a   x . . .      what is not masked sees its own side, or its words would come back by the other side's states
-        m   . x x .      a masked token sees the other side, and the masked of its own
+        a   x . . .      an unmasked token sees only its own side, else a side's words would return through the other
+        m   . x x .      a masked token sees the other side, and the masked tokens of its own
         b   . . x .
         m'  x . . x
 
-    Predicted tokens are <mask> always: one that is kept would be a word of its own side, which the other masks of that
-    side could read. Each side keeps a token or more to be predicted from. Which side comes first is drawn: BTMLM writes
-    behind a text, in either language.
+    Predicted tokens always become <mask>: the other masks of a side could read a token that is kept. At least one token
+    of each side is not masked. Which side comes first is random, because BTMLM appends tokens to texts of either
+    language.
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
     `source_language` and `target_language`.
@@ -33,7 +33,7 @@ class CamlmCollator(Collator):
     language_share = 1.0
 
     def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
-        # by the row's key, so that a pair is turned alike in every batch
+        # by the row's key, so that a pair has the same order in every batch
         is_turned_B = uniform_of(key_stream(keys_B, ORDER)) < 0.5
         turned = is_turned_B.tolist()
         pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides.tokens, turned, strict=True)]
@@ -53,9 +53,9 @@ class CamlmCollator(Collator):
         known = rows.input_ids != self.tokenizer.unk_token_id
         of_side, mask_id = [tokens & known for tokens in rows.of_side], self.tokenizer.mask_token_id
         for candidates, other, stream in zip(of_side, of_side[::-1], (X_MASKS, Y_MASKS), strict=True):
-            # not where the other side has no token that tells anything
+            # nothing is predicted if the other side has only unknown tokens
             share_B = np.where(other.any(1), self.mask_probability, 0.0)
-            keys = key_stream(keys_B, stream)  # of its own: else equal sides would be masked at equal places
+            keys = key_stream(keys_B, stream)  # else equal sides would have equal masks
             mask_rows(
                 rows.input_ids, labels, candidates, share_B, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
             )

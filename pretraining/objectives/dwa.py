@@ -28,7 +28,7 @@ class Dwa(Objective):
     panels: ClassVar[dict[str, str]] = {"self_labels/": "share of self-labeled links that are right"}
 
     def check_model(self, setting: Setting) -> None:
-        # with weight 0 an objective is read and not learned, such as tlm in the paper's -TLM
+        # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
         learned = [objective for objective in setting.beside if objective.weight]
         if setting.config.query_positions == "none":
             if learned and all(isinstance(objective, Dwa) for objective in learned):
@@ -45,7 +45,7 @@ class Dwa(Objective):
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """The share of self-labeled links that are right, and links for each source token."""
+        """Returns the share of self-labeled links that are right, and links per source token."""
         if not evaluator.alignment or not any(isinstance(found, Dwa) for found in evaluator.objectives):
             return {}
         right, share = self_label_accuracy(evaluator, corpus)
@@ -53,8 +53,10 @@ class Dwa(Objective):
 
 
 def self_label_accuracy(evaluator: "Evaluator", corpus: Any) -> tuple[float, float]:
-    """Of the links that XLM-Align labels held-out pairs with, the share that are right, and links for each source
-    token. Pairs and errors are those of `alignment_accuracy`."""
+    """Returns the share of right links among XLM-Align's own labels of held-out pairs, and links per source token.
+
+    Pairs and errors are those of `alignment_accuracy`.
+    """
     import torch
     from accelerate.utils import send_to_device
 
@@ -62,7 +64,7 @@ def self_label_accuracy(evaluator: "Evaluator", corpus: Any) -> tuple[float, flo
     for chunk in evaluator.one_to_one_pairs(corpus):
         batch = send_to_device(encode_rows(chunk, evaluator.tokenizer), evaluator.accelerator.device)
         with evaluator.accelerator.autocast():
-            # nothing is masked: labels are made of the text as it was
+            # nothing is masked: labels come from the original text
             labels = evaluator.model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
         links_N3 = labels.links_PST.nonzero()
         right += int((links_N3[:, 1] == links_N3[:, 2]).sum())

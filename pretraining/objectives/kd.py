@@ -1,6 +1,6 @@
 """Knowledge distillation from a teacher of one language: MetaXLM's baseline XLM+KD (Chi et al. 2021, section 5.3).
 
-The teacher reads the masked texts of `mlm` in tokens of its own and says what it would put in place of the masked words
+The teacher reads the masked texts of `mlm` with its own tokenizer and predicts the masked words
 (`pretraining/start/teacher.py`). The loss is that of `modeling/modeling_metaxlm.py`.
 """
 

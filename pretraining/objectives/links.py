@@ -1,4 +1,4 @@
-"""Word alignment from links made by hand, and from the model's own: the aligner's probabilities learn them
+"""Word alignment learned from links by people and by the model itself: trains the aligner's probabilities
 (modeling/word_probabilities.py).
 
 The loss is that of `modeling/modeling_xlm_align.py`.
@@ -24,7 +24,7 @@ NO_WORD = -1
 
 
 class LinksCollator(Collator):
-    """Linked pairs: each side is an input of its own, as the aligner reads it, and nothing is masked.
+    """Linked pairs: each side is a separate input, as the aligner reads it, and nothing is masked.
 
               a a a             b b
         a     x x x         b   x x
@@ -32,15 +32,15 @@ class LinksCollator(Collator):
         a     x x x
 
     Examples: `{"source": "The house is small .", "target": "Das Haus ist klein .", "links": "0-0 1-1 2-2 3-3 4-4"}`:
-    words apart by spaces, and links between them from 0; `0p0` is a possible link, from which nothing is learned. The
-    model labels a row without links itself.
+    words separated by spaces, and links between them, from 0; `0p0` is a possible link, which the model does not learn.
+    The model labels a row without links itself.
 
-    The sub-batch holds `x` and `y`, each with `words` (B, T): the number of a token's word among those of its row that
-    have tokens, -1 elsewhere; and `links` (K, 4): row, source word, target word, and whether the link is sure. Sides
-    are cut to `max_length` positions, and links to words that are cut off are left out.
+    The sub-batch has `x` and `y`, each with `words` (B, T): the number of a token's word among those of its row that
+    have tokens, -1 elsewhere. It also has `links` (K, 4): row, source word, target word, and whether the link is sure.
+    Sides are cut to `max_length` positions, and links to words that are cut off are left out.
 
-    Raises ValueError for options out of range, an example without its keys or with a side without words, and links that
-    cannot be read.
+    Raises ValueError for options out of range, an example without its keys, a side without words, and links that cannot
+    be read.
 
     Source: this zoo (hub_cards/models/xlm_align.md, "Learn to align").
     """
@@ -57,14 +57,14 @@ class LinksCollator(Collator):
         """
         Args:
             tokenizer: that of the model.
-            max_length: positions of a side, special tokens included; what is longer is cut.
+            max_length: positions of a side, with special tokens; longer sides are cut.
         """
         if not isinstance(max_length, int) or max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {max_length!r}.")
         self.tokenizer, self.max_length, self.languages = tokenizer, max_length, None
 
     def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
-        """The fields of the sub-batch; see the class."""
+        """Returns the fields of the sub-batch; see the class."""
         import torch
 
         links = [np.reshape(of_row, (-1, 3)) for of_row in sides.tokens[4]]
@@ -119,12 +119,12 @@ class Links(ExampleObjective):
     panels: ClassVar[dict[str, str]] = {"link_aer/": "AER of held-out pairs with gold links (%), lower is better"}
 
     def predictions(self, fields: Mapping[str, Any]) -> int:
-        """The words of the source: each is asked for its links."""
+        """Returns the number of source words, as each is a prediction."""
         return int((fields["words"].amax(1) + 1).sum())
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """AER of the links that the model finds in held-out pairs, in percent (Och and Ney 2003)."""
+        """Returns the AER of the model's links in held-out pairs, in percent (Och and Ney 2003)."""
         if corpus.kind != Links.text or not any(isinstance(found, Links) for found in evaluator.objectives):
             return {}
         from accelerate.utils import send_to_device

@@ -6,7 +6,7 @@ from pretraining.objectives.base import Collator, PackableObjective
 
 
 class TlmCollator(Collator):
-    """Translation language modeling: a masked token may be read off either side.
+    """Translation language modeling: a masked token is predicted from both sides.
 
             a m b b
         a   x x x x
@@ -15,8 +15,8 @@ class TlmCollator(Collator):
         b   x x x x
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
-    `source_language` and `target_language`. With languages, half of the rows teach the language embedding from the
-    first step on, the others the <mask> that is used later, which says none (hub_cards/models/ernie_m.md, "Differences
+    `source_language` and `target_language`. With languages, half of the rows train the language embedding from the
+    first step; the others train the <mask> without language of later use (hub_cards/models/ernie_m.md, "Differences
     from the paper"). XLM-Align's `dwa` reads these rows.
 
     Source: XLM (Conneau and Lample, 2019), section 3.4.

@@ -1,7 +1,7 @@
-"""Bilingual dictionaries in MUSE's format: a word and a translation a line, a line for each translation.
+"""Bilingual dictionaries in MUSE's format: each line has a word and one translation.
 
-What is no such line is skipped and counted by reason: dictionaries are made by hand and by machine, and a few bad lines
-should not stop a run, nor pass unseen.
+Other lines are skipped and counted by reason: a few bad lines in a dictionary should not stop a run, but the user
+should see them.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ from zoo_core.recipe_files import or_installed
 
 @dataclass
 class Translations:
-    """A dictionary, read: {word: its translations in the order of the file}, the words as written, and lower-cased."""
+    """The content of a dictionary: {word: its translations in the order of the file}, as written and in lower case."""
 
     language: str
     path: str
@@ -30,7 +30,7 @@ class Translations:
     lower_cased: dict[str, list[str]] = field(default_factory=dict)
 
     def look_up(self, word: str) -> Iterator[list[str]]:
-        """The translations of a word as it is, then lower-cased, then normalized: lists that are not empty.
+        """Yields the translations of a word as written, then in lower case, then normalized: lists that are not empty.
 
         The dictionary's own words keep their accents: English `the` is not the French `thé`.
         """
@@ -41,27 +41,25 @@ class Translations:
 
 
 def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Translations:
-    """Reads a dictionary of the recipe, from `hub_root` where the file is there.
+    """Reads a dictionary of the recipe, from `hub_root` if it contains the file.
 
-    The sides of a line stand apart by one tab, and may then hold spaces, or by white space; empty columns behind them
-    do not count. Skipped and counted: blank lines, an empty side, one word alone, more than two columns, several words
-    on a side (no single token stands for them), a pair that came before.
+    One tab separates the sides of a line, which may then contain spaces; without a tab, white space does. Empty columns
+    at the end do not count. Skipped and counted are blank lines, lines with an empty side, one word, more than two
+    columns or several words on a side (which are no single token), and repeated pairs.
 
-    Raises ValueError for a file that is missing or not UTF-8, a name that does not say which side is the language's
-    while `first` does not either, a limit below 1, and a file without any pair.
+    Raises ValueError for a file that is missing or not UTF-8, if neither `first` nor the file's name tells which side
+    is the language's, for a limit below 1, and for a file without any pair.
     """
     below_root = [Path(hub_root) / dictionary.path] if hub_root is not None else []
     places = [*below_root, Path(or_installed(dictionary.path))]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ValueError(
-            f"the dictionary {dictionary.path} is no file: neither {' nor '.join(map(str, places))} is there."
+            f"the dictionary {dictionary.path} does not exist: there is no file {' or '.join(map(str, places))}."
         )
     word_first = _word_is_first(dictionary)
     if dictionary.limit is not None and dictionary.limit < 1:
-        raise ValueError(
-            f"limit is {dictionary.limit} for the dictionary {dictionary.path}. Give 1 or more lines to read."
-        )
+        raise ValueError(f"limit is {dictionary.limit} for the dictionary {dictionary.path}. It must be at least 1.")
     read = Translations(dictionary.language, dictionary.path)
     pairs: dict[tuple[str, str], None] = {}  # in the order of the file
     for line in islice(read_lines(path), dictionary.limit):
@@ -76,7 +74,7 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
             read.skipped[reason] += 1
     if not pairs:
         why = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "it is empty"
-        raise ValueError(f"the dictionary {dictionary.path} holds no pair of words ({why}).")
+        raise ValueError(f"the dictionary {dictionary.path} contains no pair of words ({why}). Check its format.")
     read.pairs = len(pairs)
     for word, translation in pairs:
         for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
@@ -103,12 +101,12 @@ def _split(line: str) -> tuple[tuple[str, str], str | None]:
 
 
 def _word_is_first(dictionary: Dictionary) -> bool:
-    """Whether the word of `language` stands first in a line, its translation second."""
+    """Returns whether the word of `language` is first in a line, and its translation second."""
     if dictionary.first is not None:
         return dictionary.first == "word"
     language, pair = dictionary.language.lower(), Path(dictionary.path).name.lower().partition(".")[0]
     is_first, is_second = pair.startswith(f"{language}-"), pair.endswith(f"-{language}")
     if is_first == is_second:
-        name = f"the name of the dictionary {dictionary.path} does not say on which side {language} stands"
+        name = f"the name of the dictionary {dictionary.path} does not tell which side is {language}"
         raise ValueError(f"{name}. Set `first` to word or to translation.")
     return is_first

@@ -1,4 +1,4 @@
-"""What vocabulary matching carried over: rows by route and script, and how much of each language's text they cover.
+"""The result of vocabulary matching: rows by route and script, and how much of each language's text they cover.
 
 Legend: `V` tokens of the new vocabulary.
 """
@@ -15,7 +15,7 @@ from pretraining.start.token_texts import Vocabulary, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import NAMES, ROUTES, Matching
 
 EXAMPLES = 12  # of each route
-# by the first words of Unicode names, where they are not the script's own name
+# {first word of a Unicode name: script}, where the two differ
 SCRIPTS = {"CJK": "Han", "IDEOGRAPHIC": "Han", "HIRAGANA": "Kana", "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana"}
 
 
@@ -25,11 +25,11 @@ def report(
     new: PreTrainedTokenizerBase,
     text_counts: dict[str, np.ndarray | None] | None = None,
 ) -> dict[str, Any]:
-    """The facts of a matching, for JSON: rows by route, of all and by script, dictionaries, examples of each route.
+    """Returns the facts of a matching, for JSON: rows by route and script, dictionaries, examples of each route.
 
-    text_counts: (V) how often each token occurs in the text of a language, by language; None where it is streamed
-    (`not_counted`). With them, `tokens` has for each language how many of the tokens that its text uses went which
-    route, and `text` how many tokens of the running text.
+    text_counts: for each language, (V) how often each token occurs in its text, or None if the text is streamed
+    (`not_counted`). With them, `tokens` counts by route the different tokens that each language's text uses, and `text`
+    the tokens of the running text.
     """
     counted = {language: counts for language, counts in (text_counts or {}).items() if counts is not None}
     olds, news = (read_vocabulary(tokenizer, name) for tokenizer, name in zip((old, new), NAMES, strict=True))
@@ -51,7 +51,7 @@ def report(
         "examples": {
             route: [
                 {"token": news.shown(number), "from": [olds.shown(i) for i in matching.sources[number]]}
-                # from all of them: a vocabulary has its frequent tokens first
+                # spread over all ids, as a vocabulary has its frequent tokens first
                 for number in numbers[np.unique(np.linspace(0, len(numbers) - 1, EXAMPLES, dtype=int))].tolist()
             ]
             for route in ROUTES
@@ -61,19 +61,19 @@ def report(
 
 
 def to_text(found: dict[str, Any]) -> str:
-    """A report as tables and lines of text."""
+    """Returns a report as tables and lines of text."""
     rows = sum(found["rows"].values())
     left = found["rows"].get("random", 0)
     parts = [
-        f"{rows:,} rows of the new vocabulary, {found['old_tokens']:,} of the checkpoint's. "
-        f"{rows - left:,} are filled ({1 - left / rows:.1%}), {left:,} start random.",
+        f"The new vocabulary has {rows:,} rows, that of the checkpoint {found['old_tokens']:,}. "
+        f"{rows - left:,} rows are filled ({1 - left / rows:.1%}), {left:,} start random.",
         _table("Rows by script", {**found["by_script"], "all": found["rows"]}),
     ]
     for what, title in (("text", "running text"), ("tokens", "tokens that the text uses")):
         if found[what]:
             parts.append(_table(f"Share of the {title} whose row is filled, by language", found[what]))
     if streamed := found["not_counted"]:
-        parts.append(f"Not counted, as they are streamed: the texts of {', '.join(streamed)}")
+        parts.append(f"Not counted, because the text is streamed: {', '.join(streamed)}")
     for dictionary in found["dictionaries"]:
         skipped = ", ".join(f"{count:,} {reason}" for reason, count in dictionary["skipped"].items()) or "none"
         parts.append(
@@ -82,8 +82,8 @@ def to_text(found: dict[str, Any]) -> str:
         )
     if overruled := found["overruled"]:
         parts.append(
-            f"{overruled:,} of the rows by dictionary are of tokens that the checkpoint has as they are "
-            "(model.meta_pretrained.dictionary=fallback takes those instead)."
+            f"For {overruled:,} of the rows filled by dictionary, the checkpoint has the same token "
+            "(model.meta_pretrained.dictionary=fallback uses that instead)."
         )
     for route, examples in found["examples"].items():
         shown = (
@@ -95,13 +95,13 @@ def to_text(found: dict[str, Any]) -> str:
 
 
 def _by_route(routes: np.ndarray, counts: np.ndarray | None = None) -> dict[str, int]:
-    """How many rows went each route, or, with `counts` (V), how many occurrences of their tokens."""
+    """Returns the number of rows of each route or, with `counts` (V), of the occurrences of their tokens."""
     weights = np.ones(len(routes), dtype=np.int64) if counts is None else counts
     return {route: number for route in ROUTES if (number := int(weights[routes == route].sum()))}
 
 
 def _script(vocabulary: Vocabulary, number: int) -> str:
-    """The script of most letters of a token; what it is made of where it has none."""
+    """Returns the script of most letters of a token; without letters, what it consists of."""
     subword = vocabulary.subwords[number]
     if subword is None:
         return "special and added"
@@ -113,7 +113,7 @@ def _script(vocabulary: Vocabulary, number: int) -> str:
 
 
 def _table(title: str, groups: dict[str, dict[str, int]]) -> str:
-    """A line a group: all of it, and the shares that are filled, and filled by each route."""
+    """Returns a table with a line per group: its number, and the shares that are filled in all and by each route."""
     counts = pd.DataFrame(list(groups.values()), groups, [r for r in ROUTES if any(map({r}.issubset, groups.values()))])
     shares = counts.fillna(0).div(counts.sum(axis=1).clip(lower=1), axis=0)
     shares.insert(0, "filled", shares.drop(columns="random", errors="ignore").sum(axis=1))

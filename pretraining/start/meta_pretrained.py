@@ -1,7 +1,7 @@
 """A model of one language as the start of a cross-lingual one (MetaXLM; Chi et al. 2021, sections 3.1, 3.2, 5.4, 5.5).
 
-The body, which knows no vocabulary, is copied as it is; the rows of the embeddings and the bias of the head follow
-`vocabulary_matching`.
+The body (the Transformer layers) does not depend on the vocabulary and is copied unchanged. `vocabulary_matching` maps
+the rows of the embeddings and the bias of the head.
 
 Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H` hidden size.
 """
@@ -26,13 +26,13 @@ from zoo_core.vocabularies import check_vocabulary
 
 logger = logging.getLogger(__name__)
 
-OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")  # its names, and ours
+OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")  # RoBERTa's types, ours
 OF_BERT = ("bert",)
-# fields of a configuration that say what the body computes, and those that every part depends on
+# fields of a configuration that define the body's computation, and those that every part depends on
 OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")
 OF_ALL = ("hidden_size", "layer_norm_eps")
 FURTHER = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  # what a head of ours stands for
+GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  # activations that our head can replace
 
 # of a tokenizer, and of a configuration
 SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
@@ -47,19 +47,19 @@ HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight
 
 
 def of_body(name: str) -> bool:
-    """Whether a parameter is of the Transformer layers, less an added cross-attention (VECO): no model of one language
-    has that."""
+    """Returns whether a parameter belongs to the Transformer layers. An added cross-attention (VECO) does not count: no
+    model of one language has it."""
     of_other = name.startswith(BACKBONE) and not name.startswith(f"{BACKBONE}embed")  # ..embeddings, ..embed_tokens
     return of_other or (name.startswith(BODY) and ".crossattention." not in name)
 
 
 def first_position(config: PreTrainedConfig) -> int:
-    """The row of the first token's position: RoBERTa's tables count from behind the padding id, BERT's from 0."""
+    """Returns the row of the first token's position. RoBERTa's tables begin after the padding id, BERT's at 0."""
     return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
 
 
 class Source:
-    """A meta-pretrained checkpoint: configuration, tokenizer and weights are read when they are first needed."""
+    """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
     def __init__(self, settings: MetaPretrained, hub_root: str | None = None, trust_remote_code: bool = False):
         self.settings = settings
@@ -68,7 +68,7 @@ class Source:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """Raises ValueError for a checkpoint that is not there, or of an unknown architecture."""
+        """Raises ValueError for a checkpoint that does not exist or has an unknown architecture."""
         config = self.checkpoint.config()
         if config.model_type in ARCHITECTURES:
             return config
@@ -81,29 +81,29 @@ class Source:
             reason = "is a decoder, or a translation model"
         if reason:
             known = ", ".join((*OF_BERT, *OF_ROBERTA, *ARCHITECTURES))
-            raise ValueError(f"{self.checkpoint} {reason}: its body cannot be copied. Take an encoder of {known}.")
+            raise ValueError(f"{self.checkpoint} {reason}: its body cannot be copied. Use an encoder of {known}.")
         return config
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Raises ValueError for a tokenizer that is not there or does not belong to the checkpoint."""
+        """Raises ValueError for a tokenizer that does not exist or does not belong to the checkpoint."""
         config, field = self.config, "model.meta_pretrained.tokenizer"
         given = self.checkpoint.with_tokenizer(self.settings.tokenizer, field)
         tokenizer = given.tokenizer()
-        check_vocabulary(tokenizer, config, given.name, self.name, f"Name the checkpoint's own as {field}.")
+        check_vocabulary(tokenizer, config, given.name, self.name, f"Set {field} to the checkpoint's own tokenizer.")
         self.checkpoint.check_tokenizer(tokenizer, given)
         return tokenizer
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
-        """In float32, by this zoo's names. Raises ValueError for damaged weights, or without layers or embeddings."""
+        """In float32, by this zoo's names. Raises ValueError for damaged weights and missing layers or embeddings."""
         model, absent = self.checkpoint.masked_lm(self.config)
         return {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
 
     def config_fields(self, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Fields of the new model's configuration that the checkpoint settles where `model.config` (`given`) does not.
+        """Returns the checkpoint's values for fields of the new configuration that `model.config` (`given`) lacks.
 
-        Raises ValueError for a field of `given` under which what is carried over would compute something else.
+        Raises ValueError for a field of `given` with which the copied weights would compute something else.
         """
         config = self.config
         if config.model_type in ARCHITECTURES:
@@ -115,13 +115,15 @@ class Source:
         bound = {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY))
         for name in bound:
             if name in given and given[name] != fields[name]:
-                theirs = f"the checkpoint {self.name!r}, which is carried over, has {fields[name]}"
-                raise ValueError(f"model.config.{name} is {given[name]}, and {theirs}. Leave it out of model.config.")
+                theirs = f"the checkpoint {self.name!r}, whose weights are copied, has {fields[name]}"
+                raise ValueError(f"model.config.{name} is {given[name]}, but {theirs}. Leave it out of model.config.")
         return fields
 
     def match(self, tokenizer: PreTrainedTokenizerBase, as_if_carried: bool = False) -> Matching:
-        """Matches the checkpoint's vocabulary to that of `tokenizer`. Where no rows are carried over, all are random,
-        unless `as_if_carried`."""
+        """Matches the checkpoint's vocabulary to that of `tokenizer`.
+
+        If the recipe carries no rows over, all rows are random, unless `as_if_carried`.
+        """
         settings = self.settings
         if not (self.carries_rows or as_if_carried):
             return match_vocabularies(self.tokenizer, tokenizer, rows="random")
@@ -138,18 +140,18 @@ class Source:
     def report_match(self, matching: Matching, tokenizer: Any, text_counts: dict[str, Any], folder: Path) -> None:
         """Writes vocabulary_matching.json into a run folder; `text_counts` as `report` takes them."""
         filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
-        logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are those of {self.name}")
+        logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are filled from {self.name}")
         found = report(matching, self.tokenizer, tokenizer, text_counts)
         write_json(folder / "vocabulary_matching.json", found)
 
     def facts(self) -> dict[str, str | None]:
-        """Path and fingerprint, for run.json."""
+        """Returns path and fingerprint, for run.json."""
         folder = Path(self.checkpoint.path)
         return {"path": self.name, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}
 
 
 def our_name(key: str, model: PreTrainedModel) -> str:
-    """This zoo's name of a parameter of a library's masked LM; those of RoBERTa's have it already."""
+    """Returns this zoo's name for a parameter of a masked LM of transformers; RoBERTa's names are the same."""
     if model.config.model_type in ARCHITECTURES:
         return renamed(model, key)
     for theirs, ours in BERT_NAMES.items() if model.config.model_type in OF_BERT else ():
@@ -159,22 +161,25 @@ def our_name(key: str, model: PreTrainedModel) -> str:
 
 @torch.no_grad()
 def carry_over(model: PreTrainedModel, source: Source, matching: Matching) -> list[str]:
-    """Copies a source's weights into a model with random ones; returns sentences on what stays random.
+    """Copies a source's weights into a model with random ones; returns sentences about the weights that stay random.
 
-    `initialize` of the recipe (Table 5): `body` copies the Transformer layers; `embeddings` words, positions, token
-    types and their LayerNorm, with the bias of the head, which has a number a token; `both` also the dense layer and
-    LayerNorm of the head, which map the states of the one into the space of the other, and mean nothing with one of
-    them alone; `none` nothing.
+    `initialize` of the recipe (Table 5):
 
-    Positions: the first token's row goes to the first token's row. BERT adds row 0 of its token types at every
-    position of a text, so it is added to the positions, and the new model's are zero.
+    - `body` copies the Transformer layers;
+    - `embeddings` copies words, positions, token types and their LayerNorm, and the bias of the head (one per token);
+    - `both` copies these, and the dense layer and LayerNorm of the head, which map the states of the body into the
+      space of the embeddings and need both;
+    - `none` copies nothing.
+
+    The first token's position is copied to the first token's position. BERT adds row 0 of its token types at every
+    position of a text, so that row is added to the positions, and the new model's token types are zero.
     """
     initialize = source.settings.initialize
     if model.config.backbone_config is not None:
         return _carry_over_backbone(model, source, matching, initialize)
     mine, theirs, notes = model.state_dict(), source.weights, []
-    is_tied = source.config.tie_word_embeddings  # a head that was trained for another matrix says nothing here
-    untied = "" if is_tied else "its head has a matrix of its own"
+    is_tied = source.config.tie_word_embeddings  # a head that was trained with another matrix is of no use here
+    untied = "" if is_tied else "its head has its own matrix"
     if initialize in ("body", "both"):
         body = [name for name in mine if name.startswith(BODY)]
         _copy(mine, theirs, [name for name in body if of_body(name) or name in theirs], source.name)
@@ -193,12 +198,12 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching) -> li
             reason = untied or "it has no masked-LM head, or one with another activation"
             notes.append(f"{reason}: the dense layer of the head starts random")
     if others := [name for name in mine if name not in theirs and not name.startswith((EMBEDDINGS, "lm_head."))]:
-        notes.append(f"{len(others)} weights that it does not have start random ({others[0]}, ...)")
+        notes.append(f"it lacks {len(others)} weights, which start random ({others[0]}, ...)")
     return notes
 
 
 def _carry_over_backbone(model: PreTrainedModel, source: Source, matching: Matching, initialize: str) -> list[str]:
-    """`carry_over` in another architecture: what has a row a token follows the matching, all else is copied."""
+    """`carry_over` for another architecture: rows of tokens follow the matching, all other weights are copied."""
     mine, theirs = model.state_dict(keep_vars=True), source.weights
     decoder = model.lm_head.decoder
     of_tokens = [
@@ -214,15 +219,15 @@ def _carry_over_backbone(model: PreTrainedModel, source: Source, matching: Match
     copied = [name for name in mine if name in theirs and name not in rows and wanted(name)]
     _copy(mine, theirs, copied, source.name)
     fresh = [name for name in mine if name not in theirs]
-    return [f"{len(fresh)} weights that it does not have start random ({fresh[0]}, ...)"] if fresh else []
+    return [f"it lacks {len(fresh)} weights, which start random ({fresh[0]}, ...)"] if fresh else []
 
 
 def _copy(mine: dict, theirs: dict, names: Iterable[str], source: str) -> None:
     for name in names:
         if name not in theirs or theirs[name].shape != mine[name].shape:
-            found = tuple(theirs[name].shape) if name in theirs else "not there"
-            wanted = f"{tuple(mine[name].shape)} in the new model"
-            raise ValueError(f"{name} is {found} in the checkpoint {source!r} and {wanted}.")
+            found = f"of shape {tuple(theirs[name].shape)}" if name in theirs else "missing"
+            wanted = f"of shape {tuple(mine[name].shape)} in the new model"
+            raise ValueError(f"{name} is {found} in the checkpoint {source!r}, and {wanted}.")
         mine[name].copy_(theirs[name])
 
 
@@ -230,7 +235,7 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     old_PH, new_PH, types = source.weights[POSITIONS], mine[POSITIONS], source.weights[TOKEN_TYPES]
     offset = first_position(source.config)
     if offset == first:
-        offset = first = 0  # the rows before the first token's as well: the same model stays the same
+        offset = first = 0  # the rows before the first token's, too, so that a copy of the model is exact
     count = min(len(old_PH) - offset, len(new_PH) - first)
     rows = slice(first, first + count)
     new_PH[rows] = old_PH[offset : offset + count]

@@ -1,4 +1,4 @@
-"""Checkpoints and tokenizers that a recipe names: read, or refused with the name of the field."""
+"""Reads the checkpoints and tokenizers that a recipe names; errors name the recipe's field."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A checkpoint or tokenizer that a field of a recipe names. ValueErrors of what cannot be read name the field."""
+    """A checkpoint or tokenizer that a field of a recipe names. A ValueError about it names the field."""
 
     name: str  # a folder or a Hub id, or owner/name@revision
     field: str
@@ -29,13 +29,13 @@ class Pretrained:
     def path(self) -> str:
         """The folder or Hub id; the downloaded folder of an `owner/name@revision`.
 
-        Read it outside of a `try`: its error is complete.
+        Read it outside of a `try`: its error message is complete.
         """
         path = download_pinned(resolve_hub_path(self.name, self.hub_root))
         if looks_like_missing_folder(path):
             raise ValueError(
-                f"{self} is not there: neither a folder nor, by its form, a Hub id. A run folder keeps its model in "
-                "model/; the first lines of a recipe name the command that makes what it needs."
+                f"{self} does not exist: it is neither a folder nor a Hub id (owner/name). A run's model is in its "
+                "subfolder model/. The comment at the top of a recipe has the commands to run before it."
             )
         return path
 
@@ -45,21 +45,21 @@ class Pretrained:
         try:
             return load_config(path, self.trust_remote_code)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self} holds no configuration that can be read: {_reason(error, path)}") from error
+            raise ValueError(f"the configuration of {self} cannot be read: {_reason(error, path)}") from error
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Reads the tokenizer. Raises ValueError, too, where its code would have to run."""
+        """Reads the tokenizer. Raises ValueError, too, if its own code would have to run."""
         path = self.path
         try:
             return load_tokenizer(path, self.trust_remote_code)
         except (OSError, ValueError, ImportError) as error:
-            raise ValueError(f"no tokenizer could be loaded from {self}: {_reason(error, path)}") from error
+            raise ValueError(f"the tokenizer of {self} cannot be loaded: {_reason(error, path)}") from error
 
     def masked_lm(self, config: PreTrainedConfig, is_whole: bool = False) -> tuple[PreTrainedModel, list[str]]:
-        """Reads a masked language model in float32. Returns it with the names of its weights that are random: those of
-        a head that the checkpoint lacks, unless it has to be whole.
+        """Reads a masked language model in float32. Returns it with the names of its random weights: those of a head
+        that the checkpoint lacks.
 
-        Raises ValueError, too, for what else it lacks (`fresh_weights`).
+        Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
         path = self.path
         try:
@@ -78,14 +78,14 @@ class Pretrained:
         return model, fresh_weights(model, report, str(self), is_whole)
 
     def with_tokenizer(self, name: str | None, field: str) -> "Pretrained":
-        """The tokenizer that `field` names for this checkpoint; the checkpoint itself where it names none."""
+        """Returns the tokenizer that `field` names for this checkpoint, or the checkpoint itself without a name."""
         return replace(self, name=name, field=field) if name else self
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, given: "Pretrained") -> None:
-        """Compares `tokenizer`, that of `given`, with the tokenizer beside the weights, where there is one.
+        """Compares `tokenizer`, that of `given`, with the checkpoint's own tokenizer, if it has one.
 
-        Raises ValueError where ids stand for other tokens; added tokens, and ids that only one of the two has, are left
-        to `check_vocabulary`.
+        Raises ValueError if an id is another token in the two. Added tokens, and ids that only one of them has, are
+        left to `check_vocabulary`.
         """
         if given is self:
             return
@@ -94,20 +94,20 @@ class Pretrained:
                 own = self.tokenizer()
             except ValueError:
                 return
-        # beside a configuration alone, transformers makes a tokenizer of special tokens: all of them added
+        # in a folder with only a configuration, transformers makes a tokenizer of special tokens, which are all added
         ours, theirs = _ordinary_tokens(tokenizer), _ordinary_tokens(own)
         common = sorted(ours.keys() & theirs.keys())
         if others := [number for number in common if ours[number] != theirs[number]]:
             number = others[0]
             raise ValueError(
-                f"{len(others):,} of {len(common):,} ids stand for other tokens in {given} than in the tokenizer of "
+                f"{len(others):,} of {len(common):,} ids are other tokens in {given} than in the tokenizer of "
                 f"{self.name!r} (id {number} is {ours[number]!r} and {theirs[number]!r}). Leave {given.field} out, or "
                 "name the checkpoint's own tokenizer."
             )
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names of weights in order, each once for all layers, whose number is `*`."""
+    """Lists names of weights in order; a name with a layer's number appears once, with `*`."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names))) or "nothing"
 
 
@@ -118,5 +118,5 @@ def _ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def _reason(error: Exception, path: str) -> str:
-    """The first line of an error, without the path that the message has named."""
+    """Returns the first line of an error, without the path, which the message has named."""
     return (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")

@@ -1,10 +1,10 @@
-"""A teacher of one language beside a cross-lingual model (MetaXLM's baseline XLM+KD; Chi et al. 2021, section 5.3).
+"""A teacher of one language for a cross-lingual model (MetaXLM's baseline XLM+KD; Chi et al. 2021, section 5.3).
 
-The teacher reads masked text in tokens of its own and says what it would put in place of the masked
-words; `MetaXlmForPreTraining` learns from that. It is no part of the model: it is never trained nor saved.
+The teacher reads masked text with its own tokenizer and predicts the masked words; `MetaXlmForPreTraining` learns from
+these predictions. The teacher is not part of the model: it is neither trained nor saved.
 
-Legend: `B` rows, `T` positions of the model's tokens, `S` of the teacher's; `N` positions at which the teacher is
-asked; `C` tokens that the two vocabularies have in common.
+Legend: `B` rows, `T` positions of the model's tokens, `S` of the teacher's; `N` positions that the teacher predicts;
+`C` tokens that the two vocabularies have in common.
 """
 
 import functools
@@ -32,13 +32,13 @@ from zoo_core.vocabularies import check_vocabulary, longest_input
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN = "\ufffd"  # what the teacher reads where the student's own token is no text
+UNKNOWN = "\ufffd"  # the teacher reads it in place of a student's token that is no text
 NAMES = ("of the teacher", "of the student")  # in error messages
 
 
 class RowText(NamedTuple):
-    """A row of tokens as text, cut into words: what stands between spaces, punctuation apart. In scripts without spaces
-    a token is a word."""
+    """A row of tokens as text, cut into words at spaces and punctuation. In scripts without spaces, each token is a
+    word."""
 
     text: str
     words_T: list[int]  # the word of each token
@@ -46,7 +46,7 @@ class RowText(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A row as the teacher reads it, with the words of the masked positions masked, and where it is asked."""
+    """A row as the teacher reads it, with the words of the masked positions masked, and the positions to predict."""
 
     input_ids_S: np.ndarray
     columns_N: list[int]  # positions of the row (of T)
@@ -54,24 +54,24 @@ class Question(NamedTuple):
 
 
 class TeacherModel:
-    """The teacher of a recipe; it adds its answers to a sub-batch of masked texts as `teacher`.
+    """The teacher of a recipe; it adds its predictions to a sub-batch of masked texts as `teacher`.
 
-    It is asked in examples of `teacher.language`, at the predicted positions whose word is one token in both
-    segmentations, and these two tokens the same. It reads the text without the predictions: every token of a word that
-    the model has a prediction in is the teacher's mask, also where the model is shown the word, or another.
-    Its distribution is renormalized over the common tokens, at `teacher.temperature`. The fields of its answers are
-    those of `MetaXlmForPreTraining`.
+    It predicts in examples of `teacher.language`, at the positions that the model predicts, if their word is one token
+    in both segmentations and the two tokens are the same. If the model predicts a token of a word, the teacher reads a
+    mask for every token of this word, also if the model reads the word itself or another one. The teacher's
+    distribution is renormalized over the common tokens, at `teacher.temperature`. The fields of its answers are those
+    of `MetaXlmForPreTraining`.
 
-    The common tokens are those that match exactly (`vocabulary_matching`); of several tokens of the model that match
-    one of the teacher's (`,` and `▁,` BERT's `,`) it is the first, which a vocabulary sorted by frequency has for the
-    more frequent one.
+    The common tokens are those that match exactly (`vocabulary_matching`). If several tokens of the model match one of
+    the teacher's (`,` and `▁,` match BERT's `,`), the first is used: in a vocabulary sorted by frequency it is the most
+    frequent one.
 
-    Deviations from the paper: it does not say how a RoBERTa and an XLM-R, which cut words differently, are compared, at
-    which positions, nor the temperature; these are this project's. Text beyond the teacher's positions is not asked
-    about.
+    Deviations from the paper: it does not specify how to compare a RoBERTa and an XLM-R, which cut words differently,
+    at which positions, and with which temperature; these choices are ours. Text beyond the teacher's positions gets no
+    predictions.
 
-    Raises ValueError for a teacher that is not there or has no masked-LM head, a tokenizer that does not belong to it,
-    has no mask token or is not of a kind that can be compared, and vocabularies without a common token.
+    Raises ValueError for a teacher that does not exist or has no masked-LM head, for a tokenizer that does not belong
+    to it, has no mask token or is of a kind that cannot be compared, and for vocabularies without a common token.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class TeacherModel:
         self.tokenizer, self.model = _load(checkpoint, teacher.tokenizer)
         self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
         vocabulary = read_vocabulary(tokenizer, NAMES[1])
-        # WordPiece knows a word or does not; SentencePiece leaves the mark of the word's start out of it
+        # WordPiece's unknown token is a whole word; SentencePiece's does not include the mark of the word's start
         unknown = Subword(UNKNOWN, vocabulary.kind == "wordpiece")
         self.subwords = [unknown if subword is None else subword for subword in vocabulary.subwords]
         self.partners = _common_tokens(self.tokenizer, tokenizer)
         if not self.partners:
             raise ValueError(
-                f"no token of the teacher {teacher.path!r} is a token of the student's tokenizer. Take a teacher of "
-                "the student's script."
+                f"the teacher {teacher.path!r} and the student's tokenizer have no common token. Use a teacher of a "
+                "script that the student has."
             )
         self.own_C, self.theirs_C = torch.tensor(sorted(self.partners.items())).T
         logger.info(
-            f"teacher {teacher.path}: {self.model.num_parameters():,} parameters, {len(self.partners):,} of its "
-            f"{len(self.tokenizer):,} tokens are the student's too; asked about {teacher.language}"
+            f"teacher {teacher.path}: {self.model.num_parameters():,} parameters; the student has "
+            f"{len(self.partners):,} of its {len(self.tokenizer):,} tokens; it labels text in {teacher.language}"
         )
 
     def answer(self, batch: dict[str, dict], objectives: Mapping[str, Objective], weights: Mapping[str, float]) -> None:
@@ -110,9 +110,9 @@ class TeacherModel:
                 fields["teacher"] = self.answers(fields)
 
     def answers(self, fields: dict) -> dict:
-        """What the teacher says of a sub-batch of masked texts, on its device."""
+        """Returns the teacher's predictions for a sub-batch of masked texts, on its device."""
         device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
-        # a corpus is called by its language, or that and its source
+        # the name of a corpus is its language, or language/source
         rows = [row for row, name in enumerate(fields["languages"]) if name.partition("/")[0] == self.settings.language]
         questions = list(zip(rows, self._questions(fields, rows), strict=True))
         questions = [(row, question) for row, question in questions if question.columns_N]
@@ -125,7 +125,7 @@ class TeacherModel:
         }
 
     def facts(self) -> dict:
-        """What run.json says of the teacher."""
+        """Returns the facts of the teacher for run.json."""
         return {
             "path": self.settings.path,
             "fingerprint": model_fingerprint(self.path),
@@ -136,7 +136,7 @@ class TeacherModel:
         }
 
     def _questions(self, fields: dict, rows: list[int]) -> list[Question]:
-        """What the teacher is asked in some rows of a sub-batch."""
+        """Returns the questions to the teacher in some rows of a sub-batch."""
         if not rows:
             return []
         ordinary_RT = fields["special_tokens_mask"][rows].cpu().numpy() == 0
@@ -152,7 +152,7 @@ class TeacherModel:
             max_length=self.longest_input,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
-            split_special_tokens=True,  # a text may spell them
+            split_special_tokens=True,  # a text may contain their names
         )
         questions = []
         for row, (text, ordinary_T) in enumerate(zip(texts, ordinary_RT, strict=True)):
@@ -171,18 +171,18 @@ class TeacherModel:
         offsets_S: Sequence[tuple[int, int]],
         special_S: Sequence[int],
     ) -> Question:
-        """`T` here are the ordinary tokens of the row, which stand in its `columns_T`."""
+        """`T` here are the ordinary tokens of the row, at its positions `columns_T`."""
         masked = {word for word, predicted in zip(text.words_T, predicted_T, strict=True) if predicted}
         own_count, their_count = Counter(text.words_T), Counter()
         input_ids_S, place_of = np.array(ids_S), {}
         for place, ((begin, end), special) in enumerate(zip(offsets_S, special_S, strict=True)):
             if special:
                 continue
-            # a token that is a space alone is of the word behind it
+            # a token that is only a space belongs to the word behind it
             words = set(text.words_of_text[begin:end].tolist()) - {-1} or set(
                 text.words_of_text[end : end + 1].tolist()
             )
-            # a token of two words is the single token of neither
+            # a token that covers two words is not the single token of either
             their_count.update({word: len(words) for word in words})
             if masked & words:
                 input_ids_S[place] = self.tokenizer.mask_token_id
@@ -219,9 +219,9 @@ class TeacherModel:
 
 
 def text_of(subwords: Sequence[Subword | bytes]) -> RowText:
-    """The text of a row of tokens, and which word each token and each character belongs to.
+    """Returns the text of a row of tokens, and the word of each token and each character.
 
-    A run of bytes is a text of so many tokens; what is no text among them is U+FFFD.
+    A run of byte tokens is decoded as one text; invalid bytes become U+FFFD.
     """
     text, words_T, words_of_text = [], [], []
     word, before = -1, ""  # the last character written of this word
@@ -241,7 +241,7 @@ def text_of(subwords: Sequence[Subword | bytes]) -> RowText:
             words_of_text += [word] * len(token.text)
             text.append(token.text)
             before = token.text[-1:] or before
-    # the space that the first word begins with is none of the text
+    # the space before the first word is not part of the text
     start = int(bool(text) and text[0] == " ")
     return RowText("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
 
@@ -254,12 +254,12 @@ def _kind(character: str) -> str:
 
 
 def _is_apart(before: str, after: str) -> bool:
-    """Whether a word ends between two characters, as BERT's and GPT-2's tokenizers, too, cut there."""
+    """Returns whether a word ends between two characters; BERT's and GPT-2's tokenizers cut at the same places."""
     return _kind(before) != _kind(after) or _kind(after) == "unspaced"
 
 
 def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
-    """{id of the student: id of the teacher} of the tokens that match exactly, one to one."""
+    """Returns {id of the student: id of the teacher} of the tokens that match exactly, one to one."""
     matching = match_vocabularies(teacher, student, names=NAMES)
     theirs: dict[int, int] = {}
     for token, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
@@ -269,12 +269,12 @@ def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenize
 
 
 def _load(checkpoint: Pretrained, tokenizer_name: str | None) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
-    """Tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
+    """Loads tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
     given = checkpoint.with_tokenizer(tokenizer_name, "teacher.tokenizer")
     tokenizer = given.tokenizer()
     checkpoint.check_tokenizer(tokenizer, given)
     if tokenizer.mask_token_id is None:
-        raise ValueError(f"the tokenizer of {given} has no mask token. Take a masked language model's.")
+        raise ValueError(f"the tokenizer of {given} has no mask token. Use a masked language model and its tokenizer.")
     config, remedy = checkpoint.config(), "Name the teacher's own tokenizer as teacher.tokenizer."
     check_vocabulary(tokenizer, config, given.name, checkpoint.name, remedy)
     model, _ = checkpoint.masked_lm(config, is_whole=True)

@@ -1,7 +1,7 @@
-"""What the tokens of a vocabulary stand for, whichever kind it is: a text and whether it starts a word, or bytes.
+"""The meaning of a vocabulary's tokens, for all kinds of tokenizers: a text and whether it starts a word, or bytes.
 
-SentencePiece writes `▁the`, byte-level BPE `Ġthe` and WordPiece `the` for the same thing, ("the", starts a word), and
-`the`, `the` and `##the` where it goes on with a word. The kind is read from the tokenizer's backend.
+SentencePiece writes `▁the`, byte-level BPE `Ġthe` and WordPiece `the` for the same meaning, ("the", starts a word).
+Inside a word they write `the`, `the` and `##the`. The kind is read from the tokenizer's backend.
 """
 
 import functools
@@ -21,7 +21,7 @@ UNSPACED = {
     *("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "BALINESE", "TAI", "NEW"),  # NEW TAI LUE
 }
 
-# Scripts whose marks over and under a letter are accents or points that a text may go without. In others, such as
+# Scripts whose marks over and under a letter are accents or points, which a text may omit. In others, such as
 # Devanagari, Thai and Kana, they are vowels and voicing.
 ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC"}
 
@@ -43,7 +43,7 @@ class Vocabulary(NamedTuple):
     added: dict[str, int]  # special and added tokens
 
     def shown(self, number: int) -> str:
-        """A token as its tokenizer writes it; of byte-level BPE, whose alphabet hides other letters, its text."""
+        """Returns a token as its tokenizer writes it; for byte-level BPE, whose alphabet is hard to read, its text."""
         subword = self.subwords[number]
         if self.kind == "byte_level" and isinstance(subword, Subword):
             return "Ġ" * subword.starts_word + subword.text
@@ -53,7 +53,7 @@ class Vocabulary(NamedTuple):
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary:
     """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.
 
-    Raises ValueError for other kinds, of whose tokens it is not known which start a word.
+    Raises ValueError for other kinds, whose tokens do not show whether they start a word.
     """
     backend = backend_of(tokenizer, name)
     kind, mark = _kind(backend, name)
@@ -74,7 +74,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """{`cls`, `bos`, `sep`, `eos`, `pad`, `unk`, `mask`: id}, those that the tokenizer has."""
+    """Returns {`cls`, `bos`, `sep`, `eos`, `pad`, `unk`, `mask`: id} of the special tokens that the tokenizer has."""
     names = [name for role in ROLES for name in role]
     tokens = {name: tokenizer.special_tokens_map.get(f"{name}_token") for name in names}
     return {name: tokenizer.convert_tokens_to_ids(str(token)) for name, token in tokens.items() if token is not None}
@@ -83,10 +83,10 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 def segment_subwords(
     tokenizer: PreTrainedTokenizerBase, name: str, subwords: list[Subword], kind: str
 ) -> list[list[int]]:
-    """The ids into which a tokenizer cuts the texts of another's subwords, without special tokens.
+    """Returns the ids into which a tokenizer cuts the texts of another's subwords, without special tokens.
 
-    A subword that goes on with a word is cut as the rest of one: no mark of a word's start is put before it, and
-    WordPiece takes its continuing subwords from the first on. Unknown tokens are left out, so that a list may be empty.
+    A subword inside a word is cut as such: no mark of a word's start is put before it, and WordPiece uses only its
+    continuing subwords. Unknown tokens are left out, so a list may be empty.
     """
     backend = backend_of(tokenizer, name) | {"added_tokens": [], "post_processor": None}
     backend |= {"truncation": None, "padding": None}
@@ -102,9 +102,9 @@ def segment_subwords(
 
 
 def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> set[int]:
-    """Ids of WordPiece's continuing subwords that no text is cut into, because the tokenizer always cuts before them.
+    """Returns ids of WordPiece's continuing subwords that never occur, because the tokenizer always cuts before them.
 
-    BERT takes each punctuation mark and each Han character for a word: `##,` is in its vocabulary, and in no text.
+    To BERT each punctuation mark and each Han character is a word: `##,` is in its vocabulary, but in no text.
     """
     if vocabulary.kind != "wordpiece":
         return set()
@@ -125,9 +125,9 @@ def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) 
     }
 
 
-@functools.lru_cache(maxsize=1024)  # each dictionary asks for the same subword
+@functools.lru_cache(maxsize=1024)  # each dictionary needs the same subword
 def fold_case(text: str) -> str:
-    """NFKC and lower case; empty where no more than marks without a letter are left to compare."""
+    """Returns the text in NFKC and lower case; empty if only marks without a letter are left."""
     if text.isascii():
         return text.lower().strip()
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).lower()).strip()
@@ -136,7 +136,7 @@ def fold_case(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def normalize(text: str) -> str:
-    """`fold_case`, without accents: the non-spacing marks (of NFD) of letters of `ACCENTED` scripts."""
+    """Returns `fold_case` without accents: the non-spacing marks (of NFD) of letters of `ACCENTED` scripts."""
     folded = fold_case(text)
     if folded.isascii():
         return folded
@@ -152,7 +152,7 @@ def normalize(text: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str | None:
-    """The script of a letter or mark, such as `LATIN`, by the first word of its Unicode name; None for other signs."""
+    """Returns the script of a letter or mark, such as `LATIN`, from its Unicode name; None for other characters."""
     if unicodedata.category(character)[0] not in "LM":
         return None
     word = unicodedata.name(character, "UNNAMED").removeprefix("HALFWIDTH ").removeprefix("FULLWIDTH ").split()[0]
@@ -160,32 +160,32 @@ def script_of(character: str) -> str | None:
 
 
 def is_spaced(text: str) -> bool:
-    """Whether a text holds a letter of a script that is written with spaces.
+    """Returns whether a text contains a letter of a script that is written with spaces.
 
-    Elsewhere the mark of a word's start means nothing that two tokenizers would agree on: BERT's cut at punctuation and
-    around every Han character, and a SentencePiece model writes `▁` where a sentence happens to begin.
+    In other texts, tokenizers do not agree on the start of a word: BERT's cut at punctuation and around every Han
+    character, and a SentencePiece model writes `▁` at the beginning of a sentence.
     """
     return any(script is not None and script not in UNSPACED for script in map(script_of, text))
 
 
 def may_be_word(subword: Subword) -> bool:
-    """Whether a subword may be a whole word: it starts one, or is of a script without spaces."""
+    """Returns whether a subword may be a whole word: it starts a word, or its script has no spaces."""
     return subword.starts_word or (not is_spaced(subword.text) and any(script_of(c) in UNSPACED for c in subword.text))
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase, name: str) -> dict[str, Any]:
-    """The tokenizer as its `tokenizer.json` has it. Raises ValueError where it has none."""
+    """Returns the content of a tokenizer's `tokenizer.json`. Raises ValueError if it has none."""
     try:
         return json.loads(tokenizer.backend_tokenizer.to_str())
     except Exception as error:  # AttributeError without a backend; a bare Exception for one with parts in Python
         raise ValueError(
-            f"the tokenizer {name} ({type(tokenizer).__name__}) has no backend of the tokenizers library that can be "
-            "read. Use a fast tokenizer: SentencePiece, byte-level BPE or WordPiece."
+            f"the tokenizer {name} ({type(tokenizer).__name__}) has no readable backend of the tokenizers library. Use "
+            "a fast tokenizer: SentencePiece, byte-level BPE or WordPiece."
         ) from error
 
 
 def _kind(backend: dict[str, Any], name: str) -> tuple[str, str]:
-    """(kind, the mark of a word's start, or that of a continuation for WordPiece)."""
+    """Returns (kind, the mark of a word's start or, for WordPiece, of its continuation)."""
     model = backend["model"]
     parts = [*_parts(backend["pre_tokenizer"]), *_parts(backend["decoder"])]
     if model.get("end_of_word_suffix"):
@@ -197,15 +197,15 @@ def _kind(backend: dict[str, Any], name: str) -> tuple[str, str]:
     elif model["type"] in ("BPE", "Unigram") and (mark := _space_mark(parts)):
         return "sentencepiece", mark
     else:
-        found = f"is a {model['type']} model without a mark of where words start"
+        found = f"is a {model['type']} model without a mark for the start of words"
     raise ValueError(
-        f"the tokenizer {name} {found}. Use SentencePiece (▁ starts a word), byte-level BPE (a space does) or "
-        "WordPiece (## goes on with one)."
+        f"the tokenizer {name} {found}. Use SentencePiece (▁ starts a word), byte-level BPE (a space starts it) or "
+        "WordPiece (## continues it)."
     )
 
 
 def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A component of a backend, or those of a sequence."""
+    """Yields a component of a backend, or the parts of a sequence."""
     if component is None:
         return
     inner = next((component[key] for key in ("pretokenizers", "decoders", "normalizers") if key in component), None)
@@ -216,7 +216,7 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _space_mark(parts: list[dict[str, Any]]) -> str | None:
-    """What stands for a space in the subwords: Metaspace's replacement, or what the decoder turns into a space."""
+    """Returns the mark for a space in subwords: Metaspace's, or the one that the decoder turns into a space."""
     for part in parts:
         if part["type"] == "Metaspace":
             return part["replacement"]
@@ -250,7 +250,7 @@ def _bytes_of_characters() -> dict[str, int]:
 
 
 def _without_own_spaces(backend: dict[str, Any], kind: str, starts_word: bool) -> tuple[Tokenizer, str]:
-    """A copy of a tokenizer that cuts a text as the start of a word or the rest of one, and what to put before it."""
+    """Returns a copy of a tokenizer that cuts a text as the start or the rest of a word, and the text to put before."""
     backend = json.loads(json.dumps(backend))
     before = " " if starts_word else ""
     if kind == "wordpiece":

@@ -1,4 +1,4 @@
-"""Vocabulary matching (MetaXLM, section 3.2): which rows of a model of one language a new vocabulary takes over."""
+"""Vocabulary matching (MetaXLM, section 3.2): finds for a new vocabulary rows of a model of one language."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Matching:
 
     sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
     routes: list[str]  # (W) of ROUTES
-    overruled: list[int]  # new ids that a dictionary filled, and that the old vocabulary has, too
+    overruled: list[int]  # new ids that a dictionary filled although the old vocabulary has the same token
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
@@ -64,18 +64,18 @@ class Matching:
 
 @torch.no_grad()
 def mean_rows(new_WH: torch.Tensor, old_VH: torch.Tensor, sources: list[tuple[int, ...]]) -> None:
-    """Sets each row of `new_WH` that has sources to the mean of these rows of `old_VH`; the others stay."""
+    """Sets each row of `new_WH` that has sources to the mean of these rows of `old_VH`; other rows do not change."""
     by_count: dict[int, list[int]] = {}
     for row, found in enumerate(sources):
         by_count.setdefault(len(found), []).append(row)
     for count, rows in by_count.items():
-        if count:  # a copy, bit by bit, where there is one
+        if count:  # with one source an exact copy
             indices = torch.tensor([sources[row] for row in rows])
             new_WH[rows] = old_VH[indices].mean(1) if count > 1 else old_VH[indices[:, 0]]
 
 
 class _Match(NamedTuple):
-    """What fills one row."""
+    """The ids that fill one row, and the route that found them."""
 
     source: tuple[int, ...]
     route: str
@@ -91,7 +91,7 @@ def match_vocabularies(
     hub_root: str | None = None,
     names: tuple[str, str] = NAMES,
 ) -> Matching:
-    """Finds for every token of `new` the tokens of `old` whose embeddings it starts from; the same at every call.
+    """Finds for every token of `new` the tokens of `old` from whose embeddings it starts. The result is deterministic.
 
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
         >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
@@ -100,33 +100,33 @@ def match_vocabularies(
 
     Args:
         old, new: tokenizers of the library; the model of `old` has the embeddings.
-        rows, dictionaries, dictionary, translations: the fields of a recipe's `model.meta_pretrained`, and their
+        rows, dictionaries, dictionary, translations: the fields of a recipe's `model.meta_pretrained`, with the same
             defaults; `Dictionary("de", "de-en.txt")` is a file in MUSE's format.
-        hub_root: folder in which dictionaries are looked for first.
-        names: what error messages call the two tokenizers.
+        hub_root: folder that is searched first for dictionaries.
+        names: the names of the two tokenizers in error messages.
 
-    Special tokens go by their role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Then, as `rows` and
-    `dictionary` say, in this order (the paper's: the dictionary first):
+    Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens are matched
+    by these routes, as far as `rows` and `dictionary` allow, in the paper's order (the dictionary first):
 
-    - dictionary: a subword that may be a whole word is looked up as it is, lower-cased, normalized, in each dictionary
-      in turn, and its translation in the old vocabulary as the start of a word, by the two routes below;
-    - exact: the same text, and the same of whether it starts a word. Where the text has no letter of a script with
-      spaces (punctuation, digits, Han), a subword that differs in the latter does if there is no other, or if no text
-      is cut into the other (BERT's `##,`, whose row was never trained). Equal bytes;
-    - normalized: the same after NFKC and lower case, and if there is none, without accents, too; of several old
-      subwords the one that is written in that form, else the lowest id;
-    - subwords: the subwords into which `old` cuts the text, to be averaged (a baseline that is not in the paper).
+    - dictionary: a subword that may be a whole word is looked up in each dictionary, as written, in lower case, and
+      normalized. Its translation is then matched to the old vocabulary, as the start of a word, by the next two routes.
+    - exact: the old subword has the same text, and both start a word or neither does. If the text has no letter of a
+      script with spaces (punctuation, digits, Han), the start may differ, if there is no other subword or if the other
+      never occurs (BERT's `##,`, whose row was never trained). Equal bytes match, too.
+    - normalized: the texts are equal in NFKC and lower case or, if there is none, also without accents. Of several old
+      subwords the one that is written in that form is used, else the lowest id.
+    - subwords: the mean of the subwords into which `old` cuts the text (a baseline that is not in the paper).
 
-    An old vocabulary that holds a text twice gives the lowest id; a vocabulary matched to itself without dictionaries
+    If the old vocabulary has a text twice, the lowest id is used. A vocabulary matched to itself without dictionaries
     gives `sources[i] == (i,)`.
 
-    Deviations from the paper: it does not say what "normalized" is, how a subword's start of a word is compared, nor
-    what is done with special tokens; these are this project's. Accents are the marks of Latin, Greek and Cyrillic
-    letters and the points of Hebrew and Arabic; those of other scripts (vowels of Devanagari or Thai, voicing of Kana)
-    stay. A word is preferred in another case to another word: `Schön` takes the row of `schön`, not that of `schon`.
+    Deviations from the paper: it does not define "normalized", how starts of words are compared, and what happens to
+    special tokens; these choices are ours. Accents are the marks of Latin, Greek and Cyrillic letters and the points of
+    Hebrew and Arabic; marks of other scripts (vowels of Devanagari or Thai, voicing of Kana) are kept. The same word in
+    another case comes before another word: `Schön` gets the row of `schön`, not that of `schon`.
 
-    Raises ValueError for an unknown value of an argument, a tokenizer whose kind cannot be read (`read_vocabulary`),
-    and dictionaries that cannot be read (`read_dictionary`).
+    Raises ValueError for an unknown value of an argument, a tokenizer of an unknown kind (`read_vocabulary`), and
+    dictionaries that cannot be read (`read_dictionary`).
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
@@ -135,7 +135,10 @@ def match_vocabularies(
     convert(MetaPretrained, fields, "", "match_vocabularies")
     is_matched = rows in ("matched", "matched_or_subwords")
     if dictionaries and not is_matched:
-        raise ValueError(f"rows is {rows!r}, which reads no dictionary (matched and matched_or_subwords do).")
+        raise ValueError(
+            f"rows is {rows!r}, which uses no dictionaries. Set it to matched or matched_or_subwords, or leave "
+            "dictionaries out."
+        )
     read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)
@@ -144,7 +147,7 @@ def match_vocabularies(
         for number, source in _match_specials(old, new, olds, news).items():
             matches[number] = _Match((source,), "special")
     if is_matched:
-        # between two WordPiece vocabularies `##,` is `##,`, whether or not a text can hold it
+        # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
         index = _TextIndex(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
         ways = [index.match, functools.partial(_by_dictionary, index, read, translations)]
         if dictionary == "first":
@@ -166,18 +169,18 @@ def match_vocabularies(
 
 
 class _TextIndex:
-    """The tokens of the old vocabulary by what they stand for, but for those that no text is cut into."""
+    """The tokens of the old vocabulary by their meaning, without those that never occur in a text."""
 
     def __init__(self, old: Vocabulary, unreachable: set[int]):
         self.exact: dict[Subword | bytes, int] = {}
         for number, subword in enumerate(old.subwords):
             if subword is not None and number not in unreachable:
                 self.exact.setdefault(subword, number)
-        # the forms that a text is compared in, the nearer to the text first
+        # forms in which texts are compared, the one closest to the text first
         self.normalized = [(form, self._index(form)) for form in (fold_case, normalize)]
 
     def _index(self, form: Callable[[str], str]) -> dict[Subword, int]:
-        """The subwords by a form of their text: first the one that is written in it, then the lowest id."""
+        """Indexes subwords by a form of their text: the one that is written in that form, else the lowest id."""
         index: dict[Subword, int] = {}
         for subword, number in self.exact.items():
             if isinstance(subword, Subword) and (text := form(subword.text)):
@@ -185,7 +188,7 @@ class _TextIndex:
         return {subword: self.exact.get(subword, number) for subword, number in index.items()}
 
     def match(self, subword: Subword | bytes) -> _Match | None:
-        """By the routes exact and normalized."""
+        """Matches a subword by the routes exact and normalized."""
         if isinstance(subword, bytes):
             found = self.exact.get(subword)
             if found is None and len(subword) == 1 and subword.isascii():
@@ -205,7 +208,7 @@ class _TextIndex:
 
 
 def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | None:
-    """The old token of this text: that which agrees on whether it starts a word, or either where that is no matter."""
+    """Returns the old token of a text: one that agrees on the start of a word, or any if that does not matter."""
     found = index.get(subword)
     if found is None and subword.text and not is_spaced(subword.text):
         found = index.get(Subword(subword.text, not subword.starts_word))
@@ -215,10 +218,10 @@ def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | 
 def _by_dictionary(
     index: _TextIndex, dictionaries: list[Translations], which: str, subword: Subword | bytes
 ) -> _Match | None:
-    """By the route dictionary: `which` is the first translation that has a row, or `average` for all."""
+    """Matches a subword by the route dictionary; `which`: `first` translation that has a row, or `average` of all."""
     if isinstance(subword, bytes) or not may_be_word(subword):
         return None
-    rows: dict[int, None] = {}  # in order; different translations may come out as one token
+    rows: dict[int, None] = {}  # in order; different translations may be the same token
     for dictionary in dictionaries:
         for translations in dictionary.look_up(subword.text):
             matches = (index.match(Subword(translation, True)) for translation in translations)
@@ -227,14 +230,14 @@ def _by_dictionary(
                 return _Match((found[0],), "dictionary")
             rows |= dict.fromkeys(found)
             if found:
-                break  # a form that is nearer to the subword is enough
+                break  # ignore the forms that are less close to the subword
     return _Match(tuple(rows), "dictionary") if rows else None
 
 
 def _match_specials(
     old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, olds: Vocabulary, news: Vocabulary
 ) -> dict[int, int]:
-    """{id of a special token: the old one of its role}; none where the old vocabulary has none of this role.
+    """Returns {id of a special token: id of the old one with the same role}, if there is one.
 
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """

@@ -115,7 +115,7 @@ def _order(figure: str) -> tuple[int, str]:
 def _title(figure: str) -> str:
     prefix, _, rest = figure.partition("/")
     if prefix == "held_out":
-        rest = rest.replace("/", " ", 1)  # behind the objective; names of corpora have slashes of their own
+        rest = rest.replace("/", " ", 1)  # only the first: names of corpora have slashes, too
     return TITLES.get(f"{prefix}/", prefix.replace("_", " ") + ", ") + rest
 
 

@@ -70,13 +70,13 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
             hard_vocab_limit=False,
             character_coverage=character_coverage,
             max_sentence_length=MAX_BYTES,
-            num_threads=16,  # of the work's division, whatever the machine: sums depend on their order
+            num_threads=16,  # the same on every machine, because sums depend on how the work is divided
             minloglevel=2,
         )
     except RuntimeError as error:
         raise ValueError(
             f"A vocabulary of {tokens + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
-            "frequent character needs a token of its own. Raise vocab_size."
+            "frequent character needs its own token. Raise vocab_size."
         ) from error
     return model.getvalue()
 

@@ -1,4 +1,4 @@
-"""What these tests share: small recipes over the sample corpus and over files of their own, and the command itself."""
+"""Fixtures of these tests: small recipes on the sample corpus and on their own files, and the command itself."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ BASE = {
 
 
 class Files:
-    """Writes small files; gives their paths."""
+    """Writes small files and returns their paths."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -60,7 +60,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def recipe_of(files):
-    """A recipe of the given fields over a small one; `objectives` and `corpora` are those of its only phase."""
+    """A small recipe with the given fields; `objectives` and `corpora` are those of its only phase."""
 
     def make(objectives=None, corpora=None, **fields) -> Recipe:
         values = json.loads(json.dumps(BASE | fields))
@@ -83,7 +83,7 @@ def sample(sample_corpus_dir):
 
 @pytest.fixture
 def batches_of(sample_tokenizer):
-    """`batches_of(recipe, corpora)`: all batches of its first phase, of one process, from a step on."""
+    """`batches_of(recipe, corpora)`: all batches of the first phase, of one process, from a given step."""
 
     def make(recipe: Recipe, corpora: list, start: int = 0, processes: int = 1, process: int = 0) -> list[dict]:
         shares = {"num_processes": processes, "process_index": process}
@@ -94,8 +94,8 @@ def batches_of(sample_tokenizer):
 
 @pytest.fixture(scope="session")
 def rows_of():
-    """`rows_of(batches)`: [(objective, corpus, example, input ids, labels)] without padding, sorted: what is seen,
-    however batched."""
+    """`rows_of(batches)`: sorted [(objective, corpus, example, input ids, labels)] without padding, the same for any
+    batching."""
 
     def rows(batches: list[dict]) -> list[tuple]:
         found = []
@@ -110,7 +110,7 @@ def rows_of():
 
 
 def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
-    """A small recipe on the sample corpus; dropout is off, so that splitting a batch can change nothing."""
+    """A small recipe on the sample corpus, without dropout, so that splitting a batch changes nothing."""
     tables = {name: {"path": str(corpus / name / "train.jsonl")} for name in LANGUAGES}
     recipe = {
         "output_dir": str(folder / "run"),
@@ -151,7 +151,7 @@ def recipe_file(tmp_path, sample_tokenizer_dir, sample_corpus_dir):
 
 @pytest.fixture
 def train(recipe_file, request, monkeypatch):
-    """The command of a user, in this process: `train("phases.0.steps=2", "--resume")`."""
+    """The user's command, in this process: `train("phases.0.steps=2", "--resume")`."""
     if "draws" not in request.node.name:  # it takes longer than all the rest of these runs
         monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
 
@@ -164,7 +164,7 @@ def train(recipe_file, request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def difference():
-    """`difference(folder, other)`: the largest one between the weights of two folders with a model/; 0: equal."""
+    """`difference(folder, other)`: the largest difference between the weights of two folders with a model/."""
 
     def largest(folder: Path, other: Path) -> float:
         first, second = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
@@ -176,7 +176,7 @@ def difference():
 
 @pytest.fixture(scope="session")
 def assert_same_run(difference):
-    """`assert_same_run(folder, whole)`: equal weights and events but for what the clock says; nothing is left over."""
+    """`assert_same_run(folder, whole)`: equal weights and events, except times; no temporary files are left."""
 
     def facts_of(folder: Path) -> list[dict]:
         return [
@@ -194,7 +194,7 @@ def assert_same_run(difference):
 
 @pytest.fixture(scope="session")
 def cut_back():
-    """`cut_back(run, step, to)`: a copy of a finished run as a kill right after the checkpoint of `step` left it."""
+    """`cut_back(run, step, to)`: a copy of a finished run, as if killed right after the checkpoint of `step`."""
 
     def copy(run_folder: Path, step: int, to: Path) -> Path:
         shutil.copytree(run_folder, to)
@@ -208,7 +208,7 @@ def cut_back():
 
 
 def launched(by: str | None) -> list[dict[str, str]]:
-    """The environment of each process: of one, or of two that `accelerate launch` starts with a configuration `by` of
+    """The environment of each process: of one, or of two started by `accelerate launch` with a configuration `by` from
     pretraining/accelerate."""
     if by is None:
         return [{}]
@@ -302,7 +302,7 @@ def told(event):
 
 
 class Run:
-    """A run of the command in processes of its own: `pids`, what they have printed, and how they end."""
+    """A run of the command in separate processes: their `pids`, output and exit codes."""
 
     def __init__(self, pids: list[int], log: Path, wait):
         self.pids, self.log, self._wait, self._codes = pids, log, wait, None
@@ -311,7 +311,7 @@ class Run:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def wait(self) -> int:
-        """The exit code, or the signal with a minus: that of all its processes."""
+        """Returns the exit code, or the negative signal, which must be the same for all processes."""
         self._codes = self._codes or self._wait()
         assert len(set(self._codes)) == 1, (self._codes, self.printed()[-3000:])
         return self._codes[0]
@@ -323,13 +323,13 @@ class Run:
         return False
 
     def until(self, condition) -> None:
-        """Waits until `condition(what it has printed)`; fails where the run ends before."""
+        """Waits until `condition(printed text)`; fails if the run ends before."""
         while not condition(self.printed()):
             assert all(map(self.runs, self.pids)), f"the run has ended\n{self.printed()[-3000:]}"
             time.sleep(0.01)  # leaves the processor to the run
 
     def end(self) -> None:
-        """Kills it where it still runs: the next run can begin."""
+        """Kills the run if it has not ended, so that the next one can begin."""
         for pid in filter(self.runs, self.pids):
             os.kill(pid, signal.SIGKILL)
         self._codes = self._codes or self._wait()
@@ -337,8 +337,8 @@ class Run:
 
 @pytest.fixture(scope="session")
 def fork_server(pytestconfig, sample_tokenizer_dir):
-    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python to be run before,
-    which may change `arguments`; of `by`, see `launched`."""
+    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python code that runs first
+    and may change `arguments`; for `by` see `launched`."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
     server = subprocess.Popen(
         [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)],
@@ -362,7 +362,7 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
 
 @pytest.fixture
 def started(fork_server, recipe_file, tmp_path):
-    """`started("phases.0.steps=2", fault="...", by="ddp")`: the command of a user, in processes of its own."""
+    """`started("phases.0.steps=2", fault="...", by="ddp")`: the user's command, in separate processes."""
     runs = []
 
     def start(*arguments: str, fault: str = "", by: str | None = None) -> Run:
@@ -378,7 +378,7 @@ def started(fork_server, recipe_file, tmp_path):
 
 @pytest.fixture
 def finished(started):
-    """`finished(...)`: as `started`, and the run ends well."""
+    """`finished(...)`: like `started`, and the run must succeed."""
 
     def finish(*arguments: str, **how) -> Run:
         run_ = started(*arguments, **how)
@@ -390,8 +390,8 @@ def finished(started):
 
 @pytest.fixture(scope="session")
 def whole(fork_server, sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
-    """`whole(*settings)`: the folder of a run that nobody stops, one for the same settings, for reading alone. Beside
-    it lies files.jsonl: what it did to files of the folder, in order, as Python's audit events and their arguments."""
+    """`whole(*settings)`: the folder of an uninterrupted run, read-only, made once for the same settings. Next to it,
+    files.jsonl lists what the run did to files of the folder, as Python's audit events and their arguments."""
     made: dict[tuple[str, ...], Path] = {}
 
     def folder_of(*settings: str) -> Path:
@@ -410,13 +410,13 @@ def whole(fork_server, sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory
 @pytest.fixture
 def kill_at_file():
     """`kill_at_file(folder, begin, at)`: a fault that kills a run at its `at`-th event of files in `folder` (see
-    `whole`), counted from the first one on that has `begin` in its arguments."""
+    `whole`), counted from the first event with `begin` in its arguments."""
     return lambda folder, begin, at: FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
 
 
 @pytest.fixture(scope="session")
 def teacher_dir(tmp_path_factory, sample_corpus_dir):
-    """Folder of a random English BERT with a WordPiece tokenizer of its own, lower case."""
+    """Folder of a random English BERT with its own lower-case WordPiece tokenizer."""
     folder = tmp_path_factory.mktemp("teacher")
     wordpiece = BertWordPieceTokenizer(lowercase=True)
     texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]

@@ -1,4 +1,4 @@
-"""Word-alignment accuracy during pre-training: on states of which the right answer is known, and through a run."""
+"""Word-alignment accuracy during pre-training: on states with a known answer, and in a run."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ TWIN = 20  # id of a token's twin - id of the token
 
 
 class XlmRsSpecials:
-    """What rows need of a tokenizer."""
+    """The part of a tokenizer that rows need."""
 
     pad_token_id = 1
 
@@ -121,7 +121,7 @@ def test_separate_sides_do_not_see_each_other_and_joint_sides_do():
     assert joint[0].tolist() == [[0, 8, 9, 2, 2, 28, 29, 2, 1, 1], [0, 5, 6, 7, 2, 2, 25, 26, 27, 2]]
     assert x[0].tolist() == [[0, 8, 9, 2, 1], [0, 5, 6, 7, 2]]
     assert y[0].tolist() == [[0, 28, 29, 2, 1], [0, 25, 26, 27, 2]]
-    # positions count from 2; those of y go on where `<s> x </s>` ended, padding stays at 1
+    # positions count from 2; those of y continue after `<s> x </s>`, padding stays at 1
     assert x[1].tolist() == [[2, 3, 4, 5, 1], [2, 3, 4, 5, 6]]
     assert y[1].tolist() == [[6, 7, 8, 9, 1], [7, 8, 9, 10, 11]]
 

@@ -1,4 +1,4 @@
-"""CAMLM and BTMLM from recipe to checkpoint: how rows are masked, which languages are written, and both stages."""
+"""CAMLM and BTMLM from recipe to checkpoint: masks of rows, languages of pseudo tokens, and both stages."""
 
 import json
 from contextlib import nullcontext
@@ -64,7 +64,7 @@ def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokeni
 
 
 def test_camlm_predicts_nothing_from_unknown_tokens(sample_tokenizer):
-    """A side of unknown tokens alone tells nothing of the other one."""
+    """A side of only unknown tokens says nothing about the other one."""
     examples = [pair(number, (4, 20), sample_tokenizer) for number in range(20)]
     for example in examples:
         example.sides[0][:] = sample_tokenizer.unk_token_id
@@ -81,7 +81,7 @@ def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(sample_tokeniz
 
 
 def test_camlm_reads_pairs_in_either_order(sample_tokenizer):
-    """TLM reads them as they stand; both with the tokens of their sides, CAMLM with the languages too."""
+    """TLM keeps their order. Tokens, and in CAMLM languages, belong to their side."""
     examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
     for objective, in_order in ((TLM, 400), (CAMLM, pytest.approx(200, abs=40))):
         rows = rows_of(sample_tokenizer, examples, objective)
@@ -271,7 +271,7 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
 
 
 class Parrot:
-    """Writes what it is told to, and keeps what it was asked."""
+    """Generates the given tokens, and records its batches."""
 
     def __init__(self, tokens):
         self.tokens, self.asked = tokens, []
@@ -284,7 +284,7 @@ class Parrot:
 
 
 def test_overlap_counts_tokens_of_the_translation_and_not_of_another(sample_tokenizer):
-    """Every translation holds 50; token 60 stands in one of three."""
+    """Every translation has token 50; one of three has token 60."""
     accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
 
     def overlap(model):

@@ -121,7 +121,7 @@ def test_a_step_is_the_same_however_it_is_shared_out(
         sides = {side: {"path": files.lines(f"{side}.txt", lines)} for side in ("source", "target")}
         sides = {side: table | {"streaming": True} for side, table in sides.items()}
         text = {"language": "en", "path": files.lines("en.txt", lines), **stream}
-        texts = [text, {"language": "de", **sample("de")}]  # beside one that is stored
+        texts = [text, {"language": "de", **sample("de")}]  # a stream and a stored corpus
         recipe = recipe_of(BOTH, monolingual=texts, bitext=[EN_DE | sides | {"size": 90}], shuffle_buffer=16)
     if kind == "packed":
         for objective in recipe.phases[0].objectives.values():

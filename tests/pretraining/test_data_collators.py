@@ -1,4 +1,4 @@
-"""Collators as data collators: in anybody's DataLoader, in transformers' own Trainer, and in a plain loop."""
+"""Collators as data collators: in a DataLoader, in transformers' Trainer, and in a plain loop."""
 
 import json
 import math
@@ -39,7 +39,7 @@ COLLATORS = [found.collator_class for found in OBJECTIVES.values() if issubclass
 
 @pytest.fixture(scope="module")
 def pairs(sample_corpus_dir):
-    """English and German sentences as a user has them: texts with the codes of their languages."""
+    """English and German sentences as a user may have them: texts with the codes of their languages."""
     sides = []
     for code in ("en", "de"):
         lines = (sample_corpus_dir / code / "train.jsonl").read_text(encoding="utf-8").splitlines()
@@ -121,7 +121,7 @@ def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_token
     assert list(Collators(**collators)(texts)) == ["mlm"]
     with pytest.raises(ValueError, match="example 1 has words"):
         Collators(**collators)([texts[0], {"words": "x"}])
-    with pytest.raises(ValueError, match="a collator"):
+    with pytest.raises(ValueError, match="at least one collator"):
         Collators()
 
 
@@ -206,7 +206,7 @@ def test_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
     fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
     assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["languages"] == ["en-de"] * len(pairs)
-    first = fields["language_ids"][:, 0]  # en or de, as either side may stand first
+    first = fields["language_ids"][:, 0]  # en or de, as either side may be first
     assert set(first.tolist()) == {1, 2}
     written = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]
     assert set(written["language_ids"][written["segment_ids"] == 1].unique().tolist()) == {0, 1}  # not its own
@@ -300,7 +300,7 @@ def test_a_sub_batch_that_a_model_cannot_learn_is_refused(pairs, sample_tokenize
 
 
 def test_batches_of_workers(pairs, sample_tokenizer):
-    """Workers draw seeds of their own, and other ones in each epoch."""
+    """Workers have different seeds, and new ones in each epoch."""
     collate = CamlmCollator(sample_tokenizer)
     loader = DataLoader(pairs, batch_size=32, collate_fn=collate, num_workers=2)
     first, second = ([batch["camlm"]["labels"] for batch in loader] for _ in range(2))
@@ -309,7 +309,7 @@ def test_batches_of_workers(pairs, sample_tokenizer):
 
 
 def test_pictures(sample_tokenizer, capsys):
-    """Those of the collators' docstrings, of tokens that are masked by hand."""
+    """Pictures are those of the collators' docstrings, with tokens masked by hand."""
     camlm = CamlmCollator(sample_tokenizer, mask_probability=1e-9)([GOOD])["camlm"]
     picture({"camlm": camlm})
     name, head, *lines = capsys.readouterr().out.splitlines()

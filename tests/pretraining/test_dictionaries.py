@@ -1,4 +1,4 @@
-"""Bilingual dictionaries: the format, which side is which, and what is skipped."""
+"""Bilingual dictionaries: the format, the order of the sides, and skipped lines."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_what_is_no_pair_of_words_is_skipped_and_counted(files):
 
 
 def test_which_side_is_first(files):
-    """By `first`, or by the name of the file where that says it."""
+    """By `first`, or by the name of the file."""
     lines = ["house\thaus", "home\thaus"]
     sides = {"en-de.txt": None, "en-de.0-5000.txt": None, "en-DE.txt": None}
     for name, first in (sides | {"words.txt": "translation", "de-en.txt": "translation"}).items():

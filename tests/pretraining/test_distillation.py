@@ -1,4 +1,4 @@
-"""A teacher beside the run: what it is asked, what it answers, and that it stays out of the model."""
+"""The teacher of a run: its inputs, its predictions, and that it is not saved with the model."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def predict(fields, tokenizer, rows_and_columns):
 
 @pytest.fixture(scope="session")
 def roberta_dir(tmp_path_factory):
-    """Folder of a random RoBERTa with a byte-level BPE of its own, trained on the texts above."""
+    """Folder of a random RoBERTa with its own byte-level BPE, trained on the texts above."""
     folder = tmp_path_factory.mktemp("roberta")
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     byte_level = ByteLevelBPETokenizer()
@@ -87,7 +87,7 @@ def roberta_dir(tmp_path_factory):
         ([Subword("ing", False), Subword("a", True)], "ing a", [0, 1]),  # a window that begins within a word
         ([Subword("", True), Subword("中国", False), Subword("人", False)], "中国人", [0, 0, 1]),
         ([b" \xc3", b"\xa9", Subword("s", False), b"\xff"], "és\ufffd", [0, 0, 0, 1]),
-        ([Subword("नमस", True), Subword("्ते", False)], "नमस्ते", [0, 0]),  # a mark goes on with its word
+        ([Subword("नमस", True), Subword("्ते", False)], "नमस्ते", [0, 0]),  # a mark continues its word
         ([], "", []),
     ],
 )
@@ -311,7 +311,7 @@ FAULTS = {  # what is done to the folder, and what the error names
     "another padding": (lambda at: change_json(at / "config.json", lambda c: c.update(pad_token_id=3)), "padding id"),
     "no mask": (without_mask, "mask token"),
     "no tokenizer": (without_tokenizer, "teacher.path"),
-    "another script": (of_another_script, "no token"),
+    "another script": (of_another_script, "no common token"),
     "half a tokenizer": (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), "teacher.path"),
 }
 
@@ -325,7 +325,7 @@ def test_folders_that_are_no_teacher(broken, sample_tokenizer, fault):
 
 
 def test_a_foreign_tokenizer_of_equal_size(broken, teacher_dir, sample_tokenizer):
-    """Its ids are in the range of the teacher's rows, and stand for other subwords."""
+    """Its ids are in the range of the teacher's rows, but are other subwords."""
 
     def exchange(content):
         vocabulary = content["model"]["vocab"]

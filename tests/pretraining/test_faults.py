@@ -1,5 +1,5 @@
-"""What stops a run, and that it then goes on to the weights of one that nobody stopped: kill -9, signals, losses that
-are not finite, text that cannot be read, full disks, damaged checkpoints, two runs into one folder."""
+"""Runs that are stopped, and have the weights of an uninterrupted run after resuming: kill -9, signals, losses that are
+not finite, unreadable text, full disks, damaged checkpoints, two runs into one folder."""
 
 import contextlib
 import json
@@ -176,7 +176,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def goes_on(finished, whole, assert_same_run, folder):
-    """The run that was stopped ends as one that nobody stopped."""
+    """The stopped run is resumed, and ends like an uninterrupted run."""
 
     def check(*more):
         finished(*SETTINGS, *more, *resume(folder))
@@ -194,7 +194,7 @@ def files_of(reference):
 
 
 def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
-    """At a random file of each checkpoint and after it, before the first one, and while the model is published."""
+    """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
     chance, events = random.Random(0), files_of(whole(*SETTINGS))
 
     def first(name):
@@ -204,7 +204,7 @@ def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
     for step, following in ((2, ".step-4.tmp"), (4, ".step-6.tmp"), (6, ".model.tmp")):
         begin, final = f".step-{step}.tmp", f"/checkpoints/step-{step}"
         start, renamed, end = first(begin), first(final), first(following)
-        # an event is told before it happens: at that of the renaming there is nothing of the final name yet
+        # an event comes before the action: at the event of the renaming, the final name does not exist yet
         kills.append((begin, chance.randint(1, renamed - start + 1), kept))
         kept = f"step-{step}"
         kills.append((final, chance.randint(2, end - renamed), kept))
@@ -230,7 +230,7 @@ def is_at(target):
 
 @pytest.mark.parametrize("number, workers", [(signal.SIGTERM, 2), (signal.SIGINT, 0)])
 def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
-    """Saves after the step in hand, exits with 143 or 130."""
+    """Finishes the step, saves, and exits with 143 or 130."""
     target = random.Random(number + workers).randint(1, STEPS - 2)
     run = started(*SETTINGS, f"num_workers={workers}", "save_every_steps=0", fault=HOLD.format(gate=""))
     run.until(is_at(target))
@@ -249,7 +249,7 @@ def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
 
 
 def test_a_signal_that_is_ignored_stays_so():
-    """As SIGINT is in a background job of a shell: a Ctrl-C is for the job in front."""
+    """SIGINT is ignored in a background job of a shell: Ctrl-C is for the foreground job."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with stop_signals():
@@ -276,9 +276,9 @@ def test_a_signal_while_workers_start(started):
 
 
 def test_a_signal_during_an_evaluation(started, goes_on, folder):
-    """The evaluation is left, and made when the run goes on: once."""
+    """The evaluation is stopped, and is repeated once after resuming."""
     fault = SIGNAL_IN.format(module="pretraining.evaluation", name="retrieval_accuracy", signal="SIGTERM", again="")
-    for _ in range(2):  # the second time it is the run that goes on which is stopped in it
+    for _ in range(2):  # the second time, the resumed run is stopped in it
         assert started(*SETTINGS, *resume(folder), fault=fault).wait() == 143
         assert newest_checkpoint(folder).name == "step-3"
     goes_on()
@@ -311,7 +311,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(started, finished, whole, d
 
 
 def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
-    """The command of the documentation, with two processes on a CPU."""
+    """Runs the command of the documentation, with two processes on a CPU."""
     driver, log = tmp_path / "driver.py", tmp_path / "launched.txt"
     fault = HOLD.format(gate=str(tmp_path / "gate"))
     driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
@@ -342,9 +342,9 @@ def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, fold
 
 @pytest.mark.parametrize("loss, more", [(True, ["precision=bf16", "gradient_accumulation_steps=2"]), (False, [])])
 def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
-    """Nothing is learned of it, the batch is named, and the run could go on as if it had not been."""
+    """The weights do not change, the batch is named, and the run can be resumed from the state before."""
     accumulation = len(more) or 1
-    for done in (0, 2)[: 1 + loss]:  # the second time in a run that goes on
+    for done in (0, 2)[: 1 + loss]:  # the second time in a resumed run
         at = 3 * accumulation
         run = started(*SETTINGS, *more, *resume(folder), fault=POISON.format(at=at, loss=loss))
         assert run.wait() == 2
@@ -365,7 +365,7 @@ def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, m
 
 
 def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished, folder):
-    """Both stop before the step, and the report says in which it was."""
+    """Both stop before the step, and the report names the process."""
     fault = 'import os\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON.format(at=3, loss=True), "    ")
     assert started(*SETTINGS, fault=fault, by="ddp").wait() == 2
     assert newest_checkpoint(folder).name == "step-2"
@@ -377,7 +377,7 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished,
     "where, by, said", [("step", "ddp", "out of memory"), ("worker", None, "KeyError"), ("killed", None, "at step")]
 )
 def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(started, where, by, said):
-    """Its traceback holds the loader: the workers would be waited for without end."""
+    """Its traceback keeps the loader alive, so that Python would wait forever for the workers."""
     run = started(*SETTINGS, "num_workers=2", fault=UNEXPECTED.format(where=where), by=by)
     assert run.wait() > 0 and said in run.printed()
 
@@ -395,10 +395,10 @@ def test_data_that_cannot_be_read_stops_the_run_resumably(started, goes_on, fold
 
 
 def test_a_full_disk_at_random_writes(started, whole, goes_on, folder):
-    """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json, checksums.json or the model's small files."""
+    """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json, checksums.json or small model files."""
     chance, events = random.Random(1), files_of(whole(*SETTINGS))
     writes = sum(event[0] == "open" and any(letter in event[2] for letter in "wax+") for event in events)
-    for part in range(3):  # at first early, then late: in a run that goes on there is less to write
+    for part in range(3):  # first early, then late, as a resumed run writes less
         at = chance.randint(1 + writes * part // 6, writes * (part + 1) // 6)
         run = started(*SETTINGS, *resume(folder), fault=FULL_DISK.format(folder=str(folder), at=at))
         assert run.wait() == 2
@@ -444,7 +444,7 @@ def test_damage_is_found_wherever_it_is(tmp_path):
 
 
 def test_of_damaged_checkpoints_the_one_before_is_used(finished, fails, whole, cut_back, assert_same_run, tmp_path):
-    """The two newest ones are damaged, each in a file and a way of its own."""
+    """The two newest ones are damaged, each in a different file and way."""
     copied = cut_back(whole(*SETTINGS, "keep_checkpoints=0"), STEPS, tmp_path / "copied")
     chance, names = random.Random(2), []
     for checkpoint, kind in zip(checkpoints_of(copied)[-2:], ("cut", "flipped"), strict=True):
@@ -467,7 +467,7 @@ def test_of_damaged_checkpoints_the_one_before_is_used(finished, fails, whole, c
 
 
 def test_two_runs_into_one_folder(started, fails, folder, tmp_path):
-    """The second one is refused, and the first one does not notice."""
+    """The second run stops with an error, and the first one is not affected."""
     gate = tmp_path / "gate"
     first = started(*SETTINGS, fault=HOLD_SAVE.format(gate=str(gate)))
     first.until(lambda printed: "at the gate" in printed)
@@ -479,7 +479,8 @@ def test_two_runs_into_one_folder(started, fails, folder, tmp_path):
 
 
 def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
-    """At once, though its data-loading workers live on for some seconds; the file that is left means nothing."""
+    """Resumes at once, although its data-loading workers live for some more seconds; the lock file that is left has no
+    effect."""
     first = started(*SETTINGS, "num_workers=2", fault=HOLD_SAVE.format(gate="never"))
     first.until(lambda printed: "at the gate" in printed)
     os.kill(first.pids[0], signal.SIGKILL)

@@ -22,7 +22,7 @@ SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interme
 
 @pytest.fixture(scope="module")
 def examples(sample_corpus_dir):
-    """Sentences with links made by hand, English and German."""
+    """English and German sentences with links made by hand."""
     stem = sample_corpus_dir / "alignments" / "en-de"
     columns = (Path(f"{stem}.{end}").read_text(encoding="utf-8").splitlines() for end in ("txt", "gold"))
     lines = zip(*columns, strict=True)
@@ -69,7 +69,7 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
 
 
 def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tokenizer):
-    """What it is sure of are the labels, and the rest teaches nothing. Other rows keep their losses."""
+    """Its confident links are the labels, and the rest has no loss. Losses of other rows do not change."""
     given = [{**example, "links": "" if number % 2 else example["links"]} for number, example in enumerate(examples)]
     output = model(**LinksCollator(sample_tokenizer)(given))
     with_links = model(**LinksCollator(sample_tokenizer)(examples))
@@ -164,5 +164,5 @@ def test_a_table_without_links_has_none(examples, files, recipe_of, sample_token
 def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sample_tokenizer):
     rows = [*examples, {**examples[0], "links": "0-0 x"}]
     table = {"path": files.jsonl("gold.jsonl", rows), "source_language": "en", "target_language": "de"}
-    with pytest.raises(ValueError, match="'x' is no link"):
+    with pytest.raises(ValueError, match="'x' is not a link"):
         load_corpora(recipe_of({"word_links": {"batch_size": 4}}, linked=[table]), sample_tokenizer)

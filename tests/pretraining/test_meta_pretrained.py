@@ -1,4 +1,4 @@
-"""MetaXLM's start: what a model of one language hands over computes what it computed there; what is frozen stays."""
+"""MetaXLM's start: copied weights compute the same as in the model of one language; frozen weights do not change."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ TEXT = "the sun is warm and the moon is cold"
 
 
 def shaken(model):
-    """A model whose LayerNorms and biases say something too."""
+    """A model whose LayerNorms and biases have an effect, too."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -78,7 +78,7 @@ def new_tokenizer(tokenizer_of):
 
 @pytest.fixture
 def start(recipe_of, new_tokenizer, tmp_path):
-    """(recipe, model, matching) that a meta-pretrained folder makes; fields are those of model.meta_pretrained."""
+    """(recipe, model, matching) from a meta-pretrained folder; fields are those of model.meta_pretrained."""
     folder = tmp_path / "new_tokenizer"
     new_tokenizer.save_pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""The recipes at the papers' size: what they say is what the papers print, and each one dry-runs offline.
+"""The recipes at the papers' size: their values are those of the papers, and each one dry-runs offline.
 
 Numbers in this file are read from the papers' tables, not from the recipes.
 """

@@ -1,4 +1,4 @@
-"""Prepared shards give a run what the tables give it, and survive whatever happens while they are written."""
+"""A run on prepared shards is the same as on the tables, and shards are complete after any fault during writing."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ def lines_of(count, seed):
 
 @pytest.fixture
 def recipe(files, recipe_of, sample_tokenizer_dir):
-    """All ways to name text: documents, a join with ids that do not meet, two columns, line by line, a separator."""
+    """All kinds of corpora: documents, a join with unmatched ids, two columns, line by line, a separator."""
     english, german = lines_of(160, 1), lines_of(160, 2)
     rows = [{"id": f"{n:03d}", "text": text, "doc": f"d{n // 7}"} for n, text in enumerate(english)]
     rows[20]["text"], rows[30]["text"] = "", None
@@ -87,7 +87,7 @@ def small(recipe, folder, num_workers=1, max_rows=None, shard_bytes=SMALL):
 
 
 def shards_in(folder):
-    """{shard: when it was written}."""
+    """{shard: its time of writing}."""
     return {path: path.stat().st_mtime_ns for path in folder.glob(f"{SHARDS}/**/*.arrow")}
 
 
@@ -153,7 +153,7 @@ def test_again_writes_nothing_and_follows_a_change(recipe, tmp_path, files):
 
 
 def interrupted(recipe, folder, count):
-    """Prepares in a process of its own, which is killed once so many shards are there."""
+    """Prepares in a separate process, which is killed when it has written this many shards."""
     process = multiprocessing.get_context("fork").Process(target=prepare, args=(recipe, folder, 1, None, SMALL))
     process.start()
     while process.is_alive():

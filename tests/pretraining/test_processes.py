@@ -1,5 +1,5 @@
-"""Several processes, sharded (FSDP2) or not: the steps of one process, who sees which example, and runs that go on with
-more or fewer of them. They are forked with the environment of `accelerate launch`; test_faults.py has it launch some.
+"""Several processes, sharded (FSDP2) or not: they make the steps of one process, divide the examples, and resume with
+another number of processes. They are forked with the environment of `accelerate launch`; test_faults.py runs that.
 """
 
 import json
@@ -37,7 +37,7 @@ def recorded(feed, phase, index, start):
         yield batch
 Feed.training = recorded
 """
-# accelerate shards on GPUs only, torch on a CPU too: the run is told that it was launched sharded.
+# accelerate shards only on GPUs, but torch also on a CPU: this makes the run sharded.
 SHARD = """
 from accelerate import state
 from accelerate.utils import DistributedType
@@ -117,7 +117,7 @@ def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, sharde
 
 
 def test_bfloat16_is_that_of_one_process_too(whole, sharded, tmp_path):
-    """Weights, gradients and what travels stay float32; layers compute in bfloat16, here as there."""
+    """Weights, gradients and what is sent stay float32; layers compute in bfloat16, sharded or not."""
     options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
     assert "in torch.bfloat16" in sharded(*options).printed()
     for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
@@ -161,7 +161,7 @@ def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_ba
 
 @pytest.mark.parametrize("by, fault", [("ddp", ""), ("fsdp2", SHARD)])
 def test_two_processes_resume_bit_equal(by, fault, finished, difference, cut_back, tmp_path):
-    """Dropout is on: the random states of both come back."""
+    """Dropout is on: the random states of both processes are restored."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
     finished(*options, f"output_dir={tmp_path / 'whole'}", fault=fault, by=by)
     cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
@@ -170,7 +170,7 @@ def test_two_processes_resume_bit_equal(by, fault, finished, difference, cut_bac
 
 
 def test_phases_and_resume_sharded_and_not(recipe_file, finished, sharded, difference, cut_back, tmp_path):
-    """VECO's two phases, Adam's moments carried over. Every checkpoint is continued by the other kind of run."""
+    """VECO's two phases, Adam's moments carried over. Every checkpoint is resumed by the other kind of run."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"] |= {"type": "veco", "gradient_checkpointing": True}
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
@@ -209,7 +209,7 @@ def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
 
 def test_sharding_that_cannot_be_followed_is_refused(started, fails, monkeypatch):
     run = started(by="fsdp2")  # on a CPU accelerate does not turn it on
-    assert run.wait() == 2 and "turned it on" in " ".join(run.printed().split())
+    assert run.wait() == 2 and "needs two GPUs or more" in " ".join(run.printed().split())
     for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         with monkeypatch.context() as patch:
             patch.setenv(f"ACCELERATE_USE_{name}", "true")

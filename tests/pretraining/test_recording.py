@@ -1,4 +1,4 @@
-"""What a run sends elsewhere while it trains: figures to a tracker, checkpoints to the Hub."""
+"""What a run sends elsewhere during training: figures to a tracker, checkpoints to the Hub."""
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

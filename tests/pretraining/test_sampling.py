@@ -10,7 +10,7 @@ from pretraining.recipe import Phase
 
 
 class Counted:
-    """A corpus of which only the languages and sizes matter."""
+    """A corpus with only languages and sizes."""
 
     def __init__(self, name, examples, streaming=False):
         self.name, self.size, self.streaming = name, examples, streaming

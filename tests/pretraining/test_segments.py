@@ -1,4 +1,4 @@
-"""Adjacent segments: which text they are made of, that x and y belong together, and that nothing held out leaks."""
+"""Adjacent segments: their text, that x and y are neighbors, and that no held-out text is trained on."""
 
 import numpy as np
 import pytest

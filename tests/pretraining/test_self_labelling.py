@@ -1,4 +1,4 @@
-"""Denoising word alignment from recipe to checkpoint: it reads TLM's rows, labels them, and shows what it labels."""
+"""Denoising word alignment from recipe to checkpoint: it reads and labels TLM's rows, and reports its labels."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
 
 @pytest.mark.slow
 def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
-    """With a phase of MLM and TLM first, as a cold start; resumed, bit-equal."""
+    """A phase of MLM and TLM comes first, as in a cold start; a resumed run is bit-equal."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     second = json.loads(json.dumps(recipe["phases"][0]))
     second["name"], second["objectives"]["dwa"] = "dwa", {"weight": 2.0}

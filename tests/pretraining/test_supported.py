@@ -1,4 +1,4 @@
-"""`python -m pretraining.supported`: what it says is what happens."""
+"""`python -m pretraining.supported`: its table agrees with training."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_objectives_are_told_by_model(kind, without, sample_tokenizer, tmp_path,
     assert everything - can == without | ({"ca_mlm_segments"} if "ca_mlm_pairs" in without else set())
     supported.main([str(tmp_path)])
     told = capsys.readouterr().out
-    assert "2 layers of 32" in told and "fresh: nothing" in told and "<s> x </s>" in told
+    assert "2 layers of 32" in told and "newly initialized: nothing" in told and "<s> x </s>" in told
 
 
 def test_a_folder_of_the_zoo_says_of_its_backbone_what_its_checkpoint_does(zoo_model_dir):

@@ -1,4 +1,4 @@
-"""What subwords say, for each kind of tokenizer, and how a tokenizer cuts the subwords of another."""
+"""The meaning of subwords for each kind of tokenizer, and how a tokenizer cuts the subwords of another."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""The loop: the same step however it is split, phases, resume in the middle of a phase."""
+"""The training loop: a step is the same with any split; phases; resuming in the middle of a phase."""
 
 import json
 import re
@@ -75,7 +75,9 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     assert 2 <= len(empty) <= 6 and empty[0] > 1
     assert re.search(rf"\b{len(empty)} of 8\b", said)
     rates = [event["learning_rate"] for event in events]
-    assert rates == pytest.approx([1e-3 * (1 - step / 8) for step in range(8)])  # of the schedule, whatever is empty
+    assert rates == pytest.approx(
+        [1e-3 * (1 - step / 8) for step in range(8)]
+    )  # of the schedule, also with empty steps
 
     def checkpoint(step):
         return tmp_path / "run" / "checkpoints" / f"step-{step}"
@@ -94,7 +96,7 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
 
 
 MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}
-EMPTY = {  # model type -> objectives beside, or in place of, these
+EMPTY = {  # model type -> objectives in addition to these, or in their place
     "veco": dict.fromkeys(("ca_mlm_segments", "ca_mlm_pairs"), MLM_TLM["mlm"]),
     "ernie_m": dict.fromkeys(("camlm", "btmlm"), MLM_TLM["mlm"]),
     "xlm_align": {"dwa": {}},
@@ -127,7 +129,7 @@ def test_a_run_without_any_figure_draws_all_the_same(train, tmp_path):
 
 
 def test_predictions_among_the_tokens_of_the_text(train, tmp_path, sample_tokenizer):
-    """Other tokens keep their bias; the folder is as any other, and another model of the zoo starts from it."""
+    """Other tokens keep their bias. Another model of the zoo can start from the folder."""
     settings = ["model.config.query_positions=none", "evaluation.held_out_fraction=0.1", "monolingual=[]"]
     settings += ["phases.0.objectives={tlm: {batch_size: 8, max_length: 64}, dwa: {}}", "optimizer.weight_decay=0"]
     train(*settings, "model.predict_among=text")
@@ -143,7 +145,7 @@ def test_predictions_among_the_tokens_of_the_text(train, tmp_path, sample_tokeni
 
 @pytest.mark.slow
 def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
-    """Cross-attention alone, by the cross terms alone; then all by all terms. Resumed, it is bit-equal."""
+    """Trains only cross-attention with only the cross terms, then all with all terms. A resumed run is bit-equal."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"]["type"] = "veco"
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
@@ -182,8 +184,8 @@ def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
 
 
 def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
-    """Both second phases begin with the same weights and take the same gradient g: Adam's moments are b m + (1 - b) g
-    where the moments m are carried, and (1 - b) g where they are fresh."""
+    """Both second phases begin with the same weights and the same gradient g: Adam's moments are b m + (1 - b) g if the
+    moments m are carried, and (1 - b) g if they are fresh."""
     common = "objectives: {mlm: {batch_size: 8, max_length: 64}}"
     schedule = "learning_rate: 1.0e-3, schedule: constant"
     first = f"{{name: a, trainable: ['*word_embeddings.weight'], steps: 2, {schedule}, {common}}}"
@@ -212,7 +214,7 @@ def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
 
 @pytest.mark.slow
 def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
-    """Two phases have the learning rates of one as long as both, also where the second is resumed in its midst."""
+    """Two phases have the learning rates of one phase of both lengths, also after resuming within the second."""
     rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
     every = ["log_every_steps=1", "save_every_steps=1", "keep_checkpoints=0"]
     head = f"{{name: a, trainable: ['*word_embeddings.weight'], steps: 2, {rate}, {objectives}}}"  # one group of Adam's

@@ -1,4 +1,4 @@
-"""What a training run refuses, when it stops, and what it then leaves."""
+"""Errors of a training run, and the files that it leaves."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, n
 
 
 def test_leftovers_are_removed_by_their_own_names(tmp_path):
-    """A start that was killed before it had a recipe has left no run."""
+    """A run that was killed before it wrote its recipe does not count as a run."""
     folder = tmp_path / "run"
     own = [".recipe.yaml.71.tmp", ".run.json.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp"]
     own += ["checkpoints/.step-2.old.tmp", "checkpoints/.damaged-step-2.old.tmp"]
@@ -75,7 +75,7 @@ def test_leftovers_are_removed_by_their_own_names(tmp_path):
 
 
 def test_what_is_called_like_a_checkpoint_is_none(tmp_path):
-    """It neither stops a resume nor counts among the checkpoints that are kept, nor is it removed."""
+    """They neither prevent resuming nor count as kept checkpoints, and they are not removed."""
     others = ["step-12.bak", "step-abc", "step-", "step-6-copy", "my-step-2"]
     for name in others:
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
 def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
     prefix, train, fails, zoo_model_dir, tmp_path, capsys, caplog
 ):
-    """With the names of a wrapper, or without a layer; `supported` says so too. A head that is lacking is listed."""
+    """Names of a wrapper, or a missing layer; `supported` gives the same error. A missing head is listed."""
     folder = zoo_model_dir("xlm_align", copy=True)
     settings = [f"model.start_from={folder}", "model.config={}", "phases.0.steps=1"]
     weights = load_file(folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Leaving out of a model and its tokenizer what a text does not hold."""
+"""Removing tokens that do not occur in a text from a model and its tokenizer."""
 
 import json
 

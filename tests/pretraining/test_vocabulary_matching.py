@@ -1,4 +1,4 @@
-"""Vocabulary matching on hand-made vocabularies: each route, their order, and what must stay as it is."""
+"""Vocabulary matching on hand-made vocabularies: each route, their order, and unchanged rows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How programs end where it is the user who has to do something, and which versions they name."""
+"""How programs end after a user error, and the versions that they print."""
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -11,7 +11,7 @@ from zoo_core.provenance import PROJECT
     ("error", "code", "words"),
     [
         (ValueError("what, why, what to do"), 2, "what, why, what to do"),
-        (PermissionError(13, "Permission denied", "runs/x"), 2, "check the path, its permissions"),
+        (PermissionError(13, "Permission denied", "runs/x"), 2, "Check the path, its permissions"),
         (FileNotFoundError(2, "No such file or directory", "runs/x"), 2, "removed"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

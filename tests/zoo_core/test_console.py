@@ -1,4 +1,4 @@
-"""What a run shows while it works, on a terminal and in a file."""
+"""The output of a run, on a terminal and in a file."""
 
 import io
 import logging
@@ -13,7 +13,7 @@ from zoo_core.console import RunBar, quiet_libraries
 
 @pytest.fixture
 def shown(monkeypatch):
-    """`shown(is_terminal)`: what stands on a screen of 80 columns, or in a file, after two steps with a log line."""
+    """`shown(is_terminal)`: the text on a screen of 80 columns, or in a file, after two steps with a log line."""
 
     def run(is_terminal):
         stream = io.StringIO()

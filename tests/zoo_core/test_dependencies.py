@@ -1,4 +1,4 @@
-"""What the packages import has to be declared: another package's dependency may be gone tomorrow."""
+"""All imported packages must be declared: the dependency of another package may disappear."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ PACKAGES = {"zoo_core", "finetuning", "hub_cards", "modeling", "pretraining"}
 
 
 def imported(file):
-    """First names of all modules that a file imports, inside functions too."""
+    """Returns the top-level names of all modules that a file imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What is checked of JSON before pyarrow reads it: nesting, sizes, also of gzip files and across chunks."""
+"""Checks of JSON before pyarrow reads it: nesting and sizes, also of gzip files and across chunks."""
 
 import gzip
 
@@ -17,7 +17,7 @@ def nested(levels: int, form: str = "list") -> str:
 
 @pytest.fixture
 def written(tmp_path):
-    """`written(name, text)`: a file, packed where the name says so."""
+    """`written(name, text)`: a file, compressed if its name ends in .gz."""
 
     def write(name: str, text: str):
         packed = gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
@@ -53,7 +53,7 @@ def test_brackets_in_strings_do_not_nest_however_the_file_is_cut(written, monkey
 
 
 def test_lines_that_nest_only_together_are_refused(written):
-    """pyarrow reads on across lines."""
+    """pyarrow reads values across lines."""
     with pytest.raises(ValueError, match=f"line {DEEPEST + 1}: "):
         check_json(written("a.jsonl", '{"b":\n' * 3000 + "1" + "\n}" * 3000))
 

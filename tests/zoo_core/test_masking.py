@@ -133,7 +133,7 @@ def test_rows_epochs_and_keys_are_independent():
     }
     for name, (x, y) in others.items():
         assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 5 / np.sqrt(x.size), name
-    # an example's number and its epoch do not stand for each other
+    # swapping an example's number and its epoch gives other masks
     swapped = row_keys(np.zeros(2, dtype=np.uint64), np.array([0, 1]), np.array([1, 0]))
     assert swapped[0] != swapped[1] and len(np.unique(keys_of(100_000))) == 100_000
     drawn = uniform_of(keys_of(100_000))

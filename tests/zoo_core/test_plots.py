@@ -1,4 +1,4 @@
-"""Lines of plots: a language has its color, and no two lines look alike."""
+"""Lines of plots: each language has its color, and no two lines look the same."""
 
 from zoo_core.plots import LANGUAGES, line_styles
 

@@ -1,4 +1,4 @@
-"""The papers' tables: whether they agree with themselves, and what is found in them."""
+"""The papers' tables: they are consistent, and their rows can be found."""
 
 import statistics
 

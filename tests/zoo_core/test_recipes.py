@@ -109,7 +109,7 @@ def test_a_file_fills_nested_fields_and_leaves_the_rest_at_their_defaults(recipe
         ("betas.1=0.999", lambda r: r.betas, [0.9, 0.999]),
         ("extra.path=x", lambda r: r.extra, Source(path="x")),
         ("config.b.d=1e-3", lambda r: r.config["b"], {"c": "text", "d": 1e-3}),
-        ("corpora.0.language=no", lambda r: r.corpora[0].language, "no"),  # text is taken as it stands
+        ("corpora.0.language=no", lambda r: r.corpora[0].language, "no"),  # text is literal
         ("corpora.0.revision=0123", lambda r: r.corpora[0].revision, "0123"),
         ("corpora.0.revision=null", lambda r: r.corpora[0].revision, None),
         ("corpora.0.path=a=b", lambda r: r.corpora[0].path, "a=b"),
@@ -155,17 +155,17 @@ def test_mutable_defaults_are_not_shared():
     [
         ("stagse.0.steps=1", r"override `stagse.0.steps=1`: unknown field stagse; .*Did you mean .*'stages'"),
         ("stages.0.step=1", r"unknown field stages.0.step; Stage has no such field. Did you mean 'steps'\?"),
-        ("stages.7.steps=1", r"stages has no entry 7; it is a list of 1.*`stages=\[...\]`"),
+        ("stages.7.steps=1", r"stages has no entry 7: its length is 1.*`stages=\[...\]`"),
         ("stages.-1.steps=1", "stages has no entry -1"),
-        ("betas.2=1", "betas has no entry 2; it is a list of 2"),
+        ("betas.2=1", "betas has no entry 2: its length is 2"),
         ("stages.0.goals.mlm.wait=1", "unknown field stages.0.goals.mlm.wait.*Did you mean 'weight'"),
         ("stages=[{stepz: 1}]", "unknown field stages.0.stepz"),
         ("precision=fp64", "precision is 'fp64', it must be one of fp32, bf16"),
         ("stages.0.steps=many", r"stages.0.steps is 'many' \(str\). It must be a whole number"),
         ("stages.0.steps=1.5", r"1.5 \(float\). It must be a whole number"),
         ("stages.0.steps=true", r"True \(bool\)"),
-        ("stages.0.steps=null", "stages.0.steps is nothing"),
-        ("stages.0.steps.x=1", "stages.0.steps is int, it has no fields"),
+        ("stages.0.steps=null", "stages.0.steps is empty"),
+        ("stages.0.steps.x=1", "stages.0.steps is int and has no fields"),
         ("shuffle=3", "It must be true or false"),
         ("depth=all", r"depth is 'all' \(str\). It must be int \| half"),
         ("depth=1.5", r"depth is 1.5 \(float\)"),
@@ -222,8 +222,8 @@ def test_fields_are_inserted_into_others_and_by_functions_that_were_added(recipe
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "holds no fields"),
-        (b"# only a comment\n", "holds no fields"),
+        (b"", "has no fields"),
+        (b"# only a comment\n", "has no fields"),
         (b"just words", "is not a mapping"),
         (b"- a\n- b\n", "is not a mapping"),
         (b"output_dir: [a\nprecision: b", "line 2, column 10: not valid YAML"),
@@ -291,7 +291,7 @@ stages: [{steps: 1}]
 config: {a: {0: 9}, b: {d: 1}}
 """,
     )
-    monkeypatch.chdir(tmp_path / "own")  # relative to the file, wherever one stands
+    monkeypatch.chdir(tmp_path / "own")  # relative to the file, in any working directory
     recipe = load_recipe(Recipe, last, ["betas.0=0.6"])
     assert recipe == Recipe(
         output_dir="there",
@@ -325,13 +325,13 @@ def test_a_recipe_is_changed_in_a_copy(recipe_file):
         ("output_dir: a\nstagse: []", "extends: base.yaml", r"in \S*base.yaml: unknown field stagse; .*'stages'"),
         ("output_dir: a", "extends: base.yaml\nstagse: []", r"in \S*recipe.yaml: unknown field stagse"),
         ("betas: [1]", "extends: base.yaml\nbetas: {0: a}", r"in \S*recipe.yaml: betas.0 is 'a'"),
-        ("betas: [1]", "extends: base.yaml\nbetas: {2: 3}", r"in \S*recipe.yaml: betas has no entry 2; .*or 1 to"),
+        ("betas: [1]", "extends: base.yaml\nbetas: {2: 3}", r"in \S*recipe.yaml: betas has no entry 2: .*or 1 to"),
         ("betas: [1]", "extends: base.yaml\nbetas: {x: 3}", "betas has no entry x"),
         ("output_dir: a", "extends: base.yaml\nbetas: {0: 3}", "betas is .*It must be a list of float"),
         ("output_dir: a", "extends: bsae.yaml", r"recipe.yaml extends \S*bsae.yaml. .*not found.*'base.yaml'"),
         ("output_dir: [", "extends: base.yaml", r"recipe.yaml extends \S*base.yaml. \S*base.yaml, line 2"),
         ("extends: recipe.yaml", "extends: base.yaml", "base.yaml extends .*circle: .*recipe.yaml -> .*base.yaml -> "),
-        ("output_dir: a", "extends: recipe.yaml", "closes a circle"),
+        ("output_dir: a", "extends: recipe.yaml", "is a circle"),
         ("output_dir: a", "extends: [base.yaml]", "extends is .*It must be the path of another file"),
     ],
 )  # fmt: skip
@@ -358,9 +358,9 @@ def test_differences_have_dotted_names():
     new = {"a": 1, "list": [{"x": 1}, {"x": 3}], "empty": [1]}
     assert recipe_differences(old, new) == [
         "list.1.x: 2 -> 3",
-        "gone.y: 1 -> (not there)",
-        "empty: [] -> (not there)",
-        "empty.0: (not there) -> 1",
+        "gone.y: 1 -> (not set)",
+        "empty: [] -> (not set)",
+        "empty.0: (not set) -> 1",
     ]
 
 
@@ -372,7 +372,7 @@ def test_help_lists_every_field_with_type_default_and_meaning():
         "output_dir  str  required",
         "corpora.N.language  str  required",
         "corpora.N.size  int, optional  default: none",
-        "stages.N.goals.NAME",  # Goal, Stage and Source stand at two places each
+        "stages.N.goals.NAME",  # Goal, Stage and Source are each used at two places
         "{extra,second}.path  str  required",
         "betas  list of float  default [0.9, 0.98]",
         "precision  fp32 | bf16  default fp32",
@@ -400,7 +400,9 @@ def test_command_line_errors_end_with_code_2_and_help_with_0(recipe_file, capsys
     assert stop.value.code == 2
     assert "unknown field stepz" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:
-        parse_command_line(Recipe, "What it does.", {"--resume": dict(action="store_true", help="go on")}, ["--help"])
+        parse_command_line(
+            Recipe, "What it does.", {"--resume": dict(action="store_true", help="continue")}, ["--help"]
+        )
     assert stop.value.code == 0
     shown = capsys.readouterr().out
     assert "What it does." in shown and "--resume" in shown and "corpora.N.path" in shown

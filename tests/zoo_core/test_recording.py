@@ -1,4 +1,4 @@
-"""Checkpoints go to a Hub on loopback while a run goes on, and nothing that happens there stops it."""
+"""Checkpoints are uploaded to a Hub on loopback during a run, and no failure there stops the run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One run at a time in a folder, and nothing of anybody else's is removed from it."""
+"""One run at a time in a folder, and only files of runs are removed from it."""
 
 import os
 import signal

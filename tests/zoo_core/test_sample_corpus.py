@@ -14,7 +14,7 @@ PER_TOPIC = {"train": 48, "test": 12}
 
 @pytest.fixture(scope="module")
 def corpus(sample_corpus_dir) -> dict[str, datasets.DatasetDict]:
-    """Every configuration, loaded as a user would load it."""
+    """Every configuration, loaded as by a user."""
     return {language: datasets.load_dataset(str(sample_corpus_dir), language) for language in LANGUAGES}
 
 

@@ -157,11 +157,11 @@ def test_conllu_gives_syntactic_words(tmp_path, streaming):
 @pytest.mark.parametrize(
     ("column", "values", "named"),
     [
-        ("text", ["a", None, 3], r"row 2 .*a number in column text, and text before"),
-        ("tokens", [["a"], ["b", 3]], r"row 1 .*a number in column tokens, and text"),
-        ("translation.en", [{"en": "a"}, {"en": ["b"]}], r"row 1 .*a list in column translation.en, and text"),
-        ("label", [True, 1], r"row 1 .*a number in column label, and true or false"),
-        ("label", [1] * 12_000 + ["x"], r"row 12000 .*text in column label, and a number"),  # not in the first 10 MiB
+        ("text", ["a", None, 3], r"row 2 .*a number in column text, but text in rows"),
+        ("tokens", [["a"], ["b", 3]], r"row 1 .*a number in column tokens, but text"),
+        ("translation.en", [{"en": "a"}, {"en": ["b"]}], r"row 1 .*a list in column translation.en, but text"),
+        ("label", [True, 1], r"row 1 .*a number in column label, but true or false"),
+        ("label", [1] * 12_000 + ["x"], r"row 12000 .*text in column label, but a number"),  # not in the first 10 MiB
     ],
 )
 def test_a_column_of_several_types_is_named_with_the_row(tmp_path, column, values, named):
@@ -260,7 +260,7 @@ FILE_ERRORS = {  # (name, fields, content, what is named)
     "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json .*json"),
     "not_parquet": ("a.parquet", {}, b"PAR", "a.parquet .*parquet"),
     "no_suffix": ("corpus.en", {}, b"a\n", "`format`.* csv, tsv, conll"),
-    "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "format .*hub"),
+    "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "`format` is hub"),
     "config": ("a.txt", {"config": "en"}, b"a\n", "config is 'en'"),
     "split": ("a.txt", {"split": "test"}, b"a\n", "split is 'test'"),
     "revision": ("a.txt", {"revision": "v1"}, b"a\n", "revision is 'v1'"),
