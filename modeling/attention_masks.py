@@ -94,7 +94,7 @@ def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):
 
     Args:
         attention_mask: (B, T), or a block mask (B, T, T), such as that of packed rows, which this one restricts.
-        segment_ids_BT: 0 for x and 1 for y, special tokens with their side; padding is told by attention_mask.
+        segment_ids_BT: 0 for x and 1 for y, special tokens with their side; attention_mask marks the padding.
         predicted_BT: boolean, True where a token is predicted.
     """
     is_own_side_BTT = segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]

@@ -133,7 +133,7 @@ class Packing:
         self.places_F = (rows_B[self.texts_F], offsets_B[self.texts_F] + self.positions_F)
 
     def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, ...) -> (P, W, ...), zeros where no text stands."""
+        """(B, T, ...) -> (P, W, ...), zeros where there is no text."""
         packed = values_BT.new_zeros(*self.shape, *values_BT.shape[2:])
         values_BT = values_BT.expand(*self.is_real_BT.shape, *values_BT.shape[2:])  # of one row: for all of them
         return packed.index_put(self.places_F, values_BT[self.is_real_BT])
@@ -204,8 +204,8 @@ def run_backbone(
 
 
 def can_pack(model: PreTrainedModel, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
-    """Whether texts of a batch can stand in a row: not where attention weights are asked for, nor under flash
-    attention, which has a way of its own to leave padding out."""
+    """Whether texts of a batch can share a row: not if the caller wants attention weights, nor under flash attention,
+    which leaves padding out in another way."""
     return (
         attention_mask is not None
         and attention_mask.dim() == 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the converters share: tables of parameter names, the check that weights fit a model, files, the command line.
 
-A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` stands for the layer.
+A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` is the layer's number.
 `fit` reads a foreign state dict by such a table, `rename` writes ours by it.
 """
 
@@ -79,7 +79,7 @@ def add_token_type(weights: State, notes: list[str]) -> None:
 
 
 def read_state(path: str | Path) -> tuple[State, dict]:
-    """A state dict and the settings beside it: `args` of fairseq's {"model": ..., "args": ...}, else none.
+    """A state dict and the settings in its file: `args` of fairseq's {"model": ..., "args": ...}, else none.
 
     Read are .safetensors, Paddle's .pdparams, and what torch.save wrote. Pickled objects other
     than tensors and settings are not loaded, since they can run code.
@@ -252,7 +252,7 @@ def load_zoo(folder: str, base: type[PreTrainedModel]) -> PreTrainedModel:
 
 
 def require_new(path: str | Path) -> None:
-    """Raises ValueError for an output that is there already, but for an empty folder."""
+    """Raises ValueError for an output that exists, except for an empty folder."""
     path = Path(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise ValueError(f"{path} is there already and not empty: name another output, or remove it.")
@@ -260,7 +260,7 @@ def require_new(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def written_aside(path: str | Path) -> Iterator[Path]:
-    """A folder beside `path` to write to, that takes its place only if all went well."""
+    """A folder next to `path` to write to; it replaces `path` only if no error occurs."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

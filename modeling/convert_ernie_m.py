@@ -82,7 +82,7 @@ MODULES = {
     "encoder.layer.#.output.dense": "encoder.layers.#.linear2",
     "encoder.layer.#.output.LayerNorm": "encoder.layers.#.norm2",
 }
-# how the layers of each layout are told apart
+# names of the layers in each layout
 LAYERS = {
     "transformers 4": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.self_attn\..+",
     "PaddleNLP": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.[qkv]_proj\..+",
@@ -106,7 +106,7 @@ NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "
 
 
 def make_table(layout: str, prefix: str) -> Table:
-    """The names of a layout; `prefix` stands before those of the base model (`ernie_m.`, or nothing)."""
+    """The names of a layout; `prefix` precedes those of the base model (`ernie_m.`, or nothing)."""
     table = pairs("classifier", "classifier") | pairs("qa_outputs", "qa_outputs")
     for ours, theirs in MODULES.items():
         table |= pairs(ours, prefix + theirs)
@@ -128,8 +128,8 @@ def to_zoo(
 ) -> list[str]:
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
-    `source` is a folder that transformers 4 or PaddleNLP saved, or a file of weights, beside which configuration and
-    tokenizer are looked for; the others are the options of the command line.
+    `source` is a folder that transformers 4 or PaddleNLP saved, or a file of weights with configuration and tokenizer
+    in the same folder; the others are the options of the command line.
 
     Returns what was found and done. Raises ValueError, for all keys at once that are missing, left over or of the wrong
     shape, before anything is written.
@@ -334,7 +334,7 @@ def choose_tokenizer(
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, source: Path) -> None:
-    """Raises ValueError for more tokens than embeddings, another padding id, and rows that stand for other tokens.
+    """Raises ValueError for more tokens than embeddings, another padding id, and rows that belong to other tokens.
 
     The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
     the same in both, one by one.

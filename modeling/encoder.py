@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 
-# what tells `from_pretrained` where a checkpoint is
+# arguments of `from_pretrained` that say where a checkpoint is
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """A class of its own, so that `output_attentions` can tell self- from cross-attention."""
+    """A class of its own, so that `output_attentions` can distinguish self-attention from cross-attention."""
 
     def keys_and_values(self, keys_BSH, cache):
         """Those of all positions so far: the cache's, and behind them those of `keys_BSH`, which it takes in."""
@@ -179,7 +179,7 @@ class LayerStack(nn.Module):
 
 
 def first_states(states_BTH, attention_mask):
-    """(B, H) states of the first real position of each row, wherever its padding stands.
+    """(B, H) states of the first real position of each row, with padding on either side.
 
     `attention_mask` is (B, T) or (B, T, T), as `EncoderModel.forward` takes it; without one, no position is padding.
     """
@@ -313,7 +313,7 @@ class EncoderModel(EncoderPreTrainedModel):
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
-                layer `num_layers` (0: the embeddings, with no `hidden_states` beside them), and the rest is not
+                layer `num_layers` (0: the embeddings, without `hidden_states`), and the rest is not
                 computed. Default: all.
 
         Raises:
@@ -346,7 +346,7 @@ class EncoderModel(EncoderPreTrainedModel):
                 outputs = self.encode_flat(real, *arguments, **kwargs)
         if self.pooler is not None and num_layers is None:
             pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
-            # made anew: as a tuple, fields stand in the order in which they were set
+            # made anew: as a tuple, fields are in the order in which they were set
             outputs = type(outputs)(**dict(outputs) | {"pooler_output": pooled_BH})
         return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
 
@@ -402,7 +402,7 @@ class EncoderModel(EncoderPreTrainedModel):
         num_layers,
         **kwargs,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """`encode` at the real positions alone, its outputs padded again."""
+        """`encode` at the real positions only, its outputs padded again."""
 
         def among(own, other, mask, *other_states):
             is_block = mask is not None and mask.dim() == 3

@@ -171,7 +171,7 @@ class LMHead(nn.Module):
         self.register_buffer("candidate_of_V", None, persistent=False)
 
     def predict_among(self, candidates_C: torch.Tensor) -> None:
-        """From now on the losses are of a softmax over these tokens (C,) alone, all that a text holds: at |V| = 250,002
+        """From now on the losses are of a softmax over these tokens (C,) only, all that a text holds: at |V| = 250,002
         most of a small model's step is the product with the others.
 
         It is a setting of this object, not saved; `forward` has the logits of all tokens as ever.
@@ -384,8 +384,8 @@ class Losses(NamedTuple):
 
 
 class ForPreTraining(LMHeadModel):
-    r"""Masked language modeling under whatever mask a collator makes: MLM on text and TLM on translation pairs, the
-    objectives that all four papers share, and any other that differs from them by its mask alone.
+    r"""Masked language modeling under the mask that a collator makes: MLM on text and TLM on translation pairs, the
+    objectives that all four papers share, and any other that differs from them only in its mask.
 
     Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), for example o in {mlm, tlm} (Conneau and Lample 2019,
     sections 3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.

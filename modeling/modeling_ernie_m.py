@@ -44,7 +44,7 @@ class ErnieMPreTrainedModel(EncoderPreTrainedModel):
 
 
 class LanguageEmbedding(nn.Embedding):
-    """(languages, H), added where <mask> stands: which language to predict there (paper, section 3.1, BTMLM)."""
+    """(languages, H), added at each <mask>: which language to predict there (paper, section 3.1, BTMLM)."""
 
 
 class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
@@ -131,11 +131,11 @@ ErnieMPreTrainedModel.encoder_class = ErnieMModel  # of the heads below
 
 
 class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
-    r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), beside MLM and TLM (section 3).
+    r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), with MLM and TLM (section 3).
 
     Equations, over the masked tokens M of a pair (x, y), or of a text x with pseudo tokens P:
     - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
-      predicted from the other one, and of its own side only from where its masks stand. It is MLM under the
+      predicted from the other one, and of its own side only from its masks. It is MLM under the
       `attention_mask` that `camlm_mask` makes.
     - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
       own (`btmlm_generation_mask`); then L = -sum_{m in M} log p(x_m | x \ M, P), everything attending to everything.
@@ -259,7 +259,7 @@ def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
 
 
 def positions(batch: dict, config) -> torch.Tensor:
-    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps, whatever is generated."""
+    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps."""
     given = batch.get("position_ids")
     return position_ids_of(batch["input_ids"], config) if given is None else given
 

@@ -2,9 +2,9 @@
 """From the vectors of two sentences to the links between their tokens.
 
 Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili
-Sabet et al. 2020) and awesome-align (Dou and Neubig 2021) beside it. All of it is tensor code over a padded batch,
-without a loop over pairs or tokens. A pair has the same links in any batch, unless two of its cells are equal but for
-the last digits: matrix products round otherwise in a batch of another shape.
+Sabet et al. 2020) and awesome-align (Dou and Neubig 2021). All of it is tensor code over a padded batch, without a loop
+over pairs or tokens. A pair has the same links in any batch, unless two of its cells are equal except for the last
+digits: matrix products round differently in a batch of another shape.
 
 Legend: `B` pairs, `S` source tokens, `T` target tokens, `H` hidden size. Masks are boolean, True where a token may be
 linked: their pattern is free, a side may have no such token, and what lies outside of them (padding, special tokens)
@@ -38,14 +38,14 @@ LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
 
 
 class Links(NamedTuple):
-    """What `align` returns: boolean links, and a probability of every cell, or None where it was not asked for."""
+    """What `align` returns: boolean links, and a probability of every cell, or None if the caller did not want it."""
 
     links_BST: torch.Tensor
     probabilities_BST: torch.Tensor | None
 
 
 def links_of(x_SH, y_TH, method="ot_words", **options) -> list[tuple[int, int]]:
-    """Links the vectors of two sequences of words, from whatever model they come.
+    """Links the vectors of two sequences of words, from any model.
 
     Args:
         x_SH, y_TH: (S, H) and (T, H) vectors of the words of a sentence and of its translation: tensors, or arrays.
@@ -163,11 +163,11 @@ def sinkhorn(
     (`first="columns"`, the paper's code). Returns the plan (B, S, T), 0 outside the masks and never NaN: a similarity
     that is NaN counts as epsilon.
 
-    The plan is in float64, on devices that have it: tokens that give all they have to the same token have equal cells
-    but for a millionth (epsilon), and in float32 rounding, which differs from batch to batch, would choose the best of
-    them. (At a low regularization even float64 cannot tell: 1e-6^(1 / 0.3) is 1e-20.) K is scaled as it is where the
-    type is sure to hold all that comes up, else (regularization below 0.12, with the paper's epsilon) by its logarithm,
-    at four times the cost.
+    The plan is in float64, on devices that have it. Cells of tokens that give all they have to the same token differ by
+    a millionth (epsilon) only. In float32, rounding, which differs from batch to batch, would choose the best of
+    them. (At a low regularization even float64 is too coarse: 1e-6^(1 / 0.3) is 1e-20.) K itself is scaled where the
+    type is sure to hold all intermediate values, else (regularization below 0.12, with the paper's epsilon) its
+    logarithm, at four times the cost.
 
     Raises `ValueError` for numbers out of range and shapes that do not fit.
     """
@@ -190,7 +190,7 @@ def sinkhorn(
 
 
 def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
-    """Eq. 6 as it stands, in the place of K. u and v of tokens that may not be linked are 0."""
+    """Eq. 6 as printed, in the place of K. u and v of tokens that may not be linked are 0."""
     if regularization != 1:
         k_BST.pow_(1 / regularization)
     tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
@@ -327,7 +327,7 @@ def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3
 def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
     """Softmax over the targets of each source and over the sources of each target, 0 outside the masks."""
     scores_BST = inside(similarity_BST, source_mask_BS, target_mask_BT, outside=torch.finfo(torch.float32).min)
-    # cells outside are 0 beside any cell inside; what is left are rows and columns that have none
+    # next to a cell inside, cells outside become 0; what is left are rows and columns that have none inside
     row_BS, column_BT = (
         (own_mask & other_mask.any(1, keepdim=True)).to(scores_BST.dtype)
         for own_mask, other_mask in ((source_mask_BS, target_mask_BT), (target_mask_BT, source_mask_BS))

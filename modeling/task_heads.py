@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_masks import cross_stream_mask
 from .encoder import EncoderPreTrainedModel, first_states
 
-# what both streams of x are told beside its tokens and their mask
+# what both streams of x get in addition to its tokens and their mask
 INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
 
 
@@ -63,7 +63,7 @@ class HeadModel(EncoderPreTrainedModel):
             kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
 
         Returns:
-            The encoder's outputs for x alone, features of x, features of y or None.
+            The encoder's outputs for only x, features of x, features of y or None.
 
         Raises:
             ValueError: plug-out with y; plug-in without y, with sides of different batch size, with an empty side, or
@@ -74,7 +74,7 @@ class HeadModel(EncoderPreTrainedModel):
         if not is_plug_in(self.config):
             if given:
                 raise ValueError(
-                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads x alone."
+                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads only x."
                 )
             outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
             return outputs, outputs.last_hidden_state, None
