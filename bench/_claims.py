@@ -89,7 +89,7 @@ class CommandJob(Job):
     folder: Path
     result: str  # file of the folder that is there when it is done
     hours: float
-    log: Path  # what it prints; beside it, as .json, what each of its portions took
+    log: Path  # what it prints; the .json of the same name has the cost of each portion
     needs: tuple[str, ...] = ()
 
     @property
@@ -171,7 +171,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[CommandJob]:
-    """The jobs that measure a model; once, whatever the seed, where neither is trained by seed."""
+    """The jobs that measure a model; only once for all seeds, where neither is trained by seed."""
     is_there = not model_jobs(plan, model, seed, flags)
     jobs = []
     for name in claim.tasks:

@@ -9,7 +9,7 @@ SentenceAligner at its defaults (layer 8, subwords). awesome-align's command rea
 tokenizer alone: its rule, `softmax`, is ours here, with the same links (bench.word_alignment). Words are those between
 blanks.
 
-Writes bench/results/alignment_quality.json. A model that was adapted stands beside the first by `--also NAME FOLDER`.
+Writes bench/results/alignment_quality.json. `--also NAME FOLDER` adds an adapted model to the table.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def read_gold_sets(given: list[list[str]]) -> list[GoldSet]:
 
 
 def columns_of(files: Sequence[str]) -> list[str] | None:
-    """Where the sentences of a table with links stand."""
+    """The columns with the sentences of a table with links."""
     return ["1", "2"] if files[0].endswith(".tsv") else None
 
 
@@ -123,7 +123,7 @@ def measure(command: Callable[..., list[str]], files: list[str], gold: dict[int,
     with tempfile.TemporaryDirectory() as folder:
         output = str(Path(folder) / "links")
         process = subprocess.Popen(command(output, files), env=os.environ | {"OMP_NUM_THREADS": "1"})
-        _, status, usage = os.wait4(process.pid, 0)  # what this process alone took
+        _, status, usage = os.wait4(process.pid, 0)  # what only this process took
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise ValueError(f"{' '.join(command(output, files))} failed.")
@@ -141,7 +141,7 @@ def measure(command: Callable[..., list[str]], files: list[str], gold: dict[int,
 
 
 def read_flags(argv: list[str] | None) -> argparse.Namespace:
-    """What to align, and by which models."""
+    """What to align, and with which models."""
     parser = make_parser(__doc__, NAME, {})
     parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
     parser.add_argument(

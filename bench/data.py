@@ -2,7 +2,7 @@
 
 Parts:
 - batches: tokens a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenized on
-  the fly from a stream, by workers; and masking alone against transformers' DataCollatorForLanguageModeling on the same
+  the fly from a stream, by workers; and only masking against transformers' DataCollatorForLanguageModeling on the same
   rows.
 - preparing: `pretraining.tools.prepare` on one core, and the tokenizer of the library `tokenizers` on the same text.
 

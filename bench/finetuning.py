@@ -12,7 +12,7 @@ Rows are real: of --hub_root, XNLI (its validation rows are trained on: as long 
 of the sample corpus, whose sentences are short. Weights are random, the tokenizer is trained on the rows; of the --rows
 rows of the word embeddings --used are trained, those of these rows among them: so many as the text of a real run names.
 Rounds are interleaved; with one thread on a CPU times are those of the processor. Prints medians, ratios, the positions
-of an example and the size of Adam's state beside them; writes bench/results/finetuning.json.
+of an example and the size of Adam's state; writes bench/results/finetuning.json.
 """
 
 import argparse
@@ -81,8 +81,8 @@ def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> lis
 
 
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
-    """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
-    tokenizer that is trained on the texts, and has tokens that never stand there for the other rows."""
+    """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; both with a
+    tokenizer that is trained on the texts, and has tokens for the other rows that never occur in them."""
     model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
     lowest = min(token.score for token in model.pieces)
     for number in range(flags.rows - SPECIALS_BESIDE_SPM - len(model.pieces)):  # of languages that are not read here

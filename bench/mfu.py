@@ -49,7 +49,7 @@ def row_lengths(objective: str, flags: argparse.Namespace, rng: np.random.Genera
 
 
 def measure(size: Size, objective: str, flags: argparse.Namespace, profile_file: Path | None) -> dict[str, Any]:
-    """Tokens a second of one objective, the FLOPs they stand for, and the device's peak."""
+    """Tokens a second of one objective, their FLOPs, and the device's peak."""
     tokenizer, precision = made_up_tokenizer(size.vocab), flags.precision
     step = OurStep(metaxlm(size, max(flags.packed, flags.bitext), 0.0), tokenizer, precision, objective)
     rng = np.random.default_rng(0)

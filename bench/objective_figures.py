@@ -49,7 +49,7 @@ class Word(NamedTuple):
 
 @dataclass
 class Panel:
-    """A row of a figure: words, the predictions above them, and the grid beside them."""
+    """A row of a figure: words, the predictions above them, and a grid on the right."""
 
     title: str
     words: Sequence[Word]
@@ -99,7 +99,7 @@ def mask_of(fields: dict[str, Any], name: str = "attention_mask") -> np.ndarray:
 
 
 def batch_of(name: str, example: dict[str, str], *predicted: str, **options: Any) -> Any:
-    """The sub-batch of the first seed by which just these words are predicted, in this order, and are <mask>."""
+    """The sub-batch of the first seed with which only these words are predicted, in this order, and are <mask>."""
     count = len(" ".join(example[key] for key in ("text", "source", "target") if key in example).split())
     collate = OBJECTIVES[name].collator_class(TOKENIZER, mask_probability=len(predicted) / count, **options)
     for seed in range(10_000):

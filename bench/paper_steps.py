@@ -4,7 +4,7 @@ Forward and backward of one model on one batch, padding skipped, without dropout
 pairs, with TLM (its bilingual step), and of adjacent segments; ERNIE-M's CAMLM, which is TLM with a block mask, and
 BTMLM, which writes pseudo tokens before it reads them; XLM-Align's TLM and DWA in one forward, its self-labeling apart,
 and TLM and DWA in a forward each. Pairs have the lengths of news, and collators of pre-training make the batches.
-Prints time as a ratio to TLM beside what counting FLOPs predicts; writes bench/results/paper_steps.json.
+Prints time as a ratio to TLM and what counting FLOPs predicts; writes bench/results/paper_steps.json.
 
 Legend: `P` pairs of a batch.
 """
@@ -90,7 +90,7 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
     """A sub-batch of each objective, of pairs whose sides have so many tokens.
 
     TLM, CAMLM and CA-MLM read the same pairs; TLM and CAMLM have the same input and labels. BTMLM has texts as long as
-    a pair, with pseudo positions behind them, and so has the TLM beside it.
+    a pair, with pseudo positions behind them, and so has the TLM that it is compared with.
     """
     tokenizer, rng = made_up_tokenizer(vocab), np.random.default_rng(0)
     pairs, texts = (made_up_examples(lengths, vocab, rng) for lengths in (lengths_P2, lengths_P2.sum(1)))

@@ -1,7 +1,7 @@
 """Every command and every example of the documentation is run, on the made-up place of conftest.py.
 
-A command stands in `HOW` by its beginning. What trains stops after its plan (`--dry_run`, `--check_data`), or is cut
-down by overrides; the flags, overrides, recipes and folders are those of the page. What is not in `HOW` fails.
+`HOW` finds a command by its beginning. Training stops after its plan (`--dry_run`, `--check_data`), or overrides make
+it small; the flags, overrides, recipes and folders are those of the page. A command that is not in `HOW` fails.
 """
 
 import importlib.util
@@ -100,7 +100,7 @@ def align_launched(words: list[str]) -> None:
 
 
 def module(words: list[str]) -> None:
-    """`python -m ...` as it stands, but for what an earlier command of the page has made."""
+    """`python -m ...`, unchanged, after the output of an earlier run is removed."""
     if "--output" in words:
         remove(Path(words[words.index("--output") + 1]))
     if words[2].startswith("modeling.convert"):

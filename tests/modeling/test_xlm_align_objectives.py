@@ -59,7 +59,7 @@ def dwa_by_hand(model, fields):
 
 
 def one_hot_model(tokens, **config):
-    """A model whose layer 0 gives token p, wherever it stands, the (normalized) p-th axis."""
+    """A model whose layer 0 gives token p, at any position, the (normalized) p-th axis."""
     model = xlm_align(alignment_layer=0, **config)
     embeddings = model.roberta.embeddings
     with torch.no_grad():
@@ -74,7 +74,7 @@ def one_hot_model(tokens, **config):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_links_of_a_pair_with_known_vectors(layout):
-    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
+    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, under any mask."""
     tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
     model = one_hot_model(tokens)
     examples = [
