@@ -1,4 +1,4 @@
-"""What `bench.reproduce` runs: models, tasks and claims of a list, and the jobs that they come to."""
+"""What `bench.reproduce` runs: the models, tasks and claims of a list, and the jobs that they need."""
 
 import argparse
 import json

@@ -1,8 +1,8 @@
 """What the benchmarks share: flags, interleaved rounds, ratios, peak memory, the table and the file of results.
 
 A benchmark is `python -m bench.<name>`, with `read_flags(argv)` and `main(argv)`. It compares ways of doing the same
-work: each round runs every way once, so that what else the machine does meets all of them, and a ratio is the median of
-the rounds' own ratios. It prints a table and writes bench/results/<name>.json.
+work. Each round runs every way once, so that other work of the machine affects all of them. A ratio is the median of
+the ratios of all rounds. The benchmark prints a table and writes bench/results/<name>.json.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Whole training steps to measure: made-up text of real lengths, this package's step, and the peer's.
 
-Text is random tokens in rows of real lengths: a step's time does not depend on which tokens they are. Ours is what
-pretraining/training.py does in a step; the peer is transformers' model and collator in a plain accelerate loop.
+Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
+one of pretraining/training.py. The peer is transformers' model and collator in a plain accelerate loop.
 
 Legend: `M` texts or pairs.
 """

@@ -2,12 +2,11 @@
 
   python -m bench.alignment_quality --model intfloat/multilingual-e5-small --gold_set de-en test.de test.en alignv2.txt
 
-Each way to align is a process of its own, on one thread, from the files to the links: AER, precision, recall, how far
-probabilities hold (expected calibration error of links), seconds of the processor and peak memory, start and loading
-included. Ours are `word-align` commands. simalign is its
-SentenceAligner at its defaults (layer 8, subwords). awesome-align's command reads checkpoints of BERT with a WordPiece
-tokenizer alone: its rule, `softmax`, is ours here, with the same links (bench.word_alignment). Words are those between
-blanks.
+Each way to align is a process of its own, on one thread, from the files to the links. The table has AER (alignment
+error rate), precision, recall, expected calibration error of the links, processor seconds and peak memory. Start and
+loading are included. Ours are `word-align` commands. simalign is its SentenceAligner with its defaults (layer 8,
+subwords). awesome-align's command only reads checkpoints of BERT with a WordPiece tokenizer. Its rule, `softmax`, is
+therefore ours here, with the same links (bench.word_alignment). Words are separated by blanks.
 
 Writes bench/results/alignment_quality.json. `--also NAME FOLDER` adds an adapted model to the table.
 """
@@ -145,11 +144,18 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__, NAME, {})
     parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
     parser.add_argument(
-        "--also", nargs=2, action="append", default=[], metavar=("NAME", "DIR|ID"), help="another one, by our default"
+        "--also",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "DIR|ID"),
+        help="another encoder, with our default method",
     )
     add_gold_sets(parser)
     names = [*OURS, *(f"simalign {rule}" for rule in SIMALIGN)]
-    parser.add_argument("--ways", nargs="+", choices=names, default=names, help="what to measure of --model (all)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=names, default=names, help="what to measure with --model (default: all)"
+    )
     flags = parser.parse_args(argv)
     return flags
 

@@ -1,16 +1,16 @@
 """The whole training step against transformers and accelerate: `python -m bench.masked_lm_step`.
 
 Ours is this package's update (`MetaXlmForPreTraining`, padding skipped, head on the predicted positions, fused AdamW).
-The peer is transformers' own masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a
-plain accelerate loop with `torch.optim.AdamW`, all unmodified. Both collate, go forward and back, clip and update, on
-the same sentences, which are other ones in each round; both have sdpa attention, where the encoder has it, and its
-dropout. The third way, XLM-R without the dropout of attention weights, is a recipe's choice
-(`model.config.attention_probs_dropout_prob=0`): on a CPU sdpa has no fast kernel with it.
+The peer is transformers' masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a plain
+accelerate loop with `torch.optim.AdamW`, all unmodified. Both collate, compute forward and backward, clip and update,
+on the same sentences, which are new in each round. Both use sdpa attention with dropout if the encoder supports it. The
+third way is XLM-R without dropout of attention weights (`model.config.attention_probs_dropout_prob=0` in a recipe),
+because sdpa has no fast kernel with dropout on a CPU.
 
-Parts: TLM on news pairs in random batches, fp32 and bf16; the peer with batches by length, as the Trainer groups them;
-MLM on rows full of text. Times are for a real token, padding not counted. Memory is the peak of one update in a process
-of its own, as torch's allocator counts it, above weights, gradients and Adam's moments. Where the peer's logits do not
-fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
+Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
+groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
+process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
+do not fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
 """
 
 import argparse
