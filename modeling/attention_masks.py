@@ -51,8 +51,8 @@ def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=No
     expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
     if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}, neither (B, S) "
-            f"with 1 for tokens and 0 for padding nor boolean {expected}."
+            "attention_mask must be (B, S) with 1 for tokens and 0 for padding, or boolean "
+            f"{expected}, got shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}."
         )
     if "flash" in config._attn_implementation:
         raise ValueError(

@@ -77,7 +77,7 @@ def architecture_of(backbone_config) -> Architecture:
     """Raises ValueError for a model type that has no entry."""
     if backbone_config.model_type not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"a backbone of model type {backbone_config.model_type!r} is not known: {known} are.")
+        raise ValueError(f"the model type of the backbone must be one of {known}, got {backbone_config.model_type!r}.")
     return ARCHITECTURES[backbone_config.model_type]
 
 
@@ -221,7 +221,7 @@ def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: 
     """What the architecture takes for a block mask."""
     if not honors_block_masks(model.config):
         raise ValueError(
-            f"{model.config.model_type} has no way to honor a (B, T, T) attention_mask: train mlm, tlm and dwa, in "
-            "rows that are not packed."
+            f"{model.config.model_type} does not support a (B, T, T) attention_mask: train mlm, tlm and dwa, in rows "
+            "that are not packed."
         )
     return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

@@ -327,7 +327,7 @@ def installed_class(model_type: str, auto_class: str) -> Any:
     """
     entries = _auto_map(config_class(model_type))
     if auto_class not in entries:
-        raise ValueError(f"A model of type {model_type!r} is no {auto_class}: it is {', '.join(entries)}.")
+        raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
     module, _, name = entries[auto_class].partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 

@@ -105,7 +105,7 @@ def read_state(path: str | Path) -> tuple[State, dict]:
             settings = vars(content["args"])
         content = content["model"]
     if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
-        raise ValueError(f"{path} holds no state dict, or one with other things than tensors.")
+        raise ValueError(f"{path} must be a state dict of tensors only.")
     return content, settings
 
 
@@ -118,7 +118,7 @@ def leave_out(state: State, ignore_keys: Sequence[str], notes: list[str]) -> Sta
     for pattern in ignore_keys:
         matched = [key for key in state if re.fullmatch(pattern, key)]
         if not matched:
-            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it has to match a key from end to end.")
+            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it must match a whole key.")
         state = {key: tensor for key, tensor in state.items() if key not in matched}
         notes.append(f"ignored: {', '.join(matched)}")
     return state
@@ -255,7 +255,7 @@ def require_new(path: str | Path) -> None:
     """Raises ValueError for an output that exists, except for an empty folder."""
     path = Path(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise ValueError(f"{path} is there already and not empty: name another output, or remove it.")
+        raise ValueError(f"{path} exists and is not empty: name another output, or remove it.")
 
 
 @contextlib.contextmanager

@@ -205,7 +205,7 @@ def find_weights(source: str) -> Path:
     for pattern in WEIGHTS:
         if found := sorted(path.glob(pattern)):
             return found[0]
-    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)}.")
+    raise ValueError(f"{source} has no weights: it must have one of {', '.join(WEIGHTS)}.")
 
 
 def read_json(path: Path) -> dict:
@@ -277,7 +277,9 @@ def detect_head(state: State, layout: str, cls: str | None, asked: str | None, n
         if cls in READ_AS:
             notes.append(f"{cls}: {READ_AS[cls]}")
     elif layout == "PaddleNLP" and "classifier.weight" in state:
-        raise ValueError("PaddleNLP's classifiers look alike: say --head sequence, token or question_answering.")
+        raise ValueError(
+            "PaddleNLP's classifiers share their weights' names: give --head sequence, token or question_answering."
+        )
     else:
         has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
         by_key = {"qa_outputs.weight": "question_answering"}
@@ -329,7 +331,7 @@ def choose_tokenizer(
     if tokenizer_type == "xlm_roberta":
         return load_tokenizer(origin)
     if not (Path(origin) / model_file).is_file():
-        raise ValueError(f"{origin} holds no {model_file}: give --tokenizer a folder with it.")
+        raise ValueError(f"{origin} has no {model_file}: give --tokenizer a folder with it.")
     return ErnieMTokenizer.from_pretrained(origin)
 
 
@@ -351,8 +353,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, s
     for index, ours in enumerate(tokenizer.convert_ids_to_tokens(range(min(len(tokens), len(tokenizer))))):
         if index not in special and ours != tokens[index]:
             raise ValueError(
-                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: say --tokenizer_type "
-                "ernie_m."
+                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: give "
+                "--tokenizer_type ernie_m."
             )
 
 

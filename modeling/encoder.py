@@ -326,11 +326,11 @@ class EncoderModel(EncoderPreTrainedModel):
         """
         depth = self.config.num_hidden_layers
         if num_layers is not None and not 0 <= num_layers <= depth:
-            raise ValueError(f"num_layers is {num_layers}, not from 0 (the embeddings) to {depth}.")
+            raise ValueError(f"num_layers must be from 0 (the embeddings) to {depth}, got {num_layers}.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
-            raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
+            raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         if self.config.backbone_config is not None:
             inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)

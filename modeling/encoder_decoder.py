@@ -331,8 +331,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
         if missing and not any(key.startswith("roberta.") for key in report["missing_keys"]):
             raise ValueError(
-                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...): it "
-                f"was saved from an encoder, which {cls.__name__}.from_encoder makes a translation model of."
+                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...). "
+                f"If it is an encoder, make a translation model with {cls.__name__}.from_encoder."
             )
         fresh_weights(model, report, pretrained_model_name_or_path, is_whole=True)
         if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
@@ -440,7 +440,7 @@ def check_overrides(overrides: dict, folder_config, folder, random: bool):
         if name in FIXED_BY_WEIGHTS and value != found and not random:
             raise ValueError(
                 f"from_encoder got {name}={value!r}, and the weights of {folder} are for {found!r}: leave {name} out, "
-                "or say random=True."
+                "or give random=True."
             )
 
 
@@ -450,7 +450,7 @@ def selected_layers(available: int, decoder_layers: int | None, selection: str) 
     if not 1 <= wanted <= available:
         raise ValueError(f"decoder_layers is {wanted}, but this encoder has {available} layers.")
     if selection not in ("last", "first"):
-        raise ValueError(f"decoder_layer_selection is {selection!r}, neither 'last' nor 'first'.")
+        raise ValueError(f"decoder_layer_selection must be 'last' or 'first', got {selection!r}.")
     return list(range(available - wanted, available) if selection == "last" else range(wanted))
 
 

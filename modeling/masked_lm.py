@@ -148,7 +148,7 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     Raises `ValueError` for a smoothing outside [0, 1].
     """
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is {label_smoothing}, not from 0 (off) to 1.")
+        raise ValueError(f"label_smoothing must be from 0 (off) to 1, got {label_smoothing}.")
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
@@ -429,7 +429,7 @@ class ForPreTraining(LMHeadModel):
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
-                f"objective_weights names {unknown[0]!r}, none of {', '.join(known)} of {type(self).__name__}."
+                f"objective_weights has {unknown[0]!r}, but {type(self).__name__} only has {', '.join(known)}."
             )
         states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
         for name, batch in batches.items():

@@ -111,7 +111,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         number = self.config.num_languages
         if not number:
             raise ValueError(
-                "language_ids were given to a model without language embeddings: leave them out, or set num_languages."
+                "language_ids need a model with language embeddings: leave them out, or set num_languages."
             )
         if input_ids is None or inputs_embeds is not None or input_ids.shape != language_ids.shape:
             given = None if input_ids is None else tuple(input_ids.shape)
@@ -197,8 +197,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         if not self.config.num_languages or "language_ids" not in batch:
             raise ValueError(
                 f"btmlm with config.num_languages {self.config.num_languages} and "
-                f"{'no ' if 'language_ids' not in batch else ''}language_ids, which tell a pseudo position its "
-                "language: set the one and give the other."
+                f"{'no ' if 'language_ids' not in batch else ''}language_ids: set both, because "
+                "a pseudo position needs its language."
             )
         if labels_BT is not None:
             if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
@@ -224,7 +224,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Raises ValueError for a model without languages, segment 1 with labels, and a negative temperature.
         """
         if temperature < 0:
-            raise ValueError(f"temperature is {temperature}, below 0 (the likeliest token).")
+            raise ValueError(f"temperature must be at least 0 (the likeliest token), got {temperature}.")
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
         filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT], temperature)

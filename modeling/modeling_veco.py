@@ -104,9 +104,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
     def _check_sides(self, name: str, batch: dict) -> None:
         if not self.config.cross_attention:
-            raise ValueError(
-                f"sub-batch {name!r} was given to a model without cross-attention: set cross_attention to true."
-            )
+            raise ValueError(f"sub-batch {name!r} needs a model with cross-attention: set cross_attention to true.")
         sizes = {side: len(batch[side]["input_ids"]) for side in ("x", "y")}
         if sizes["x"] != sizes["y"]:
             raise ValueError(

@@ -118,7 +118,7 @@ def align(
     masks = source_mask_BS, target_mask_BT
     if method == "ot_words":
         if not 0 < options["threshold"] < 1:
-            raise ValueError(f"threshold={options['threshold']} is not between 0 and 1.")
+            raise ValueError(f"threshold must be between 0 and 1, got {options['threshold']}.")
         probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, options["slope"], options["offset"])
         is_word_BST = probability_BST > 0
         may_link_BST = is_word_BST if cells_BST is None else is_word_BST & cells_BST
@@ -174,9 +174,11 @@ def sinkhorn(
     check_masks(similarity_BST, source_mask_BS, target_mask_BT)
     _check_iterations("iterations", iterations)
     if not 0 < regularization < float("inf") or not 0 < epsilon < float("inf"):
-        raise ValueError(f"regularization={regularization} and epsilon={epsilon} must be finite numbers above 0.")
+        raise ValueError(
+            f"regularization and epsilon must be finite numbers above 0, got {regularization} and {epsilon}."
+        )
     if first not in ("rows", "columns"):
-        raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
+        raise ValueError(f"first must be 'rows' or 'columns', got {first!r}.")
     k_BST = wide(similarity_BST, copy=True)
     # with K from exp(-limit) to exp(limit), no u, v or product of them leaves the range of the type
     limit = math.log(torch.finfo(k_BST.dtype).max) / 4
@@ -249,10 +251,10 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
     """
     _check_iterations("iterations", iterations)
     if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: there is no such rule. Give 'released' (XLM-Align's code) or 'eq9_printed'.")
+        raise ValueError(f"rule must be 'released' (XLM-Align's code) or 'eq9_printed', got {rule!r}.")
     lowest = 0 if rule == "eq9_printed" else 0.5
     if not lowest <= discount <= 1:
-        raise ValueError(f"discount={discount} is not from {lowest} to 1, as the rule {rule!r} needs.")
+        raise ValueError(f"discount must be from {lowest} to 1 with rule {rule!r}, got {discount}.")
     if rule == "released":
         return _simalign_links(plan_BST, source_mask_BS, target_mask_BT, iterations, discount)
     plan_BST = inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
@@ -320,7 +322,7 @@ def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3
     Returns boolean links (B, S, T). Raises `ValueError` for a threshold out of range and shapes that do not fit.
     """
     if not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold} is not from 0 to below 1.")
+        raise ValueError(f"threshold must be from 0 to below 1, got {threshold}.")
     return torch.minimum(*_both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT)) > threshold
 
 
@@ -340,7 +342,7 @@ def _options_of(method, options):
     if method not in METHODS:
         nearest = difflib.get_close_matches(str(method), METHODS, n=1)
         raise ValueError(
-            f"method is {method!r}, none of {', '.join(METHODS)}"
+            f"method must be one of {', '.join(METHODS)}, got {method!r}"
             f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
         )
     known = METHOD_OPTIONS[method]
@@ -352,10 +354,10 @@ def _options_of(method, options):
             if not isinstance(value, bool):
                 raise ValueError(f"{name} must be True or False, got {value!r}.")
         elif isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"{name}={value!r} is no number.")
+            raise ValueError(f"{name} must be a number, got {value!r}.")
     return known | options
 
 
 def _check_iterations(name, value):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} is no whole number from 1 on.")
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")

@@ -66,8 +66,8 @@ class WordAlignmentPipeline(Pipeline):
             if name not in OPTIONS + OUTPUTS:
                 nearest = difflib.get_close_matches(name, OPTIONS + OUTPUTS, n=1)
                 raise ValueError(
-                    f"{name} is no parameter of word alignment: "
-                    + (f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(OPTIONS + OUTPUTS)}.")
+                    f"word alignment has no parameter {name}: "
+                    + (f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(OPTIONS + OUTPUTS)}.")
                 )
         outputs = {name: parameters[name] for name in OUTPUTS if name in parameters}
         return {}, {name: value for name, value in parameters.items() if name not in outputs}, outputs
@@ -93,9 +93,9 @@ class WordAlignmentPipeline(Pipeline):
         """(source, target) of a dict; anything else unchanged, for the aligner to check."""
         if not isinstance(pair, dict):
             return pair
-        if missing := [key for key in ("source", "target") if key not in pair]:
+        if not {"source", "target"} <= pair.keys():
             raise ValueError(
-                f"an input has the keys {', '.join(map(repr, pair)) or 'none'}, and not {' and '.join(missing)}."
+                f"an input must have the keys source and target, got {', '.join(map(repr, pair)) or 'none'}."
             )
         return pair["source"], pair["target"]
 

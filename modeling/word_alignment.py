@@ -133,9 +133,9 @@ class WordAligner:
         check_method(method, self.matching)
         self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
         if encoding not in ENCODINGS:
-            raise ValueError(f"encoding is {encoding!r}, not {' or '.join(map(repr, ENCODINGS))}.")
+            raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}, no whole number from 1 on.")
+            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}.")
         self.is_joint = encoding == "joint"
         self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
         if self.is_joint and not self.format.special[1]:
@@ -148,10 +148,10 @@ class WordAligner:
         least = self.format.size + (2 if self.is_joint else 1)
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
-            raise ValueError(f"window is {self.window}, not from {least} to the model's {positions} positions.")
+            raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
         self.overlap = self.window // 2 if overlap is None else overlap
         if not 0 <= self.overlap < self.window:
-            raise ValueError(f"overlap is {self.overlap}, not from 0 to {self.window - 1}.")
+            raise ValueError(f"overlap must be from 0 to {self.window - 1}, got {self.overlap}.")
 
     @classmethod
     def from_pretrained(
@@ -205,7 +205,7 @@ class WordAligner:
     def check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
-            raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.depth}.")
+            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
         if layer > self.num_layers:
             raise ValueError(
                 f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
@@ -243,7 +243,7 @@ class WordAligner:
         """
         layers = list(layers)
         if not layers:
-            raise ValueError("layers is empty: there are no states to compare. Name a layer, 0 for the embeddings.")
+            raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
             self.check_layer(layer)
         chosen = {self.method: self.matching} if methods is None else methods
@@ -327,7 +327,7 @@ class WordAligner:
         tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
         rows_R5 = self.windows(tokens)
         if (usable := len(rows_R5[:, 0].unique())) < 2:
-            raise ValueError(f"{usable} pairs have words on both sides: layers are compared by two or more.")
+            raise ValueError(f"{usable} pairs have words on both sides: give at least two to compare layers.")
         sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
         with torch.inference_mode(), without_dropout(self.states.model):
             for _, vectors, (source_BS, target_BN) in self.batches(tokens, rows_R5, sums, least=2):
