@@ -118,7 +118,7 @@ def align(
     masks = source_mask_BS, target_mask_BT
     if method == "ot_words":
         if not 0 < options["threshold"] < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {options['threshold']}.")
+            raise ValueError(f"threshold={options['threshold']} is out of range: give a number between 0 and 1.")
         probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, options["slope"], options["offset"])
         is_word_BST = probability_BST > 0
         may_link_BST = is_word_BST if cells_BST is None else is_word_BST & cells_BST
