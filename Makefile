@@ -68,7 +68,7 @@ bench: $(if $(BENCHMARKS),setup) ## run every benchmark of bench/, one after the
 	@test -n "$(BENCHMARKS)" || echo "This release has no benchmarks: there is no module in bench/."
 	@for module in $(BENCHMARKS); do echo "== $$module" && $(BIN)/python -m $$module || exit 1; done
 
-# pip before 23.3 downloads whole wheels in a dry run, and the one of torch is what the dry run below is to avoid.
+# The dry run below must not download torch, and pip before 23.3 downloads whole wheels in a dry run.
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 	    echo "'$(PYTHON)' is not Python 3.11 to 3.13, which torch and this project need." >&2; \

@@ -61,7 +61,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
-    """A tokenizer with XLM-R's special ids and as many tokens as asked for, to pad and to mask with."""
+    """A tokenizer with XLM-R's special ids and `vocab` tokens, to pad and to mask with."""
     special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     tokens = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
     return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])

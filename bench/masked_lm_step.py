@@ -97,7 +97,7 @@ def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -
     pool = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     order = get_length_grouped_indices(pool.sum(1).tolist(), part.pairs, generator=generator)
-    # of the sorted batches, as many as asked for, evenly spread from long to short
+    # the requested number of sorted batches, evenly spread from long to short
     chosen = ((np.arange(batches) + rng.random(batches)) * MEGABATCH / batches).astype(int)
     peers = [pool[order[index * part.pairs : (index + 1) * part.pairs]] for index in chosen]
     mixed = rng.permutation(np.concatenate(peers))
@@ -117,7 +117,7 @@ def bytes_needed(size: Size, part: Part, batches: list[np.ndarray]) -> int:
 
 
 def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int, room: int) -> tuple[Part, int]:
-    """The part with as many pairs as the peer has room for, and the bytes that those asked for would take."""
+    """The part with as many pairs as the peer has memory for, and the bytes that the requested pairs would take."""
     asked = None
     for pairs in [part.pairs, *range(part.pairs - 1, 0, -1)]:
         smaller = part._replace(pairs=pairs)

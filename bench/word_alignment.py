@@ -113,9 +113,9 @@ def count_differences(batches: list[Batch], method: str, peer: Callable) -> int:
 
 
 def require_same(differ: int, pairs: int, names: str) -> str:
-    """What to say of it; raises ValueError where more than one pair in a hundred differs.
+    """A note on the differences. Raises ValueError if more than one pair in a hundred differs.
 
-    Both sides round otherwise: where two similarities are equal to seven digits, each may take another one.
+    Both sides round differently: if two similarities are equal to seven digits, each may choose another one.
     """
     if differ > max(1, pairs // 100):
         raise ValueError(

@@ -131,7 +131,7 @@ def layer_count(state: State, pattern: str) -> int:
 
 
 def sizes(state: State, table: Table) -> dict[str, int]:
-    """What the shapes tell of the configuration; the defaults where a weight is missing, which `fit` reports."""
+    """Configuration fields that follow from shapes; the defaults where a weight is missing, which `fit` reports."""
     rows = {
         "vocab_size": WORDS,
         "max_position_embeddings": POSITIONS,
@@ -206,7 +206,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
     """
     try:
-        # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
+        # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error

@@ -249,11 +249,11 @@ class EncoderPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:
-        """Whether the encoder computes nothing at padding, from now on: the same numbers, sooner. Off by default.
+        """Sets whether the encoder skips padding: the same numbers in less time. Off by default.
 
-        Outputs keep their shapes, and are zero at padding. It is a setting of this object, as the attention
-        implementation is: not saved, and passed over where it cannot help (no padding) or work (attention weights are
-        asked for, the model is exported or compiled).
+        Outputs keep their shapes, and are zero at padding. Like the attention implementation, this is a setting of the
+        object, and is not saved. It has no effect without padding, if the caller wants attention weights, or if the
+        model is exported or compiled.
         """
         for module in self.modules():
             if isinstance(module, EncoderPreTrainedModel):
@@ -263,7 +263,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
 class EncoderModel(EncoderPreTrainedModel):
     """Tokens in, one state a token out.
 
-    `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it. With
+    `pooler` exists if `config.add_pooling_layer` is set (ERNIE-M) and the caller uses it. With
     `config.backbone_config` the encoder is another library class, `backbone`, and there are no layers of our own.
     """
 

@@ -122,15 +122,15 @@ def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor |
             f"{tuple(tokens.shape[:2])}: give a mask (B, T), 1 for tokens and 0 for padding."
         )
     is_empty_B = ~attention_mask.bool().any(-1)
-    # a compiled or exported graph cannot ask
+    # a compiled or exported graph cannot check this
     if not torch.compiler.is_compiling() and is_empty_B.any():
         raise ValueError(f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0).")
     return attention_mask
 
 
 def label_loss(logits_NL: torch.Tensor, gold_N: torch.Tensor, ignored: int = -100) -> torch.Tensor | None:
-    """Mean cross-entropy over the labels that count; None where none does, since a mean over nothing is NaN (which it
-    is in a compiled graph, which cannot ask)."""
+    """Mean cross-entropy over the labels that count, or None if none counts, because a mean over nothing is NaN. A
+    compiled graph cannot check this, and returns NaN."""
     if not torch.compiler.is_compiling() and not gold_N.ne(ignored).any():
         return None
     return nn.functional.cross_entropy(logits_NL, gold_N, ignore_index=ignored)

@@ -149,7 +149,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
     """
 
     # The backend holds the splitter, which is Python and which it cannot write. `datasets` hashes an object's __dict__
-    # to tell whether it has met it before, and would fail there: in a slot, the backend is no part of it.
+    # to recognize it, and would fail there: in a slot, the backend is no part of it.
     __slots__ = ("_tokenizer",)
 
     vocab_files_names = FILES

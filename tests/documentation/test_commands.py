@@ -165,7 +165,7 @@ def is_there(words: list[str]) -> None:
 def push(words: list[str], hub, card: str) -> None:
     """Checked, rehearsed and done as the page has it, on a Hub on loopback, after the page's command for the card.
 
-    That every class loads in a fresh process is what tests/hub_cards/test_folder_check.py and the demo find out.
+    tests/hub_cards/test_folder_check.py and the demo check that every class loads in a fresh process.
     """
     from hub_cards import folder_check
 

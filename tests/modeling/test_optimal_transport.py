@@ -270,7 +270,7 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
             }
             differ += expected["eq9_printed"] != expected["released"]
             assert cells(one(ot_itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
-    assert differ > 20, "the two rules were hardly told apart"
+    assert differ > 20, "the two rules hardly differed"
 
 
 def test_the_printed_rule_links_all_of_two_by_two():
