@@ -68,7 +68,7 @@ bench: $(if $(BENCHMARKS),setup) ## run every benchmark of bench/, one after the
 	@test -n "$(BENCHMARKS)" || echo "This release has no benchmarks: there is no module in bench/."
 	@for module in $(BENCHMARKS); do echo "== $$module" && $(BIN)/python -m $$module || exit 1; done
 
-# pip before 23.3 downloads whole wheels in a dry run, and the one of torch is what the dry run below is to avoid.
+# The dry run below must not download torch, and pip before 23.3 downloads whole wheels in a dry run.
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 	    echo "'$(PYTHON)' is not Python 3.11 to 3.13, which torch and this project need." >&2; \
@@ -78,7 +78,7 @@ $(VENV)/created:
 	@touch $@
 
 # torch comes first, because as a dependency of another package it would come with gigabytes of CUDA libraries. Without
-# an NVIDIA GPU, pip is first asked which build it would take, from whatever indexes this machine is configured to use:
+# an NVIDIA GPU, a dry run of pip first shows which build it would take, from the indexes that this machine is configured to use:
 # if that one requires CUDA, the build without it is taken from TORCH_INDEX.
 $(VENV)/torch: $(VENV)/created Makefile
 	@if nvidia-smi -L >/dev/null 2>&1; then \
@@ -89,15 +89,15 @@ $(VENV)/torch: $(VENV)/created Makefile
 	else \
 	    echo "No NVIDIA GPU: installing $(TORCH) without CUDA from $(TORCH_INDEX)"; \
 	    $(PIP) install --quiet --index-url "$(TORCH_INDEX)" "$(TORCH)" || { \
-	        echo "There is no NVIDIA GPU here, and no $(TORCH) without CUDA could be had from pip's own index" >&2; \
-	        echo "or from $(TORCH_INDEX), which may be out of reach or without a" >&2; \
-	        echo "build for this Python (see pip's message above). Name an index that has one:" >&2; \
+	        echo "There is no NVIDIA GPU here, and pip found no $(TORCH) without CUDA in its own index" >&2; \
+	        echo "or in $(TORCH_INDEX), which may be unreachable or have no build" >&2; \
+	        echo "for this Python (see pip's message above). Name an index that has one:" >&2; \
 	        echo "make TORCH_INDEX=<address>" >&2; exit 1; }; \
 	fi
 	@touch $@
 
-# Naming $(TORCH) again keeps pip from replacing it. The oldest transformers stands aside, for the test that loads saved
-# folders with it.
+# Naming $(TORCH) again keeps pip from replacing it. The oldest transformers gets a folder of its own, for the test that
+# loads saved folders with it.
 $(VENV)/installed: $(VENV)/torch pyproject.toml
 	$(PIP) install --quiet --editable ".[dev]" "$(TORCH)"
 	rm -rf $(VENV)/oldest-transformers

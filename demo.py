@@ -77,7 +77,7 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
 
 
 def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
-    """MetaXLM's first phase: English alone, with tokens of its own. Prints what the shared vocabulary takes over."""
+    """MetaXLM's first phase: only English, with tokens of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
     run("-m", "pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
     run("-m", "pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")

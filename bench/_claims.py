@@ -1,4 +1,4 @@
-"""What `bench.reproduce` runs: models, tasks and claims of a list, and the jobs that they come to."""
+"""What `bench.reproduce` runs: the models, tasks and claims of a list, and the jobs that they need."""
 
 import argparse
 import json
@@ -29,11 +29,11 @@ class Work:
     start: str | None = option(None, "model of this list that a model starts from; default: the recipe's own start")
     start_field: str = option("model.start_from", "field of the recipe that names the model it starts from")
     folder: str | None = option(
-        None, "of a model that is there already: its folder or Hub id; with start, a folder in its run, as a checkpoint"
+        None, "folder or Hub id of an existing model; with start, a folder in its run, such as a checkpoint"
     )
-    title: str | None = option(None, "of a model: what tables call it; default: its name")
+    title: str | None = option(None, "name of a model in tables; default: its name in the list")
     hours: float = option(0.0, "hours of one CPU core: measured where reproduce-costs.csv has it, else an estimate")
-    once: bool = option(False, "one model, of seed 1, is for all seeds")
+    once: bool = option(False, "use one model, of seed 1, for all seeds")
 
 
 @dataclass
@@ -87,9 +87,9 @@ class CommandJob(Job):
     name: str
     command: list[str]
     folder: Path
-    result: str  # file of the folder that is there when it is done
+    result: str  # file of the folder that exists when it is done
     hours: float
-    log: Path  # what it prints; beside it, as .json, what each of its portions took
+    log: Path  # what it prints; the .json of the same name has the cost of each portion
     needs: tuple[str, ...] = ()
 
     @property
@@ -155,7 +155,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
 
 
 def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> list[CommandJob]:
-    """The job that trains a model, behind that of the one it starts from; none of a model that is there."""
+    """The job that trains a model, after that of the model it starts from; none for an existing model."""
     work = plan.models[name]
     before = model_jobs(plan, work.start, seed, flags) if work.start else []
     if work.folder is not None:
@@ -171,7 +171,7 @@ def model_jobs(plan: Plan, name: str, seed: int, flags: argparse.Namespace) -> l
 
 
 def task_jobs(plan: Plan, claim: Claim, model: str, seed: int, flags: argparse.Namespace) -> list[CommandJob]:
-    """The jobs that measure a model; once, whatever the seed, where neither is trained by seed."""
+    """The jobs that measure a model; only once for all seeds, where neither is trained by seed."""
     is_there = not model_jobs(plan, model, seed, flags)
     jobs = []
     for name in claim.tasks:

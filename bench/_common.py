@@ -1,8 +1,8 @@
 """What the benchmarks share: flags, interleaved rounds, ratios, peak memory, the table and the file of results.
 
 A benchmark is `python -m bench.<name>`, with `read_flags(argv)` and `main(argv)`. It compares ways of doing the same
-work: each round runs every way once, so that what else the machine does meets all of them, and a ratio is the median of
-the rounds' own ratios. It prints a table and writes bench/results/<name>.json.
+work. Each round runs every way once, so that other work of the machine affects all of them. A ratio is the median of
+the ratios of all rounds. The benchmark prints a table and writes bench/results/<name>.json.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def wait() -> None:
 
 
 def clock() -> float:
-    """Seconds: of the processor where one thread works alone, which others hardly slow down; else on the clock."""
+    """Seconds: processor time of a single thread, which other processes hardly change; else wall-clock time."""
     alone = not torch.cuda.is_available() and torch.get_num_threads() == 1
     return time.process_time() if alone else time.perf_counter()
 
@@ -150,7 +150,7 @@ def free_bytes() -> int:
 
 
 def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
-    """FLOP/s of a product of two square matrices: what this device reaches where nothing else is asked of it."""
+    """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
     a, b = (torch.randn(size, size, device=device_name()).to(dtype) for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device=a.device)
     seconds = interleaved({"product": lambda number: torch.mm(a, b, out=out)}, rounds)

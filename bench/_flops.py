@@ -1,11 +1,11 @@
 """Useful FLOPs of a training step, forward and backward, counted from the lengths of its rows.
 
-A matrix of m weights costs 6 m a position (2 forward, 2 for its own gradient, 2 for that of its input), attention to s
-positions 12 d s a layer; a layer has 12 d^2 weights (attention 4, feed-forward 8), and cross-attention 4 more. Padding
-and logits that nobody reads are no useful FLOPs.
+A matrix of m weights costs 6 m a position (2 forward, 2 for its own gradient, 2 for that of its input). Attention to s
+positions costs 12 d s a layer. A layer has 12 d^2 weights (attention 4, feed-forward 8), and cross-attention 4 more.
+Padding and logits that nobody reads are no useful FLOPs.
 
 Legend: `L` layers, `d` hidden size, `V` vocabulary; `n` positions of a row, special tokens included, `x` and `y` those
-of its sides; sums go over rows. With r the share of positions that is predicted and S = E[n^2] / E[n], MLM costs
+of its sides; sums go over rows. With r the share of predicted positions and S = E[n^2] / E[n], MLM costs
 F = 72 L d^2 + 12 L d S + r (6 d V + 6 d^2) a position.
 """
 

@@ -1,8 +1,8 @@
 """Lengths of real sentences, in tokens: news in six languages and its translations.
 
-bench/lengths.json holds counts of length pairs, no text. They are those of NTREX (1,997 sentences of news) under a
-unigram tokenizer of 64,000 tokens that was trained on the Bible, NTREX and Multi30k in nine languages: XLM-R's own, of
-250,002 tokens for a hundred languages, is cut about as finely for these.
+bench/lengths.json has counts of length pairs, and no text. The pairs are those of NTREX (1,997 sentences of news) under
+a unigram tokenizer of 64,000 tokens, trained on the Bible, NTREX and Multi30k in nine languages. XLM-R's tokenizer,
+with 250,002 tokens for a hundred languages, cuts these texts about as finely.
 """
 
 import json

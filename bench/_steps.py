@@ -1,7 +1,7 @@
 """Whole training steps to measure: made-up text of real lengths, this package's step, and the peer's.
 
-Text is random tokens in rows of real lengths: a step's time does not depend on which tokens they are. Ours is what
-pretraining/training.py does in a step; the peer is transformers' model and collator in a plain accelerate loop.
+Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
+one of pretraining/training.py. The peer is transformers' model and collator in a plain accelerate loop.
 
 Legend: `M` texts or pairs.
 """
@@ -41,8 +41,8 @@ PREDICTED = 0.15  # both sides' default
 DROPOUT = 0.1  # XLM-R's, of states and of attention
 ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
 
-# Configuration fields of the encoders that a step is measured on, beside size and special ids. Dropout is each one's
-# own; feed-forward layers with a gate are as wide as makes them those of XLM-R in weights.
+# Configuration fields of the measured encoders, except for size and special ids. Each has its own dropout. Feed-forward
+# layers with a gate have the width that gives them as many weights as XLM-R's.
 GATED = 8 / 3
 ENCODERS: dict[str, dict[str, Any]] = {
     "xlm-roberta": {},
@@ -61,7 +61,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
-    """A tokenizer with XLM-R's special ids and as many tokens as asked for, to pad and to mask with."""
+    """A tokenizer with XLM-R's special ids and `vocab` tokens, to pad and to mask with."""
     special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     tokens = [(f"▁{number}", -10.0) for number in range(vocab - len(special) - 1)]
     return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])
@@ -226,7 +226,7 @@ class Contest:
         return cls(OurStep(ours_of(peer), tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
 
     def share_moments(self) -> None:
-        """After the peer's first step: ours goes on with its moments."""
+        """After the peer's first step: ours continues with its moments."""
         # on a GPU fused AdamW counts its steps elsewhere than the peer's
         if not next(self.ours.model.parameters()).is_cuda:
             self.ours.optimizer.state = self.peer.optimizer.state

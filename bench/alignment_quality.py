@@ -2,14 +2,13 @@
 
   python -m bench.alignment_quality --model intfloat/multilingual-e5-small --gold_set de-en test.de test.en alignv2.txt
 
-Each way to align is a process of its own, on one thread, from the files to the links: AER, precision, recall, how far
-probabilities hold (expected calibration error of links), seconds of the processor and peak memory, start and loading
-included. Ours are `word-align` commands. simalign is its
-SentenceAligner at its defaults (layer 8, subwords). awesome-align's command reads checkpoints of BERT with a WordPiece
-tokenizer alone: its rule, `softmax`, is ours here, with the same links (bench.word_alignment). Words are those between
-blanks.
+Each way to align is a process of its own, on one thread, from the files to the links. The table has AER (alignment
+error rate), precision, recall, expected calibration error of the links, processor seconds and peak memory. Start and
+loading are included. Ours are `word-align` commands. simalign is its SentenceAligner with its defaults (layer 8,
+subwords). awesome-align's command only reads checkpoints of BERT with a WordPiece tokenizer. Its rule, `softmax`, is
+therefore ours here, with the same links (bench.word_alignment). Words are separated by blanks.
 
-Writes bench/results/alignment_quality.json. A model that was adapted stands beside the first by `--also NAME FOLDER`.
+Writes bench/results/alignment_quality.json. `--also NAME FOLDER` adds an adapted model to the table.
 """
 
 import argparse
@@ -91,7 +90,7 @@ def read_gold_sets(given: list[list[str]]) -> list[GoldSet]:
 
 
 def columns_of(files: Sequence[str]) -> list[str] | None:
-    """Where the sentences of a table with links stand."""
+    """The columns with the sentences of a table with links."""
     return ["1", "2"] if files[0].endswith(".tsv") else None
 
 
@@ -123,7 +122,7 @@ def measure(command: Callable[..., list[str]], files: list[str], gold: dict[int,
     with tempfile.TemporaryDirectory() as folder:
         output = str(Path(folder) / "links")
         process = subprocess.Popen(command(output, files), env=os.environ | {"OMP_NUM_THREADS": "1"})
-        _, status, usage = os.wait4(process.pid, 0)  # what this process alone took
+        _, status, usage = os.wait4(process.pid, 0)  # what only this process took
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise ValueError(f"{' '.join(command(output, files))} failed.")
@@ -141,15 +140,22 @@ def measure(command: Callable[..., list[str]], files: list[str], gold: dict[int,
 
 
 def read_flags(argv: list[str] | None) -> argparse.Namespace:
-    """What to align, and by which models."""
+    """What to align, and with which models."""
     parser = make_parser(__doc__, NAME, {})
     parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
     parser.add_argument(
-        "--also", nargs=2, action="append", default=[], metavar=("NAME", "DIR|ID"), help="another one, by our default"
+        "--also",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "DIR|ID"),
+        help="another encoder, with our default method",
     )
     add_gold_sets(parser)
     names = [*OURS, *(f"simalign {rule}" for rule in SIMALIGN)]
-    parser.add_argument("--ways", nargs="+", choices=names, default=names, help="what to measure of --model (all)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=names, default=names, help="what to measure with --model (default: all)"
+    )
     flags = parser.parse_args(argv)
     return flags
 

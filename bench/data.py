@@ -1,13 +1,12 @@
 """How fast text becomes batches: `python -m bench.data`.
 
 Parts:
-- batches: tokens a second of masked MLM batches, as the training loop gets them, from prepared shards and tokenized on
-  the fly from a stream, by workers; and masking alone against transformers' DataCollatorForLanguageModeling on the same
-  rows.
+- batches: tokens per second of masked MLM batches, as the training loop gets them. Workers read prepared shards, or a
+  stream that they tokenize. Masking by itself is compared with transformers' DataCollatorForLanguageModeling.
 - preparing: `pretraining.tools.prepare` on one core, and the tokenizer of the library `tokenizers` on the same text.
 
-Text is made up: sentences of real lengths, of words that are drawn as words are (Zipf) from parts of the sample corpus'
-own. `--hub_root` takes the Bible and NTREX instead. Writes bench/results/data.json.
+Text is made up: sentences have real lengths, and their words are drawn from parts of words of the sample corpus, by
+Zipf's law. `--hub_root` reads the Bible and NTREX instead. Writes bench/results/data.json.
 """
 
 import argparse
@@ -241,7 +240,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         },
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2], help="of the loader (default: 0 1 2)")
+    parser.add_argument(
+        "--workers", nargs="+", type=int, default=[0, 1, 2], help="workers of the loader (default: 0 1 2)"
+    )
     parser.add_argument("--hub_root", metavar="DIR", help="take the text from local/bible and local/ntrex there")
     parser.add_argument("--tokenizer", metavar="DIR", help="folder of a tokenizer (default: trained on the text)")
     flags = parser.parse_args(argv)

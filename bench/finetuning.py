@@ -1,18 +1,19 @@
 """Fine-tuning and evaluation as `finetuning/run.py` does them, against the usual ways: `python -m bench.finetuning`.
 
-Training: steps of a run, which computes nothing at padding and trains only those rows of the word embeddings that the
-text names, on batches of similar lengths; the same with all rows trained; and transformers' XLM-R, of the same weights,
-on batches of similar lengths, on batches in random order, and on those padded to max_length, as the public XTREME
-scripts pad all of them. The batches of a round are drawn from a whole epoch of each way, so that their lengths are
-those of the epoch. The time of the first step is left out: Adam's state is made in it.
-Evaluation: the rows of all languages in one pass, against transformers' XLM-R language by language, and that padded to
-max_length. All score the same. Both models are run by this project's Trainer, a subclass of transformers'.
+Training: our way computes nothing at padding, trains only the rows of the word embeddings that the text uses, and makes
+batches of similar lengths. It is compared with our way with all rows trained, and with transformers' XLM-R of the same
+weights, on three kinds of batches: of similar lengths, in random order, and padded to max_length, as the public XTREME
+scripts do. Each round draws its batches from a whole epoch of each way, so that they have the epoch's lengths. The time
+of the first step is left out, because it creates Adam's state.
+Evaluation: our way reads the rows of all languages in one pass. transformers' XLM-R reads them language by language,
+also padded to max_length. All give the same scores. Both models run in this project's Trainer, a subclass of
+transformers'.
 
-Rows are real: of --hub_root, XNLI (its validation rows are trained on: as long as MultiNLI's) and UD-POS, else topics
-of the sample corpus, whose sentences are short. Weights are random, the tokenizer is trained on the rows; of the --rows
-rows of the word embeddings --used are trained, those of these rows among them: so many as the text of a real run names.
-Rounds are interleaved; with one thread on a CPU times are those of the processor. Prints medians, ratios, the positions
-of an example and the size of Adam's state beside them; writes bench/results/finetuning.json.
+Rows of --hub_root are real: XNLI (it trains on the validation rows, which are as long as MultiNLI's) and UD-POS.
+Without it, they are topics of the sample corpus, whose sentences are short. Weights are random, and the tokenizer is
+trained on the rows. The word embeddings have --rows rows, of which --used are trained, as many as the text of a real
+run uses. Rounds are interleaved. With one thread on a CPU, times are processor times. Prints medians, ratios, the
+positions of an example and the size of Adam's state; writes bench/results/finetuning.json.
 """
 
 import argparse
@@ -81,8 +82,8 @@ def _tables(kind: str, train: dict[str, Any], evaluation: dict[str, Any]) -> lis
 
 
 def save_models(folder: Path, texts: list[str], flags: argparse.Namespace) -> None:
-    """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; with both a
-    tokenizer that is trained on the texts, and has tokens that never stand there for the other rows."""
+    """Two random models of the same weights, a MetaXLM in `ours` and transformers' XLM-R in `transformers`; both with a
+    tokenizer that is trained on the texts, and has tokens for the other rows that never occur in them."""
     model = ModelProto.FromString(train_unigram(texts, flags.vocab - SPECIALS_BESIDE_SPM))
     lowest = min(token.score for token in model.pieces)
     for number in range(flags.rows - SPECIALS_BESIDE_SPM - len(model.pieces)):  # of languages that are not read here

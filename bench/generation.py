@@ -1,11 +1,11 @@
 """Translations by VECO's translation model against the library's encoder-decoder: `python -m bench.generation`.
 
-Greedy and with beam 5, from the same weights, the same sources and to the same number of new tokens. The peer is
+Both translate greedily and with beam 5, with the same weights, sources and number of new tokens. The peer is
 `EncoderDecoderModel` of `XLMRobertaModel` and `XLMRobertaForCausalLM` with cross-attention, whose layers are those of
-an untied VECO decoder. Both have to write the same in nine of ten sentences, and the share that is the same is shown:
-the two round differently, so that of tokens that are nearly as likely either may be written, and all behind it differs.
-That their logits are equal is tested apart from speed. Weights and sources are made up, the lengths of the sources
-spread as those of sentences are.
+an untied VECO decoder. At least nine of ten translations have to be equal, and the table shows the share. Not all are
+equal, because the two round differently: where two tokens are nearly as likely, either may be written, and the rest of
+the sentence follows from it. Tests compare the logits. Weights and sources are made up; the sources have the lengths of
+sentences.
 
 Writes bench/results/generation.json. Legend: `B` sentences, `S` source positions, `T` new tokens.
 """

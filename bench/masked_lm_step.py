@@ -1,16 +1,16 @@
 """The whole training step against transformers and accelerate: `python -m bench.masked_lm_step`.
 
 Ours is this package's update (`MetaXlmForPreTraining`, padding skipped, head on the predicted positions, fused AdamW).
-The peer is transformers' own masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a
-plain accelerate loop with `torch.optim.AdamW`, all unmodified. Both collate, go forward and back, clip and update, on
-the same sentences, which are other ones in each round; both have sdpa attention, where the encoder has it, and its
-dropout. The third way, XLM-R without the dropout of attention weights, is a recipe's choice
-(`model.config.attention_probs_dropout_prob=0`): on a CPU sdpa has no fast kernel with it.
+The peer is transformers' masked LM of the same encoder (`--encoder`) with `DataCollatorForLanguageModeling` in a plain
+accelerate loop with `torch.optim.AdamW`, all unmodified. Both collate, compute forward and backward, clip and update,
+on the same sentences, which are new in each round. Both use sdpa attention with dropout if the encoder supports it. The
+third way is XLM-R without dropout of attention weights (`model.config.attention_probs_dropout_prob=0` in a recipe),
+because sdpa has no fast kernel with dropout on a CPU.
 
-Parts: TLM on news pairs in random batches, fp32 and bf16; the peer with batches by length, as the Trainer groups them;
-MLM on rows full of text. Times are for a real token, padding not counted. Memory is the peak of one update in a process
-of its own, as torch's allocator counts it, above weights, gradients and Adam's moments. Where the peer's logits do not
-fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
+Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
+groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
+process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
+do not fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def round_batches(part: Part, pairs_M2: np.ndarray, number: int, batches: int) -
     pool = pairs_M2[rng.integers(len(pairs_M2), size=MEGABATCH * part.pairs)]
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     order = get_length_grouped_indices(pool.sum(1).tolist(), part.pairs, generator=generator)
-    # of the sorted batches, as many as asked for, evenly spread from long to short
+    # the requested number of sorted batches, evenly spread from long to short
     chosen = ((np.arange(batches) + rng.random(batches)) * MEGABATCH / batches).astype(int)
     peers = [pool[order[index * part.pairs : (index + 1) * part.pairs]] for index in chosen]
     mixed = rng.permutation(np.concatenate(peers))
@@ -117,7 +117,7 @@ def bytes_needed(size: Size, part: Part, batches: list[np.ndarray]) -> int:
 
 
 def that_fits(size: Size, part: Part, pairs_M2: np.ndarray, rounds: int, batches: int, room: int) -> tuple[Part, int]:
-    """The part with as many pairs as the peer has room for, and the bytes that those asked for would take."""
+    """The part with as many pairs as the peer has memory for, and the bytes that the requested pairs would take."""
     asked = None
     for pairs in [part.pairs, *range(part.pairs - 1, 0, -1)]:
         smaller = part._replace(pairs=pairs)

@@ -1,10 +1,11 @@
 """Which share of the device's arithmetic a training step uses: `python -m bench.mfu`.
 
-Model FLOP utilization = useful FLOPs / (seconds x peak FLOP/s). Useful are those of real tokens and of predictions that
-are learned from (bench/_flops.py); F = 72 L d^2 + 12 L d E[n^2]/E[n] + 0.15 (6 d V + 6 d^2) a token. The peak is
-measured, by a product of two large matrices in the same precision, and, of a known GPU, its data sheet's. Steps are
-whole updates of this package: MLM on rows full of text, TLM on pairs of real lengths cut to `--bitext` positions.
-`--profile` writes the operators that take the most time. Writes bench/results/mfu.json.
+Model FLOP utilization = useful FLOPs / (seconds x peak FLOP/s). Useful FLOPs are those of real tokens and of
+predictions that the model learns from (bench/_flops.py): F = 72 L d^2 + 12 L d E[n^2]/E[n] + 0.15 (6 d V + 6 d^2) a
+token. The peak is measured with a product of two large matrices in the same precision; for a known GPU, that of its
+data sheet is shown, too. Steps are whole updates of this package: MLM on rows full of text, TLM on pairs of real
+lengths cut to `--bitext` positions. `--profile` writes the operators that take the most time. Writes
+bench/results/mfu.json.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def row_lengths(objective: str, flags: argparse.Namespace, rng: np.random.Genera
 
 
 def measure(size: Size, objective: str, flags: argparse.Namespace, profile_file: Path | None) -> dict[str, Any]:
-    """Tokens a second of one objective, the FLOPs they stand for, and the device's peak."""
+    """Tokens a second of one objective, their FLOPs, and the device's peak."""
     tokenizer, precision = made_up_tokenizer(size.vocab), flags.precision
     step = OurStep(metaxlm(size, max(flags.packed, flags.bitext), 0.0), tokenizer, precision, objective)
     rng = np.random.default_rng(0)
@@ -119,11 +120,13 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         },
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="models (default: both)")
-    parser.add_argument("--layers", type=int, help="layers of them (default: their own)")
+    parser.add_argument("--layers", type=int, help="layers of the models (default: their own)")
     parser.add_argument("--hidden", type=int, help="their hidden size (default: their own)")
     parser.add_argument("--vocab", type=int, help="their vocabulary (default: 250,002)")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of the step (default bf16)")
-    parser.add_argument("--profile", type=Path, metavar="DIR", help="write each step's operators by time into it")
+    parser.add_argument(
+        "--precision", choices=("bf16", "fp32"), default="bf16", help="precision of the step (default: bf16)"
+    )
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="folder for each step's operators, sorted by time")
     flags = parser.parse_args(argv)
     check_sizes(flags, {"packed": 16, "bitext": 16})
     return flags

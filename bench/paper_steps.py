@@ -1,10 +1,13 @@
 """Each paper's pre-training step against one TLM step on the same pairs: `python -m bench.paper_steps`.
 
-Forward and backward of one model on one batch, padding skipped, without dropout, rounds interleaved: VECO's CA-MLM of
-pairs, with TLM (its bilingual step), and of adjacent segments; ERNIE-M's CAMLM, which is TLM with a block mask, and
-BTMLM, which writes pseudo tokens before it reads them; XLM-Align's TLM and DWA in one forward, its self-labeling apart,
-and TLM and DWA in a forward each. Pairs have the lengths of news, and collators of pre-training make the batches.
-Prints time as a ratio to TLM beside what counting FLOPs predicts; writes bench/results/paper_steps.json.
+A step is forward and backward of one model on one batch, with padding skipped and without dropout. Rounds are
+interleaved. The steps are:
+- VECO: CA-MLM of pairs with TLM (its bilingual step), and CA-MLM of adjacent segments;
+- ERNIE-M: CAMLM, which is TLM with a block mask, and BTMLM, which writes pseudo tokens before it reads them;
+- XLM-Align: TLM and DWA in one forward pass, its self-labeling by itself, and TLM and DWA in a forward pass each.
+
+Pairs have the lengths of news, and collators of pre-training make the batches. Prints time as a ratio to TLM, and the
+ratio that FLOPs predict; writes bench/results/paper_steps.json.
 
 Legend: `P` pairs of a batch.
 """
@@ -90,7 +93,7 @@ def make_batches(lengths_P2: np.ndarray, vocab: int, device: str) -> dict[str, d
     """A sub-batch of each objective, of pairs whose sides have so many tokens.
 
     TLM, CAMLM and CA-MLM read the same pairs; TLM and CAMLM have the same input and labels. BTMLM has texts as long as
-    a pair, with pseudo positions behind them, and so has the TLM beside it.
+    a pair, with pseudo positions behind them, and so has the TLM that it is compared with.
     """
     tokenizer, rng = made_up_tokenizer(vocab), np.random.default_rng(0)
     pairs, texts = (made_up_examples(lengths, vocab, rng) for lengths in (lengths_P2, lengths_P2.sum(1)))

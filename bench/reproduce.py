@@ -88,7 +88,7 @@ def missing_jobs(jobs: list[CommandJob], name: str) -> list[CommandJob]:
     commands = set(recorded_costs(name)["command"])
     found: list[CommandJob] = []
     needed: set[str] = set()
-    for job in reversed(jobs):  # each stands behind what it needs
+    for job in reversed(jobs):  # each comes after what it needs
         if job.typed not in commands or job.name in needed:
             found.insert(0, job)
             needed |= set(job.needs)

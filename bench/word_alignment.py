@@ -2,16 +2,16 @@
 
 Each part measures on the same inputs, in interleaved rounds, and compares the results:
 
-- matching: from the vectors of a padded batch to links, on one core, in CPU seconds. simalign and awesome-align are run
-  with their own functions from PyPI, unmodified. awesome-align pads in the order of the input; it is measured on such
+- matching: from the vectors of a padded batch to links, on one core, in CPU seconds. simalign and awesome-align run
+  their own functions from PyPI, unmodified. awesome-align pads in the order of the input. It is measured on such
   batches of its default size, and on our batches, which are sorted by length.
-- Sinkhorn: two iterations, against POT's batched solver, on batches without padding, as POT has no masks.
+- Sinkhorn: two iterations, against POT's batched solver, on batches without padding, because POT has no masks.
 - end to end: from words to links, with an encoder of random weights, against simalign's SentenceAligner with the same
-  encoder, layer and method, in seconds on the clock.
+  encoder, layer and method, in wall-clock seconds.
 
-Sentence lengths are real, of the gold alignments of German-English, English-French (Europarl, Hansards) and
-Chinese-English. Writes bench/results/word_alignment.json. A peer that is not installed is named, and its rows are left
-out.
+Sentence lengths are those of the gold alignments of German-English, English-French (Europarl, Hansards) and
+Chinese-English. Writes bench/results/word_alignment.json. If a peer is not installed, the benchmark says so and leaves
+its rows out.
 """
 
 import argparse
@@ -113,9 +113,9 @@ def count_differences(batches: list[Batch], method: str, peer: Callable) -> int:
 
 
 def require_same(differ: int, pairs: int, names: str) -> str:
-    """What to say of it; raises ValueError where more than one pair in a hundred differs.
+    """A note on the differences. Raises ValueError if more than one pair in a hundred differs.
 
-    Both sides round otherwise: where two similarities are equal to seven digits, each may take another one.
+    Both sides round differently: if two similarities are equal to seven digits, each may choose another one.
     """
     if differ > max(1, pairs // 100):
         raise ValueError(
@@ -292,7 +292,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "rounds": (5, "interleaved rounds"),
     }
     parser = make_parser(__doc__, NAME, sizes)
-    parser.add_argument("--parts", nargs="+", choices=MEASURES, default=list(MEASURES), help="what to measure (all)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=MEASURES, default=list(MEASURES), help="what to measure (default: all)"
+    )
     flags = parser.parse_args(argv)
     check_sizes(flags)
     return flags

@@ -2,11 +2,11 @@
 
   python -m bench.word_logits --model intfloat/multilingual-e5-small --gold_set ru ru.tsv --gold_set da da.tsv
 
-Fits `CONTEXT_WEIGHTS` of modeling/optimal_transport.py to all gold sets but one, by the cross-entropy of every word
-pair, and measures that one; each set in turn. A set counts as much as another one. Prints AER, precision, recall,
-expected calibration error of the links, and how many of those with a probability near 0.5, 0.7 and 0.9 are right; last,
-the weights fitted to all sets. Of sets that `--half` names, the fits see every other sentence, and the weights fitted
-to all sets are measured on the others. Writes bench/results/word_logits.json.
+Leaves out each gold set in turn: fits `CONTEXT_WEIGHTS` of modeling/optimal_transport.py to the others, by the
+cross-entropy of every word pair, and evaluates the set that is left out. All sets count equally. Prints AER, precision,
+recall, expected calibration error of the links, and the share of right links among those with a probability near 0.5,
+0.7 and 0.9. Last, it prints the weights fitted to all sets. Of sets that `--half` names, the fits use every other
+sentence, and the weights fitted to all sets are evaluated on the rest. Writes bench/results/word_logits.json.
 """
 
 import argparse
@@ -119,7 +119,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     """The encoder, the gold sets, and of which of them half is fitted to."""
     parser = make_parser(__doc__, NAME, {})
     parser.add_argument("--model", required=True, metavar="DIR|ID", help="encoder")
-    parser.add_argument("--half", nargs="+", default=[], metavar="NAME", help="sets of which a half is fitted to")
+    parser.add_argument(
+        "--half", nargs="+", default=[], metavar="NAME", help="sets that are fitted to a half of their sentences"
+    )
     add_gold_sets(parser)
     return parser.parse_args(argv)
 

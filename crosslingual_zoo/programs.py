@@ -50,7 +50,7 @@ def pretrain(
         ... )
         >>> model = XlmAlignModel.from_pretrained(folder)
 
-    Source: the objectives' papers; each recipe's head names its own.
+    Source: the objectives' papers; the comment at the top of each recipe names its paper.
     """
     given = _checked(recipe, overrides)
     loaded = load_recipe(Recipe, recipe, given)

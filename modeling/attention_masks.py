@@ -51,8 +51,8 @@ def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=No
     expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
     if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}, neither (B, S) "
-            f"with 1 for tokens and 0 for padding nor boolean {expected}."
+            "attention_mask must be (B, S) with 1 for tokens and 0 for padding, or boolean "
+            f"{expected}, got shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}."
         )
     if "flash" in config._attn_implementation:
         raise ValueError(
@@ -94,7 +94,7 @@ def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):
 
     Args:
         attention_mask: (B, T), or a block mask (B, T, T), such as that of packed rows, which this one restricts.
-        segment_ids_BT: 0 for x and 1 for y, special tokens with their side; padding is told by attention_mask.
+        segment_ids_BT: 0 for x and 1 for y, special tokens with their side; attention_mask marks the padding.
         predicted_BT: boolean, True where a token is predicted.
     """
     is_own_side_BTT = segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :]

@@ -77,7 +77,7 @@ def architecture_of(backbone_config) -> Architecture:
     """Raises ValueError for a model type that has no entry."""
     if backbone_config.model_type not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"a backbone of model type {backbone_config.model_type!r} is not known: {known} are.")
+        raise ValueError(f"the model type of the backbone must be one of {known}, got {backbone_config.model_type!r}.")
     return ARCHITECTURES[backbone_config.model_type]
 
 
@@ -133,7 +133,7 @@ class Packing:
         self.places_F = (rows_B[self.texts_F], offsets_B[self.texts_F] + self.positions_F)
 
     def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, ...) -> (P, W, ...), zeros where no text stands."""
+        """(B, T, ...) -> (P, W, ...), zeros where there is no text."""
         packed = values_BT.new_zeros(*self.shape, *values_BT.shape[2:])
         values_BT = values_BT.expand(*self.is_real_BT.shape, *values_BT.shape[2:])  # of one row: for all of them
         return packed.index_put(self.places_F, values_BT[self.is_real_BT])
@@ -204,8 +204,8 @@ def run_backbone(
 
 
 def can_pack(model: PreTrainedModel, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
-    """Whether texts of a batch can stand in a row: not where attention weights are asked for, nor under flash
-    attention, which has a way of its own to leave padding out."""
+    """Whether texts of a batch can share a row: not if the caller wants attention weights, nor under flash attention,
+    which leaves padding out in another way."""
     return (
         attention_mask is not None
         and attention_mask.dim() == 2
@@ -221,7 +221,7 @@ def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: 
     """What the architecture takes for a block mask."""
     if not honors_block_masks(model.config):
         raise ValueError(
-            f"{model.config.model_type} has no way to honor a (B, T, T) attention_mask: train mlm, tlm and dwa, in "
-            "rows that are not packed."
+            f"{model.config.model_type} does not support a (B, T, T) attention_mask: train mlm, tlm and dwa, in rows "
+            "that are not packed."
         )
     return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads checkpoints that a user names, and runs no code of theirs unless the user trusts it.
 
-The four model types and ERNIE-M's tokenizer are loaded by the classes installed here, whatever code the checkpoint
-brings; every other type by transformers' own. `trust_remote_code=True` runs the checkpoint's code instead. Code that is
-not run is named in one line; a checkpoint that cannot be loaded without its code is refused.
+The classes installed here load the four model types and ERNIE-M's tokenizer, even if the checkpoint brings code;
+transformers loads every other type. `trust_remote_code=True` runs the checkpoint's code instead. Code that is
+not run is named in one line; a checkpoint that cannot be loaded without its code is an error.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 
 @functools.cache
 def download_pinned(name: str) -> str:
-    """Downloads `owner/name@revision` of the Hub and returns its folder in the cache; returns any other name as it is.
+    """Downloads `owner/name@revision` of the Hub and returns its folder in the cache; returns any other name unchanged.
 
     Raises ValueError for a repository or a revision that cannot be downloaded and is not in the cache.
     """
@@ -151,7 +151,7 @@ def check_weights(path: str) -> None:
 
 
 def _read_settings(path: str) -> dict[str, Any]:
-    """config.json as it stands. Raises ValueError where it names a kernel of the Hub, which is code as well."""
+    """config.json, unchanged. Raises ValueError where it names a kernel of the Hub, which is code as well."""
     found, _ = PreTrainedConfig.get_config_dict(path)
     of_parts = [found, *(part for part in found.values() if isinstance(part, dict))]
     for name in ("attn_implementation", "experts_implementation"):
@@ -231,8 +231,8 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
 
 
 def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Loads the model of a folder or Hub id that `auto_class` (AutoModel, ...) stands for, with from_pretrained's
-    `options`. Returns what from_pretrained returns, and raises as `load_config`."""
+    """Loads the model of a folder or Hub id with the class that `auto_class` (AutoModel, ...) selects, and
+    from_pretrained's `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
     with readable(path), _quantizer_installed(path):
         if cls is auto_class:
@@ -252,7 +252,7 @@ def load_whole(
     layers: int | None = None,
     **options: Any,
 ) -> Any:
-    """Loads a model to use as it is: in evaluation mode, every weight read from the checkpoint but a pooler's.
+    """Loads a model to use untrained, in evaluation mode; the checkpoint must have every weight except a pooler's.
 
     It computes nothing at padding where it can. `name` is what the user calls the checkpoint. Of a model of
     `SHORTENED`, `layers` is how many to read; the weights of those above are not touched. Raises ValueError as
@@ -321,13 +321,13 @@ def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False
 
 
 def installed_class(model_type: str, auto_class: str) -> Any:
-    """Returns the installed class that an Auto class, given by its name, stands for.
+    """Returns the installed class that an Auto class, given by its name, selects.
 
     Raises ValueError where the model type has none.
     """
     entries = _auto_map(config_class(model_type))
     if auto_class not in entries:
-        raise ValueError(f"A model of type {model_type!r} is no {auto_class}: it is {', '.join(entries)}.")
+        raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
     module, _, name = entries[auto_class].partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 
@@ -337,7 +337,7 @@ def _auto_map(cls: type[PreTrainedConfig]) -> dict[str, str]:
 
 
 def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The configuration, naming the installed code: that is what a later save writes beside it."""
+    """The configuration, naming the installed code, which a later save writes into the same folder."""
     config.auto_map = _auto_map(type(config))
     config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
     return config

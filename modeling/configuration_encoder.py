@@ -100,7 +100,7 @@ class EncoderConfig(PreTrainedConfig):
     sub_configs = {"backbone_config": AutoConfig}
     # "Veco" in VecoConfig: how the classes of this model type are called
     class_prefix = ""
-    # Auto class -> suffix of the class's name, for the heads that this model type has beside `HEADS`
+    # Auto class -> suffix of the class's name, for the heads that this model type has in addition to `HEADS`
     further_heads = {}
     # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
     cross_attention = False
@@ -192,8 +192,8 @@ def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float
 
 
 def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:
-    """Special ids that BERT's configurations lack, or have wrong (multilingual-e5's vocabulary is XLM-R's), by the
-    tokenizer that lies beside; none where there is none."""
+    """Special ids of the tokenizer in the checkpoint's folder, or none if it has no tokenizer: BERT's configurations
+    lack them, or have wrong ones (multilingual-e5's vocabulary is XLM-R's)."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     except (OSError, ValueError):

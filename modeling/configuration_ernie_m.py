@@ -41,8 +41,7 @@ class ErnieMConfig(EncoderConfig):
     languages: list[str] | None = None
     # which tokens carry the language embedding
     mask_token_id: int | None = None
-    # tokens that BTMLM never writes, beside those that this configuration names: <unk> is one; pre-training sets it to
-    # the tokenizer's `all_special_ids`
+    # further tokens that BTMLM never writes, such as <unk>; pre-training sets it to the tokenizer's `all_special_ids`
     special_token_ids: list[int] | None = None
 
     def __post_init__(self, **kwargs):

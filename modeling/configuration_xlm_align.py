@@ -24,7 +24,7 @@ class XlmAlignConfig(EncoderConfig):
         pointer_start: the pointer network's two maps before training: `random`, as in the paper, or `identity`, by
             which it points where the products of the states do, and teaches them from the first step on.
         labeling_rule: which links of `optimal_transport.align` are labels: those of `ot_itermax`, the paper's, whose
-            options the next fields are, or of `ot_words`, in which tokens stand for words.
+            options the next fields are, or of `ot_words`, in which tokens are the words.
         entropic_regularization: mu of Eq. 5.
         similarity_floor: epsilon of Eq. 1.
         sinkhorn_iterations: of Eq. 6 (Table 11).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the converters share: tables of parameter names, the check that weights fit a model, files, the command line.
 
-A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` stands for the layer.
+A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` is the layer's number.
 `fit` reads a foreign state dict by such a table, `rename` writes ours by it.
 """
 
@@ -79,7 +79,7 @@ def add_token_type(weights: State, notes: list[str]) -> None:
 
 
 def read_state(path: str | Path) -> tuple[State, dict]:
-    """A state dict and the settings beside it: `args` of fairseq's {"model": ..., "args": ...}, else none.
+    """A state dict and the settings in its file: `args` of fairseq's {"model": ..., "args": ...}, else none.
 
     Read are .safetensors, Paddle's .pdparams, and what torch.save wrote. Pickled objects other
     than tensors and settings are not loaded, since they can run code.
@@ -105,7 +105,7 @@ def read_state(path: str | Path) -> tuple[State, dict]:
             settings = vars(content["args"])
         content = content["model"]
     if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
-        raise ValueError(f"{path} holds no state dict, or one with other things than tensors.")
+        raise ValueError(f"{path} must be a state dict of tensors only.")
     return content, settings
 
 
@@ -118,7 +118,7 @@ def leave_out(state: State, ignore_keys: Sequence[str], notes: list[str]) -> Sta
     for pattern in ignore_keys:
         matched = [key for key in state if re.fullmatch(pattern, key)]
         if not matched:
-            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it has to match a key from end to end.")
+            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it must match a whole key.")
         state = {key: tensor for key, tensor in state.items() if key not in matched}
         notes.append(f"ignored: {', '.join(matched)}")
     return state
@@ -131,7 +131,7 @@ def layer_count(state: State, pattern: str) -> int:
 
 
 def sizes(state: State, table: Table) -> dict[str, int]:
-    """What the shapes tell of the configuration; the defaults where a weight is missing, which `fit` reports."""
+    """Configuration fields that follow from shapes; the defaults where a weight is missing, which `fit` reports."""
     rows = {
         "vocab_size": WORDS,
         "max_position_embeddings": POSITIONS,
@@ -206,7 +206,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
     """
     try:
-        # a tokenizer needs none of the folder's code; without this the user would be asked whether to run it
+        # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
@@ -252,15 +252,15 @@ def load_zoo(folder: str, base: type[PreTrainedModel]) -> PreTrainedModel:
 
 
 def require_new(path: str | Path) -> None:
-    """Raises ValueError for an output that is there already, but for an empty folder."""
+    """Raises ValueError for an output that exists, except for an empty folder."""
     path = Path(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise ValueError(f"{path} is there already and not empty: name another output, or remove it.")
+        raise ValueError(f"{path} exists and is not empty: name another output, or remove it.")
 
 
 @contextlib.contextmanager
 def written_aside(path: str | Path) -> Iterator[Path]:
-    """A folder beside `path` to write to, that takes its place only if all went well."""
+    """A folder next to `path` to write to; it replaces `path` only if no error occurs."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

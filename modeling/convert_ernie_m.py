@@ -82,7 +82,7 @@ MODULES = {
     "encoder.layer.#.output.dense": "encoder.layers.#.linear2",
     "encoder.layer.#.output.LayerNorm": "encoder.layers.#.norm2",
 }
-# how the layers of each layout are told apart
+# names of the layers in each layout
 LAYERS = {
     "transformers 4": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.self_attn\..+",
     "PaddleNLP": r"(?:ernie_m\.)?encoder\.layers\.(\d+)\.self_attn\.[qkv]_proj\..+",
@@ -106,7 +106,7 @@ NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "
 
 
 def make_table(layout: str, prefix: str) -> Table:
-    """The names of a layout; `prefix` stands before those of the base model (`ernie_m.`, or nothing)."""
+    """The names of a layout; `prefix` precedes those of the base model (`ernie_m.`, or nothing)."""
     table = pairs("classifier", "classifier") | pairs("qa_outputs", "qa_outputs")
     for ours, theirs in MODULES.items():
         table |= pairs(ours, prefix + theirs)
@@ -128,8 +128,8 @@ def to_zoo(
 ) -> list[str]:
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
-    `source` is a folder that transformers 4 or PaddleNLP saved, or a file of weights, beside which configuration and
-    tokenizer are looked for; the others are the options of the command line.
+    `source` is a folder that transformers 4 or PaddleNLP saved, or a file of weights with configuration and tokenizer
+    in the same folder; the others are the options of the command line.
 
     Returns what was found and done. Raises ValueError, for all keys at once that are missing, left over or of the wrong
     shape, before anything is written.
@@ -205,7 +205,7 @@ def find_weights(source: str) -> Path:
     for pattern in WEIGHTS:
         if found := sorted(path.glob(pattern)):
             return found[0]
-    raise ValueError(f"{source} holds no weights: no {', '.join(WEIGHTS)}.")
+    raise ValueError(f"{source} has no weights: it must have one of {', '.join(WEIGHTS)}.")
 
 
 def read_json(path: Path) -> dict:
@@ -277,7 +277,9 @@ def detect_head(state: State, layout: str, cls: str | None, asked: str | None, n
         if cls in READ_AS:
             notes.append(f"{cls}: {READ_AS[cls]}")
     elif layout == "PaddleNLP" and "classifier.weight" in state:
-        raise ValueError("PaddleNLP's classifiers look alike: say --head sequence, token or question_answering.")
+        raise ValueError(
+            "PaddleNLP's classifiers share their weights' names: give --head sequence, token or question_answering."
+        )
     else:
         has_pooler = any(key.endswith("pooler.dense.weight") for key in state)
         by_key = {"qa_outputs.weight": "question_answering"}
@@ -329,12 +331,12 @@ def choose_tokenizer(
     if tokenizer_type == "xlm_roberta":
         return load_tokenizer(origin)
     if not (Path(origin) / model_file).is_file():
-        raise ValueError(f"{origin} holds no {model_file}: give --tokenizer a folder with it.")
+        raise ValueError(f"{origin} has no {model_file}: give --tokenizer a folder with it.")
     return ErnieMTokenizer.from_pretrained(origin)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, source: Path) -> None:
-    """Raises ValueError for more tokens than embeddings, another padding id, and rows that stand for other tokens.
+    """Raises ValueError for more tokens than embeddings, another padding id, and rows that belong to other tokens.
 
     The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
     the same in both, one by one.
@@ -351,8 +353,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, s
     for index, ours in enumerate(tokenizer.convert_ids_to_tokens(range(min(len(tokens), len(tokenizer))))):
         if index not in special and ours != tokens[index]:
             raise ValueError(
-                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: say --tokenizer_type "
-                "ernie_m."
+                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: give "
+                "--tokenizer_type ernie_m."
             )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-TABLE_OF_NAMES = "StructuredToParameterName@@"  # Paddle's own names of the parameters, beside them in the pickle
+TABLE_OF_NAMES = "StructuredToParameterName@@"  # an entry of the pickle: Paddle's own names of the parameters
 # what arrays are made with again, under the names of all of numpy's versions
 ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 ARRAY_MAKERS = {
@@ -50,9 +50,9 @@ def latin_bytes(text: str, encoding: str) -> bytes:
 
 
 def read_pdparams(path: Path) -> dict:
-    """Names and tensors of a `.pdparams` file; entries that are no arrays of numbers as they are.
+    """Names and tensors of a `.pdparams` file; entries that are no arrays of numbers are unchanged.
 
-    Raises UnpicklingError for objects other than arrays, which could run code, and whatever a damaged pickle raises.
+    Raises UnpicklingError for objects other than arrays, which could run code. A damaged pickle raises other errors.
     """
     with open(path, "rb") as file:
         content = ArrayUnpickler(file).load()

@@ -198,7 +198,7 @@ def from_fairseq(
 
 
 def native_prefix(state: State, checkpoint: str) -> str:
-    """What stands before `encoder.layer` in the names: `bert.`, `roberta.`, nothing, ..."""
+    """What precedes `encoder.layer` in the names: `bert.`, `roberta.`, nothing, ..."""
     anchors = (re.fullmatch(r"((?:\w+\.)*?)encoder\.layer\.\d+\..+", key) for key in state)
     prefixes = Counter(match[1] for match in anchors if match)
     if not prefixes:
@@ -209,9 +209,9 @@ def native_prefix(state: State, checkpoint: str) -> str:
 
 
 def decoder_origin(state: State, depth: int, decoder_depth: int) -> tuple[list[int], bool]:
-    """The encoder layer that each decoder layer equals but for cross-attention, and whether there is one for each.
+    """The encoder layer that each decoder layer equals except for cross-attention, and whether each has one.
 
-    Where there is not, the last encoder layers, as VECO's decoders are made.
+    If one has none, the last encoder layers, from which VECO's decoders are made.
     """
     shared = [f"{module}.{kind}" for module in FAIRSEQ_LAYER.values() for kind in KINDS]
 

@@ -2,8 +2,8 @@
 """Denoising word alignment (DWA), XLM-Align's objective: links that a model labels itself, and the loss of pointing at
 the linked word (Chi et al., ACL 2021, sections 3.1 and 3.2).
 
-Both work on the states of any encoder, see `dwa_labels` and `dwa_loss`; `XlmAlignForPreTraining` has the encoder, the
-pointer network and the masked LM beside them.
+Both work on the states of any encoder, see `dwa_labels` and `dwa_loss`; `XlmAlignForPreTraining` adds the encoder,
+the pointer network and the masked LM.
 
 Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
 source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
@@ -28,7 +28,7 @@ LABELED_BY = ("segment_ids", "special_tokens_mask")  # fields of a sub-batch
 class AlignmentLabels(NamedTuple):
     """Links that the model found in the P pairs of a sub-batch (a packed row holds several).
 
-    source_PS, target_PT: (P, S) and (P, T) where the words of either side stand, as positions of the flattened (B * T)
+    source_PS, target_PT: (P, S) and (P, T) positions of the words of either side in the flattened (B * T)
         sub-batch; source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
     links_PST: (P, S, T) boolean, what is linked; plan_PST: how likely: the transport plan A* (Eq. 4), or the
         similarities where a side has a single word, whose plan has the same mass everywhere.
@@ -191,7 +191,7 @@ def needed_draws(config: XlmAlignConfig) -> tuple[str, ...]:
 
 
 def words_of_side(batch: Mapping[str, torch.Tensor], side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(P, K) where the words of one side of each pair stand in the flattened (B * T) rows, and which of them exist.
+    """(P, K) positions of the words of one side of each pair in the flattened (B * T) rows, and which of them exist.
 
     Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
     """

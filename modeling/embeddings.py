@@ -21,11 +21,11 @@ def position_ids_of(input_ids_BT: torch.Tensor, config) -> torch.Tensor:
 
 
 def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a weight that is there already, to be added to in place; None where autograd has to do it.
+    """The existing gradient of a weight, to be added to in place, or None if autograd has to add it.
 
-    A second matrix of the size of XLM-R's embeddings is 768 MB that would be made, filled with zeros, added, and thrown
-    away, at every step and from both ends of a tied model. Hooks would not be called, so that there may be none. To be
-    asked in a backward pass.
+    A second matrix of the size of XLM-R's embeddings has 768 MB. It would be made, filled with zeros, added and thrown
+    away, at every step and from both ends of a tied model. Hooks would not be called, so there must be none. Call this
+    in a backward pass.
     """
     grad = weight.grad if weight.is_leaf else None
     if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype or grad.shape != weight.shape:

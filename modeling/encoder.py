@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 
-# what tells `from_pretrained` where a checkpoint is
+# arguments of `from_pretrained` that say where a checkpoint is
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """A class of its own, so that `output_attentions` can tell self- from cross-attention."""
+    """A class of its own, so that `output_attentions` can distinguish self-attention from cross-attention."""
 
     def keys_and_values(self, keys_BSH, cache):
         """Those of all positions so far: the cache's, and behind them those of `keys_BSH`, which it takes in."""
@@ -179,7 +179,7 @@ class LayerStack(nn.Module):
 
 
 def first_states(states_BTH, attention_mask):
-    """(B, H) states of the first real position of each row, wherever its padding stands.
+    """(B, H) states of the first real position of each row, with padding on either side.
 
     `attention_mask` is (B, T) or (B, T, T), as `EncoderModel.forward` takes it; without one, no position is padding.
     """
@@ -249,11 +249,11 @@ class EncoderPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:
-        """Whether the encoder computes nothing at padding, from now on: the same numbers, sooner. Off by default.
+        """Sets whether the encoder skips padding: the same numbers in less time. Off by default.
 
-        Outputs keep their shapes, and are zero at padding. It is a setting of this object, as the attention
-        implementation is: not saved, and passed over where it cannot help (no padding) or work (attention weights are
-        asked for, the model is exported or compiled).
+        Outputs keep their shapes, and are zero at padding. Like the attention implementation, this is a setting of the
+        object, and is not saved. It has no effect without padding, if the caller wants attention weights, or if the
+        model is exported or compiled.
         """
         for module in self.modules():
             if isinstance(module, EncoderPreTrainedModel):
@@ -263,7 +263,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
 class EncoderModel(EncoderPreTrainedModel):
     """Tokens in, one state a token out.
 
-    `pooler` exists where `config.add_pooling_layer` asks for it (ERNIE-M) and the caller has use for it. With
+    `pooler` exists if `config.add_pooling_layer` is set (ERNIE-M) and the caller uses it. With
     `config.backbone_config` the encoder is another library class, `backbone`, and there are no layers of our own.
     """
 
@@ -313,7 +313,7 @@ class EncoderModel(EncoderPreTrainedModel):
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.
             encoder_attention_mask: (B, S), or boolean (B, T, S).
             num_layers: layers to run, for those who want the states of a lower one: `last_hidden_state` is that of
-                layer `num_layers` (0: the embeddings, with no `hidden_states` beside them), and the rest is not
+                layer `num_layers` (0: the embeddings, without `hidden_states`), and the rest is not
                 computed. Default: all.
 
         Raises:
@@ -326,11 +326,11 @@ class EncoderModel(EncoderPreTrainedModel):
         """
         depth = self.config.num_hidden_layers
         if num_layers is not None and not 0 <= num_layers <= depth:
-            raise ValueError(f"num_layers is {num_layers}, not from 0 (the embeddings) to {depth}.")
+            raise ValueError(f"num_layers must be from 0 (the embeddings) to {depth}, got {num_layers}.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
-            raise ValueError("encoder_hidden_states were given to a model without cross-attention.")
+            raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         if self.config.backbone_config is not None:
             inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -346,7 +346,7 @@ class EncoderModel(EncoderPreTrainedModel):
                 outputs = self.encode_flat(real, *arguments, **kwargs)
         if self.pooler is not None and num_layers is None:
             pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
-            # made anew: as a tuple, fields stand in the order in which they were set
+            # made anew: as a tuple, fields are in the order in which they were set
             outputs = type(outputs)(**dict(outputs) | {"pooler_output": pooled_BH})
         return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
 
@@ -402,7 +402,7 @@ class EncoderModel(EncoderPreTrainedModel):
         num_layers,
         **kwargs,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """`encode` at the real positions alone, its outputs padded again."""
+        """`encode` at the real positions only, its outputs padded again."""
 
         def among(own, other, mask, *other_states):
             is_block = mask is not None and mask.dim() == 3

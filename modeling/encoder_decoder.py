@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An encoder of the zoo made into a translation model: the encoder as it is, and a decoder built from its layers.
+"""An encoder of the zoo made into a translation model: the unchanged encoder, and a decoder built from its layers.
 
 VECO (Luo et al., ACL 2021), section 3.2 "Generation": all layers encode, with cross-attention plugged out; n of them
 decode, with cross-attention plugged in and self-attention causal. Source `<s> x </s>`, decoder inputs
@@ -101,7 +101,7 @@ class SourceLengthLimit(LogitsProcessor):
         self.limits_B, self.prompt_length, self.end_ids = limits_B, prompt_length, end_ids
 
     def __call__(self, input_ids, scores):
-        """Only the end is possible where the next token is the last allowed one; beams of a row stand together."""
+        """Only the end is possible where the next token is the last allowed one; beams of a row are consecutive."""
         rows = len(scores) // len(self.limits_B)
         is_last = input_ids.shape[1] - self.prompt_length + 1 >= self.limits_B.to(scores.device).repeat_interleave(rows)
         ended = torch.full_like(scores, -torch.inf)
@@ -191,13 +191,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             labels: (B, T), `y_1 .. y_n </s>`, -100 for padding. The loss runs the head on the predicted positions only.
             past_key_values, cache: keys and values of earlier positions, by the library's old name or by its new one.
             use_cache: return them; by default where there are no labels, outside training.
-            label_smoothing: share of the target that is spread over the vocabulary, in the loss alone.
+            label_smoothing: share of the target that is spread over the vocabulary, only in the loss.
             output_logits: return `logits` (B, T, V); by default always but in training with labels.
             logits_to_keep: logits of the last so many positions only; 0: all.
 
         Raises:
             ValueError: neither labels nor decoder inputs; labels of another shape; more tokens than positions; a cache
-                in training with gradient checkpointing, or with a mask of the new tokens alone.
+                in training with gradient checkpointing, or with a mask of only the new tokens.
         """
         # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
         label_smoothing = kwargs.pop("label_smoothing", 0.0)
@@ -250,8 +250,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
         if self.training and self.decoder.layer[0].gradient_checkpointing:
             raise ValueError(
-                "a cache was asked for in training with gradient checkpointing, which would write into it twice: set "
-                "use_cache=False."
+                "gradient checkpointing would write into the cache twice in training: set use_cache=False."
             )
         past, longest = cache.get_seq_length(), self.config.longest_input
         if past + new > longest:
@@ -332,8 +331,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
         if missing and not any(key.startswith("roberta.") for key in report["missing_keys"]):
             raise ValueError(
-                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...): it "
-                f"was saved from an encoder, which {cls.__name__}.from_encoder makes a translation model of."
+                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...). "
+                f"If it is an encoder, make a translation model with {cls.__name__}.from_encoder."
             )
         fresh_weights(model, report, pretrained_model_name_or_path, is_whole=True)
         if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
@@ -377,7 +376,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
                 f"{pretrained_model_name_or_path} is a translation model already: load it with from_pretrained."
             )
         if saved.get("eos_token_id", 2) is None:
-            raise ValueError(f"{pretrained_model_name_or_path} has no eos_token_id: put its tokenizer beside it.")
+            raise ValueError(f"{pretrained_model_name_or_path} has no eos_token_id: put its tokenizer into its folder.")
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
@@ -441,7 +440,7 @@ def check_overrides(overrides: dict, folder_config, folder, random: bool):
         if name in FIXED_BY_WEIGHTS and value != found and not random:
             raise ValueError(
                 f"from_encoder got {name}={value!r}, and the weights of {folder} are for {found!r}: leave {name} out, "
-                "or say random=True."
+                "or give random=True."
             )
 
 
@@ -451,7 +450,7 @@ def selected_layers(available: int, decoder_layers: int | None, selection: str) 
     if not 1 <= wanted <= available:
         raise ValueError(f"decoder_layers is {wanted}, but this encoder has {available} layers.")
     if selection not in ("last", "first"):
-        raise ValueError(f"decoder_layer_selection is {selection!r}, neither 'last' nor 'first'.")
+        raise ValueError(f"decoder_layer_selection must be 'last' or 'first', got {selection!r}.")
     return list(range(available - wanted, available) if selection == "last" else range(wanted))
 
 

@@ -20,7 +20,7 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
 
     Args:
         model: what `from_pretrained` returned.
-        report: what it returned beside it, with `output_loading_info=True` and `ignore_mismatched_sizes=True`.
+        report: what it returned in addition, with `output_loading_info=True` and `ignore_mismatched_sizes=True`.
         name: the checkpoint, as the user knows it.
         is_whole: whether the model is used as it is, so that only a pooler may be fresh. Else it is trained next: heads
             may be fresh, and `ADDED`.
@@ -55,4 +55,4 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
     wanted = tuple("." + key.removeprefix(encoder).removeprefix("backbone.") for key in lacking)
     if key := next((key for bare, key in unwrapped.items() if bare.endswith(wanted)), None):
         advice = f"It has {key}, with a wrapper's prefix: rename its weights, or save the model inside the wrapper."
-    raise ValueError(f"{found}: random numbers would stand in for them. {advice}")
+    raise ValueError(f"{found}: random numbers would replace them. {advice}")

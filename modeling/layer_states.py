@@ -16,7 +16,7 @@ class LayerStates:
     """The states of chosen layers of an encoder, from one forward pass that stops at the highest of them.
 
     Models of this zoo take the number of layers to run. Of others, whose `encoder` is a list `layer` and nothing else
-    (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model stays as it is. All others
+    (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model is not changed. All others
     run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
 
     Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no tokens,
@@ -50,7 +50,7 @@ class LayerStates:
 
     @property
     def has_token_types(self) -> bool:
-        """Whether it tells the first sentence of a pair from the second (BERT), or has one type for all (XLM-R)."""
+        """Whether its token types differ for the two sentences of a pair (BERT), or it has one type for all (XLM-R)."""
         embeddings = getattr(getattr(self.model, "backbone", self.model), "embeddings", None)
         table = getattr(embeddings, "token_type_embeddings", None)
         return isinstance(table, nn.Embedding) and table.num_embeddings > 1
@@ -92,7 +92,7 @@ class LayerStates:
 
 
 def encoder_of(model):
-    """The encoder of a model that has a decoder, too; any other model as it is. `ValueError` if it reads no tokens."""
+    """The encoder of a model that has a decoder, too; any other model unchanged. `ValueError` if it reads no tokens."""
     if "decoder_input_ids" not in inspect.signature(model.forward).parameters:
         return model
     encoder = model.get_encoder()

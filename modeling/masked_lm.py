@@ -148,7 +148,7 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     Raises `ValueError` for a smoothing outside [0, 1].
     """
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is {label_smoothing}, not from 0 (off) to 1.")
+        raise ValueError(f"label_smoothing must be from 0 (off) to 1, got {label_smoothing}.")
     if row_weights_N is None:
         row_weights_N = torch.ones(len(labels_N), device=hidden_NH.device)
     if not torch.is_grad_enabled():  # inside the function, parameters would still seem to need theirs
@@ -171,7 +171,7 @@ class LMHead(nn.Module):
         self.register_buffer("candidate_of_V", None, persistent=False)
 
     def predict_among(self, candidates_C: torch.Tensor) -> None:
-        """From now on the losses are of a softmax over these tokens (C,) alone, all that a text holds: at |V| = 250,002
+        """From now on the losses are of a softmax over these tokens (C,) only, all that a text holds: at |V| = 250,002
         most of a small model's step is the product with the others.
 
         It is a setting of this object, not saved; `forward` has the logits of all tokens as ever.
@@ -384,8 +384,8 @@ class Losses(NamedTuple):
 
 
 class ForPreTraining(LMHeadModel):
-    r"""Masked language modeling under whatever mask a collator makes: MLM on text and TLM on translation pairs, the
-    objectives that all four papers share, and any other that differs from them by its mask alone.
+    r"""Masked language modeling under the mask that a collator makes: MLM on text and TLM on translation pairs, the
+    objectives that all four papers share, and any other that differs from them only in its mask.
 
     Equation: L = sum_o w_o sum_{i in M_o} -log p(x_i | x_{\M_o}), for example o in {mlm, tlm} (Conneau and Lample 2019,
     sections 3.3 and 3.4); TLM is MLM on `<s> x </s></s> y </s>`, where a masked token may be read off either side.
@@ -429,7 +429,7 @@ class ForPreTraining(LMHeadModel):
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
-                f"objective_weights names {unknown[0]!r}, none of {', '.join(known)} of {type(self).__name__}."
+                f"objective_weights has {unknown[0]!r}, but {type(self).__name__} only has {', '.join(known)}."
             )
         states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
         for name, batch in batches.items():

@@ -44,7 +44,7 @@ class ErnieMPreTrainedModel(EncoderPreTrainedModel):
 
 
 class LanguageEmbedding(nn.Embedding):
-    """(languages, H), added where <mask> stands: which language to predict there (paper, section 3.1, BTMLM)."""
+    """(languages, H), added at each <mask>: which language to predict there (paper, section 3.1, BTMLM)."""
 
 
 class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
@@ -111,7 +111,7 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         number = self.config.num_languages
         if not number:
             raise ValueError(
-                "language_ids were given to a model without language embeddings: leave them out, or set num_languages."
+                "language_ids need a model with language embeddings: leave them out, or set num_languages."
             )
         if input_ids is None or inputs_embeds is not None or input_ids.shape != language_ids.shape:
             given = None if input_ids is None else tuple(input_ids.shape)
@@ -131,11 +131,11 @@ ErnieMPreTrainedModel.encoder_class = ErnieMModel  # of the heads below
 
 
 class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
-    r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), beside MLM and TLM (section 3).
+    r"""Cross-attention masked LM (CAMLM) and back-translation masked LM (BTMLM), with MLM and TLM (section 3).
 
     Equations, over the masked tokens M of a pair (x, y), or of a text x with pseudo tokens P:
     - CAMLM: L = -sum_{m in M_x} log p(x_m | M_x, y \ M_y) - sum_{m in M_y} log p(y_m | M_y, x \ M_x): a side is
-      predicted from the other one, and of its own side only from where its masks stand. It is MLM under the
+      predicted from the other one, and of its own side only from its masks. It is MLM under the
       `attention_mask` that `camlm_mask` makes.
     - BTMLM: first, without gradient, P = argmax p(y_j | x, M_j) for k positions behind the text in a language of their
       own (`btmlm_generation_mask`); then L = -sum_{m in M} log p(x_m | x \ M, P), everything attending to everything.
@@ -197,8 +197,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         if not self.config.num_languages or "language_ids" not in batch:
             raise ValueError(
                 f"btmlm with config.num_languages {self.config.num_languages} and "
-                f"{'no ' if 'language_ids' not in batch else ''}language_ids, which tell a pseudo position its "
-                "language: set the one and give the other."
+                f"{'no ' if 'language_ids' not in batch else ''}language_ids: set both, because "
+                "a pseudo position needs its language."
             )
         if labels_BT is not None:
             if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
@@ -224,7 +224,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Raises ValueError for a model without languages, segment 1 with labels, and a negative temperature.
         """
         if temperature < 0:
-            raise ValueError(f"temperature is {temperature}, below 0 (the likeliest token).")
+            raise ValueError(f"temperature must be at least 0 (the likeliest token), got {temperature}.")
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
         filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT], temperature)
@@ -259,7 +259,7 @@ def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
 
 
 def positions(batch: dict, config) -> torch.Tensor:
-    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps, whatever is generated."""
+    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps."""
     given = batch.get("position_ids")
     return position_ids_of(batch["input_ids"], config) if given is None else given
 

@@ -43,7 +43,7 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
 
     Notation: K are `positions_N`, C `tokens_C`, log p `log_probabilities_NC`. `kd` reads the rows of `mlm`, in the same
     forward; `pretraining/start/teacher.py` adds the teacher's answers to them as `mlm["teacher"]`, a dict of
-    - positions_N (N,): where the words stand, as positions of the flattened (B * T) rows;
+    - positions_N (N,): positions of the words in the flattened (B * T) rows;
     - tokens_C (C,): ids of the common tokens;
     - log_probabilities_NC (N, C), float32: the teacher's, at the temperature;
     - temperature: T.

@@ -38,7 +38,7 @@ VecoPreTrainedModel.encoder_class = VecoModel  # of the heads below
 
 
 class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
-    r"""Cross-attention masked LM (CA-MLM, ACL paper) or IS-MLM + CS-MLM (ICLR submission), beside MLM and TLM.
+    r"""Cross-attention masked LM (CA-MLM, ACL paper) or IS-MLM + CS-MLM (ICLR submission), with MLM and TLM.
 
     Equation (ACL, Eq. 1): L(x, y) = -log P(x|x^) - log P(x|y^,x^) - log P(y|y^) - log P(y|x^,y^), over masked tokens;
     x and y are adjacent segments of a document (`ca_mlm_segments`) or translations (`ca_mlm_pairs`).
@@ -58,7 +58,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     for most predicted tokens (the 10% that masking leaves as they are can be copied, as in every MLM). The papers
     alternate batches of segments and of pairs; here an update holds both, and one count of predictions divides both.
     Where they are silent: sides are masked independently; TLM takes the same pairs with masks of its own; a loss of
-    weight 0 is not computed (the first phase learns `cross` alone, and needs no gradient through H). The equation is
+    weight 0 is not computed (the first phase learns only `cross`, and needs no gradient through H). The equation is
     symmetric: which segment is called x has no effect.
 
     Sub-batches, see `ForPreTraining.forward`: ca_mlm_segments and ca_mlm_pairs have `x` and `y`, each with `input_ids`,
@@ -104,9 +104,7 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
     def _check_sides(self, name: str, batch: dict) -> None:
         if not self.config.cross_attention:
-            raise ValueError(
-                f"sub-batch {name!r} was given to a model without cross-attention: set cross_attention to true."
-            )
+            raise ValueError(f"sub-batch {name!r} needs a model with cross-attention: set cross_attention to true.")
         sizes = {side: len(batch[side]["input_ids"]) for side in ("x", "y")}
         if sizes["x"] != sizes["y"]:
             raise ValueError(

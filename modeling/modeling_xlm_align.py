@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """XLM-Align: cross-lingual pre-training by self-labeled word alignment (Chi et al., ACL 2021).
 
-XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads as it is.
+XLM-R's shape; `microsoft/xlm-align-base` is an XLM-R checkpoint and loads without conversion.
 
 Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
 source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
@@ -53,7 +53,7 @@ class PointerLinear(nn.Linear):
 
 
 class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
-    r"""Denoising word alignment (DWA) by self-labeled links, beside MLM and TLM (section 3).
+    r"""Denoising word alignment (DWA) by self-labeled links, with MLM and TLM (section 3).
 
     Equations, of a translation pair (S, T) and its masked version (S*, T*):
     - labels, without gradient and dropout, from the unmasked pair: K_ij = max(eps, h_i . h_j)^(1/mu) (Eqs. 1, 5),
@@ -65,17 +65,17 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
 
     Notation: S and T are segments 0 and 1 of a `tlm` row; `states_BTH` are the paper's h*.
 
-    Relation to its neighbors: TLM predicts which word was masked, DWA where its translation stands. ERNIE-M's CAMLM
-    makes a model read the other side too, but has words to write. The labels are only as good as the model: start from
+    Relation to its neighbors: TLM predicts which word was masked, DWA where its translation is. ERNIE-M's CAMLM
+    makes a model read the other side too, but predicts words. The labels are only as good as the model: start from
     a pretrained one (section 6).
 
-    Beside the paper stands `word_links`: links made by hand, or the model's own, and the cross-entropy of the
-    probabilities by which the aligner links words (`word_probabilities.py`). It needs no pointer network.
+    Not in the paper: `word_links` learns from links made by hand, or from the model's own. Its loss is the
+    cross-entropy of the aligner's link probabilities (`word_probabilities.py`). It needs no pointer network.
 
     Deviations from the paper: Sinkhorn's order and the filtering are those of the released code, not of Eqs. 6 and 9 as
     printed (`config.sinkhorn_first`, `config.filtering_rule`). Where the paper is silent: a query with several links is
     labeled with the likeliest one (the released code took the one written last); special tokens are neither queries
-    nor keys. Beside the paper stand `config.labeling_rule` ot_words and `config.pointer_start` identity, for few steps.
+    nor keys. For few steps, the configuration also has `labeling_rule` ot_words and `pointer_start` identity.
 
     Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); of packed
     rows `example_ids` (B, T), which number the pairs of each row from 0; with `config.query_positions` unmasked or

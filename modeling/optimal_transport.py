@@ -2,9 +2,9 @@
 """From the vectors of two sentences to the links between their tokens.
 
 Word alignment as optimal transport (XLM-Align, Chi et al., ACL 2021, section 3.1), and the rules of SimAlign (Jalili
-Sabet et al. 2020) and awesome-align (Dou and Neubig 2021) beside it. All of it is tensor code over a padded batch,
-without a loop over pairs or tokens. A pair has the same links in any batch, unless two of its cells are equal but for
-the last digits: matrix products round otherwise in a batch of another shape.
+Sabet et al. 2020) and awesome-align (Dou and Neubig 2021). All of it is tensor code over a padded batch, without a loop
+over pairs or tokens. A pair has the same links in any batch, unless two of its cells are equal except for the last
+digits: matrix products round differently in a batch of another shape.
 
 Legend: `B` pairs, `S` source tokens, `T` target tokens, `H` hidden size. Masks are boolean, True where a token may be
 linked: their pattern is free, a side may have no such token, and what lies outside of them (padding, special tokens)
@@ -38,14 +38,14 @@ LOG_LARGEST = math.log(1e9)  # no dot product of hidden states comes near
 
 
 class Links(NamedTuple):
-    """What `align` returns: boolean links, and a probability of every cell, or None where it was not asked for."""
+    """What `align` returns: boolean links, and a probability of every cell, or None if the caller did not want it."""
 
     links_BST: torch.Tensor
     probabilities_BST: torch.Tensor | None
 
 
 def links_of(x_SH, y_TH, method="ot_words", **options) -> list[tuple[int, int]]:
-    """Links the vectors of two sequences of words, from whatever model they come.
+    """Links the vectors of two sequences of words, from any model.
 
     Args:
         x_SH, y_TH: (S, H) and (T, H) vectors of the words of a sentence and of its translation: tensors, or arrays.
@@ -118,7 +118,7 @@ def align(
     masks = source_mask_BS, target_mask_BT
     if method == "ot_words":
         if not 0 < options["threshold"] < 1:
-            raise ValueError(f"threshold={options['threshold']} is not between 0 and 1.")
+            raise ValueError(f"threshold={options['threshold']} is out of range: give a number between 0 and 1.")
         probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, options["slope"], options["offset"])
         is_word_BST = probability_BST > 0
         may_link_BST = is_word_BST if cells_BST is None else is_word_BST & cells_BST
@@ -163,20 +163,22 @@ def sinkhorn(
     (`first="columns"`, the paper's code). Returns the plan (B, S, T), 0 outside the masks and never NaN: a similarity
     that is NaN counts as epsilon.
 
-    The plan is in float64, on devices that have it: tokens that give all they have to the same token have equal cells
-    but for a millionth (epsilon), and in float32 rounding, which differs from batch to batch, would choose the best of
-    them. (At a low regularization even float64 cannot tell: 1e-6^(1 / 0.3) is 1e-20.) K is scaled as it is where the
-    type is sure to hold all that comes up, else (regularization below 0.12, with the paper's epsilon) by its logarithm,
-    at four times the cost.
+    The plan is in float64, on devices that have it. Cells of tokens that give all they have to the same token differ by
+    a millionth (epsilon) only. In float32, rounding, which differs from batch to batch, would choose the best of
+    them. (At a low regularization even float64 is too coarse: 1e-6^(1 / 0.3) is 1e-20.) K itself is scaled where the
+    type is sure to hold all intermediate values, else (regularization below 0.12, with the paper's epsilon) its
+    logarithm, at four times the cost.
 
     Raises `ValueError` for numbers out of range and shapes that do not fit.
     """
     check_masks(similarity_BST, source_mask_BS, target_mask_BT)
     _check_iterations("iterations", iterations)
     if not 0 < regularization < float("inf") or not 0 < epsilon < float("inf"):
-        raise ValueError(f"regularization={regularization} and epsilon={epsilon} must be finite numbers above 0.")
+        raise ValueError(
+            f"regularization and epsilon must be finite numbers above 0, got {regularization} and {epsilon}."
+        )
     if first not in ("rows", "columns"):
-        raise ValueError(f"first={first!r}: an iteration begins with rows or columns. Give 'rows' or 'columns'.")
+        raise ValueError(f"first must be 'rows' or 'columns', got {first!r}.")
     k_BST = wide(similarity_BST, copy=True)
     # with K from exp(-limit) to exp(limit), no u, v or product of them leaves the range of the type
     limit = math.log(torch.finfo(k_BST.dtype).max) / 4
@@ -190,7 +192,7 @@ def sinkhorn(
 
 
 def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first):
-    """Eq. 6 as it stands, in the place of K. u and v of tokens that may not be linked are 0."""
+    """Eq. 6 as printed, in the place of K. u and v of tokens that may not be linked are 0."""
     if regularization != 1:
         k_BST.pow_(1 / regularization)
     tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
@@ -249,10 +251,10 @@ def ot_itermax_links(plan_BST, source_mask_BS, target_mask_BT, iterations=2, dis
     """
     _check_iterations("iterations", iterations)
     if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: there is no such rule. Give 'released' (XLM-Align's code) or 'eq9_printed'.")
+        raise ValueError(f"rule must be 'released' (XLM-Align's code) or 'eq9_printed', got {rule!r}.")
     lowest = 0 if rule == "eq9_printed" else 0.5
     if not lowest <= discount <= 1:
-        raise ValueError(f"discount={discount} is not from {lowest} to 1, as the rule {rule!r} needs.")
+        raise ValueError(f"discount must be from {lowest} to 1 with rule {rule!r}, got {discount}.")
     if rule == "released":
         return _simalign_links(plan_BST, source_mask_BS, target_mask_BT, iterations, discount)
     plan_BST = inside(plan_BST, source_mask_BS, target_mask_BT, outside=0)
@@ -320,14 +322,14 @@ def softmax_links(similarity_BST, source_mask_BS, target_mask_BT, threshold=1e-3
     Returns boolean links (B, S, T). Raises `ValueError` for a threshold out of range and shapes that do not fit.
     """
     if not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold} is not from 0 to below 1.")
+        raise ValueError(f"threshold must be from 0 to below 1, got {threshold}.")
     return torch.minimum(*_both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT)) > threshold
 
 
 def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
     """Softmax over the targets of each source and over the sources of each target, 0 outside the masks."""
     scores_BST = inside(similarity_BST, source_mask_BS, target_mask_BT, outside=torch.finfo(torch.float32).min)
-    # cells outside are 0 beside any cell inside; what is left are rows and columns that have none
+    # next to a cell inside, cells outside become 0; what is left are rows and columns that have none inside
     row_BS, column_BT = (
         (own_mask & other_mask.any(1, keepdim=True)).to(scores_BST.dtype)
         for own_mask, other_mask in ((source_mask_BS, target_mask_BT), (target_mask_BT, source_mask_BS))
@@ -340,7 +342,7 @@ def _options_of(method, options):
     if method not in METHODS:
         nearest = difflib.get_close_matches(str(method), METHODS, n=1)
         raise ValueError(
-            f"method is {method!r}, none of {', '.join(METHODS)}"
+            f"method must be one of {', '.join(METHODS)}, got {method!r}"
             f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
         )
     known = METHOD_OPTIONS[method]
@@ -352,10 +354,10 @@ def _options_of(method, options):
             if not isinstance(value, bool):
                 raise ValueError(f"{name} must be True or False, got {value!r}.")
         elif isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"{name}={value!r} is no number.")
+            raise ValueError(f"{name} must be a number, got {value!r}.")
     return known | options
 
 
 def _check_iterations(name, value):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} is no whole number from 1 on.")
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")

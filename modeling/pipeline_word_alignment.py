@@ -19,9 +19,9 @@ from .optimal_transport import METHOD_OPTIONS
 from .word_alignment import WordAligner, WordAlignment
 
 TASK = "word-alignment"
-# what a call may ask for beside the links
+# what a call may return in addition to the links
 OUTPUTS = ("probabilities", "similarity")
-# what `WordAligner` is told; batch_size belongs to every pipeline
+# what `WordAligner` gets; batch_size belongs to every pipeline
 MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
 OPTIONS = ("method", "layer", "encoding", "window", "overlap", *MATCHING)
 
@@ -35,7 +35,7 @@ class WordAlignmentPipeline(Pipeline):
 
     A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
     returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; where a text
-    was given, `source_offsets` and `target_offsets` of its words; and, where asked for, `probabilities` and
+    was given, `source_offsets` and `target_offsets` of its words; and, if requested, `probabilities` and
     `similarity`. It takes a list of pairs and returns a list; or anything else that gives one pair after the other, and
     returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
 
@@ -53,7 +53,7 @@ class WordAlignmentPipeline(Pipeline):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.aligner = self.make_aligner()  # what was asked for is checked now, not at the first call
+        self.aligner = self.make_aligner()  # options are checked now, not at the first call
 
     def make_aligner(self, **options) -> WordAligner:
         """An aligner by the pipeline's parameters, and by `options` in their place."""
@@ -66,8 +66,8 @@ class WordAlignmentPipeline(Pipeline):
             if name not in OPTIONS + OUTPUTS:
                 nearest = difflib.get_close_matches(name, OPTIONS + OUTPUTS, n=1)
                 raise ValueError(
-                    f"{name} is no parameter of word alignment: "
-                    + (f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(OPTIONS + OUTPUTS)}.")
+                    f"word alignment has no parameter {name}: "
+                    + (f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(OPTIONS + OUTPUTS)}.")
                 )
         outputs = {name: parameters[name] for name in OUTPUTS if name in parameters}
         return {}, {name: value for name, value in parameters.items() if name not in outputs}, outputs
@@ -90,12 +90,12 @@ class WordAlignmentPipeline(Pipeline):
         return map(self.postprocess, self._forward(pairs, aligner, **outputs))
 
     def preprocess(self, pair):
-        """(source, target) of a dict; anything else as it is, for the aligner to judge."""
+        """(source, target) of a dict; anything else unchanged, for the aligner to check."""
         if not isinstance(pair, dict):
             return pair
-        if missing := [key for key in ("source", "target") if key not in pair]:
+        if not {"source", "target"} <= pair.keys():
             raise ValueError(
-                f"an input has the keys {', '.join(map(repr, pair)) or 'none'}, and not {' and '.join(missing)}."
+                f"an input must have the keys source and target, got {', '.join(map(repr, pair)) or 'none'}."
             )
         return pair["source"], pair["target"]
 
@@ -103,7 +103,7 @@ class WordAlignmentPipeline(Pipeline):
         return aligner.align(pairs, **outputs)
 
     def postprocess(self, found: WordAlignment) -> dict:
-        """The fields as a dict, without those that were not asked for."""
+        """The fields as a dict, without those that were not requested."""
         return {name: value for name, value in vars(found).items() if value is not None}
 
 

@@ -122,7 +122,7 @@ def inside(scores_BST, source_mask_BS, target_mask_BT, outside=-torch.inf):
 
 
 def computable(values):
-    """In float32, or as they are in float64: half types would lose the difference between neighbors."""
+    """In float32, or unchanged in float64: half types would lose the difference between neighbors."""
     return values if values.dtype == torch.float64 else values.float()
 
 

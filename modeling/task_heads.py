@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention_masks import cross_stream_mask
 from .encoder import EncoderPreTrainedModel, first_states
 
-# what both streams of x are told beside its tokens and their mask
+# what both streams of x get in addition to its tokens and their mask
 INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
 
 
@@ -63,7 +63,7 @@ class HeadModel(EncoderPreTrainedModel):
             kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
 
         Returns:
-            The encoder's outputs for x alone, features of x, features of y or None.
+            The encoder's outputs for only x, features of x, features of y or None.
 
         Raises:
             ValueError: plug-out with y; plug-in without y, with sides of different batch size, with an empty side, or
@@ -74,7 +74,7 @@ class HeadModel(EncoderPreTrainedModel):
         if not is_plug_in(self.config):
             if given:
                 raise ValueError(
-                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads x alone."
+                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads only x."
                 )
             outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
             return outputs, outputs.last_hidden_state, None
@@ -122,15 +122,15 @@ def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor |
             f"{tuple(tokens.shape[:2])}: give a mask (B, T), 1 for tokens and 0 for padding."
         )
     is_empty_B = ~attention_mask.bool().any(-1)
-    # a compiled or exported graph cannot ask
+    # a compiled or exported graph cannot check this
     if not torch.compiler.is_compiling() and is_empty_B.any():
         raise ValueError(f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0).")
     return attention_mask
 
 
 def label_loss(logits_NL: torch.Tensor, gold_N: torch.Tensor, ignored: int = -100) -> torch.Tensor | None:
-    """Mean cross-entropy over the labels that count; None where none does, since a mean over nothing is NaN (which it
-    is in a compiled graph, which cannot ask)."""
+    """Mean cross-entropy over the labels that count, or None if none counts, because a mean over nothing is NaN. A
+    compiled graph cannot check this, and returns NaN."""
     if not torch.compiler.is_compiling() and not gold_N.ne(ignored).any():
         return None
     return nn.functional.cross_entropy(logits_NL, gold_N, ignore_index=ignored)

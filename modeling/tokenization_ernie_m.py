@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 SPACE = "▁"  # SentencePiece's sign for a space
-# the marks that stand alone; others stay with their neighbors
+# the marks that are tokens of their own; others stay with their neighbors
 PUNCTUATION = frozenset(",;:.?!~，；：。？！《》【】")
 FILES = {"vocab_file": "vocab.txt", "sentencepiece_model_ckpt": "sentencepiece.bpe.model"}
 
@@ -149,7 +149,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
     """
 
     # The backend holds the splitter, which is Python and which it cannot write. `datasets` hashes an object's __dict__
-    # to tell whether it has met it before, and would fail there: in a slot, the backend is no part of it.
+    # to recognize it, and would fail there: in a slot, the backend is no part of it.
     __slots__ = ("_tokenizer",)
 
     vocab_files_names = FILES
@@ -228,7 +228,7 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         return str(model), str(vocabulary)
 
     def _save_pretrained(self, save_directory, file_names, legacy_format=None, filename_prefix=None):
-        """The library's hook for the files beside tokenizer_config.json.
+        """The library's hook for the files other than tokenizer_config.json.
 
         A tokenizer.json cannot hold ERNIE-M's rules: others would read it and give wrong ids. So none is written, and
         the added tokens that it would hold go into tokenizer_config.json, as in transformers 4.

@@ -3,7 +3,7 @@
 
 Linear maps, LayerNorms and dropout do not care which sequence a position belongs to: they get all real positions of a
 batch as one long row. Attention does: sequences are sorted by length and attend in groups of like lengths, padded to
-the longest of their group alone (sdpa, eager); flash attention is told where sequences begin, flex by a mask function.
+the longest of their group only (sdpa, eager). Flash attention gets the beginnings of sequences, flex a mask function.
 The numbers are those of the padded batch, at every real position that has something to attend to.
 
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `F` real positions of all sequences, `G`
@@ -53,10 +53,10 @@ class GatherRows(torch.autograd.Function):
 
 
 class RealPositions:
-    """Where the real positions of a batch (B, T) stand, sequence by sequence in the order `order`.
+    """Where the real positions of a batch (B, T) are, sequence by sequence in the order `order`.
 
     lengths: real positions of each sequence; starts: where each begins among the F; places_F: where each position
-    stands in the flattened (B * T).
+    is in the flattened (B * T).
     """
 
     def __init__(self, is_real_BT: torch.Tensor, order: list[int] | None = None):

@@ -4,17 +4,17 @@
 Words are cut into pieces, a layer of the encoder gives each token a vector, and `optimal_transport` links words, or
 tokens: then two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
-Long sentences. A joint input holds both sentences, so both are cut, into the same number K of windows, evenly spread:
-window k shows the k-th part of the source beside the k-th part of the target, and shares `overlap` of its positions
-with its neighbors. With half a window, the default, a translation may run ahead of or behind its place by half a
-window, and some window shows both; tokens that lie further apart are not linked, for at the edges of windows tokens
-whose partners are out of sight would find each other. A pair of tokens that several windows show is decided by the one
-whose middle is between them (their distances from it, in window lengths, add up to the least): this does not depend on
-the direction, and no pair is decided twice. A side that is less than a quarter of its window beside a longer one, and
-fits half a window, is shown whole in each, and may be linked anywhere. Cost and memory grow with the length. Every
-window of the source against every window of the target, the alternative, grows with its square, and links words of
-places that have nothing to do with one another. With separate encoding each side has inputs of its own, and the longer
-one fills its. A sentence that fits is one window, without a limit: the same code, and K = 1.
+Long sentences. A joint input holds both sentences, so both are cut into the same number K of windows, evenly spread.
+Window k shows the k-th part of the source and the k-th part of the target, and shares `overlap` of its positions with
+its neighbors. With half a window, the default, a translation may be half a window ahead of its place or behind it, and
+some window shows both. Tokens that are further apart are not linked: at the edges of windows, tokens whose partners are
+not shown would find each other. If several windows show a pair of tokens, the one whose middle is between them decides
+(their distances from it, in window lengths, add up to the least). This does not depend on the direction, and no pair is
+decided twice. A side that is less than a quarter of its window next to a longer one, and fits half a window, is shown
+whole in each window, and its words may be linked anywhere. Cost and memory grow with the length. The alternative, every
+window of the source with every window of the target, grows with its square, and links words of unrelated places. With
+separate encoding each side has its own inputs, and the longer side fills them. A sentence that fits is one window,
+without a limit: the same code, and K = 1.
 
 Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
 links, `K` windows of a pair.
@@ -80,10 +80,10 @@ class WordAligner:
     """Aligns the words of sentence pairs.
 
     Args:
-        model: a model of this zoo, base or with a head, or any encoder of the library. It stays as it is.
+        model: a model of this zoo, base or with a head, or any encoder of the library. It is not changed.
         tokenizer: its tokenizer, fast or slow.
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
-            `ot` is XLM-Align's published aligner, `ot_itermax` the rule by which it labels its own training text.
+            `ot` is XLM-Align's published aligner, `ot_itermax` the rule with which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
             `config.word_alignment_layer`, or `default_alignment_layer`.
             `compare_layers` finds the best one for a model and two languages.
@@ -133,9 +133,9 @@ class WordAligner:
         check_method(method, self.matching)
         self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
         if encoding not in ENCODINGS:
-            raise ValueError(f"encoding is {encoding!r}, not {' or '.join(map(repr, ENCODINGS))}.")
+            raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}, no whole number from 1 on.")
+            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}.")
         self.is_joint = encoding == "joint"
         self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
         if self.is_joint and not self.format.special[1]:
@@ -148,10 +148,10 @@ class WordAligner:
         least = self.format.size + (2 if self.is_joint else 1)
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
-            raise ValueError(f"window is {self.window}, not from {least} to the model's {positions} positions.")
+            raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
         self.overlap = self.window // 2 if overlap is None else overlap
         if not 0 <= self.overlap < self.window:
-            raise ValueError(f"overlap is {self.overlap}, not from 0 to {self.window - 1}.")
+            raise ValueError(f"overlap must be from 0 to {self.window - 1}, got {self.overlap}.")
 
     @classmethod
     def from_pretrained(
@@ -205,7 +205,7 @@ class WordAligner:
     def check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
-            raise ValueError(f"{name} is {layer!r}, not from 0 (the embeddings) to {self.depth}.")
+            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
         if layer > self.num_layers:
             raise ValueError(
                 f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
@@ -243,7 +243,7 @@ class WordAligner:
         """
         layers = list(layers)
         if not layers:
-            raise ValueError("layers is empty: there are no states to compare. Name a layer, 0 for the embeddings.")
+            raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
             self.check_layer(layer)
         chosen = {self.method: self.matching} if methods is None else methods
@@ -314,7 +314,7 @@ class WordAligner:
             yield numbers_B, *self.encode(table, begins_B2, rows_R5[numbers_B][:, [2, 4]] - begins_B2, layers)
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
-        """How well each layer tells translations: the one with the highest value is a layer to align by.
+        """How well each layer recognizes translations; align with the layer that has the highest value.
 
         A token's share of its best partner (`share_of_plan`), averaged over all tokens, less the same between each
         source and the target of the next pair of the batch. It needs no gold links, and about a hundred pairs.
@@ -327,7 +327,7 @@ class WordAligner:
         tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
         rows_R5 = self.windows(tokens)
         if (usable := len(rows_R5[:, 0].unique())) < 2:
-            raise ValueError(f"{usable} pairs have words on both sides: layers are compared by two or more.")
+            raise ValueError(f"{usable} pairs have words on both sides: give at least two to compare layers.")
         sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
         with torch.inference_mode(), without_dropout(self.states.model):
             for _, vectors, (source_BS, target_BN) in self.batches(tokens, rows_R5, sums, least=2):
@@ -370,7 +370,7 @@ class WordAligner:
         if self.is_joint:
             states = self.states(self.format.inputs(table, begins_B2, lengths_B2, most, self.gives_types), layers)
             begin_B1 = begin + lengths_B2[:, :1] + len(self.format.special[1])
-            # padding reads what stands at the end; the mask leaves it out
+            # padding reads the last positions; the mask leaves it out
             target_BN = (begin_B1 + columns[1]).clamp(max=most + self.format.size - 1)
             row_B1 = torch.arange(len(target_BN), device=table.device)[:, None]
             return {
@@ -385,7 +385,7 @@ class WordAligner:
 
 
 def as_pair(number: int, pair) -> tuple[Words, Words]:
-    """The pair as it is. Raises `ValueError` for what is none, with its number in the input."""
+    """The pair, unchanged. Raises `ValueError` for what is none, with its number in the input."""
 
     def is_side(side) -> bool:
         return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))

@@ -36,10 +36,10 @@ def is_cjk(character: str) -> bool:
 
 
 def split_words(sides: list[Words]) -> tuple[list[list[str]], list[Offsets | None]]:
-    """The words of each text, and where they are in it; lists of words stay as they are, and have no offsets.
+    """The words of each text, and where they are in it; lists of words stay unchanged, and have no offsets.
 
-    Words are what stands between white space, control and invisible characters, split at Unicode's default word
-    boundaries (UAX #29), by `tokenizers`: punctuation marks are words of their own but inside of a word or a number
+    Words are separated by white space, control and invisible characters, and by Unicode's default word boundaries
+    (UAX #29), by `tokenizers`. Punctuation marks are words of their own, except inside of a word or a number
     (`don't`, `l'homme`, `U.S`, `3.5`, `1,000`, `example.com`), and runs of katakana are words. The other scripts that
     are written without spaces (Han, hiragana, Thai, Lao, Khmer, Burmese) are split into characters, each with its
     combining marks. To align words there, segment the text first and give lists.
@@ -68,10 +68,10 @@ class Tokens(NamedTuple):
 
 
 def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]) -> list[str]:
-    """The words with the spaces that a text has before them: none at its beginning, and beside Chinese and Japanese.
+    """The words with the spaces that a text has before them: none at its beginning, nor next to Chinese and Japanese.
 
-    Where their text is known, as their `offsets` say. Neither do words of white space get one, which have no tokens
-    then, and those in `alone`.
+    If the text is known, the `offsets` say where spaces are. Words of white space, which have no tokens then, and words
+    in `alone` get no space either.
     """
     if offsets is not None:
         is_apart = [end < begin for (_, end), (begin, _) in pairwise(offsets)]
@@ -153,7 +153,7 @@ class InputFormat(NamedTuple):
             encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
             ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
         else:
-            # -1 and -2 stand for the tokens of the texts
+            # -1 and -2 mark the tokens of the texts
             letters = ([-1], [-2])[:texts]
             ids = tokenizer.build_inputs_with_special_tokens(*letters)
             sides = [{-1: 0, -2: 1}.get(token) for token in ids]
@@ -170,7 +170,7 @@ class InputFormat(NamedTuple):
 
     @property
     def has_types(self) -> bool:
-        """Whether it tells texts apart by their token types."""
+        """Whether the token types of the texts differ."""
         return any(chain(*self.special_types, self.text_types))
 
     def table(self, ids_F: torch.Tensor, padding_id: int) -> torch.Tensor:
@@ -221,7 +221,7 @@ def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: flo
 
     Args:
         lengths: tokens of source and target, 1 or more each.
-        room: tokens that fit beside the special tokens: of both sides together if `is_joint`, else of either.
+        room: tokens that fit in addition to the special tokens: of both sides together if `is_joint`, else of either.
         overlap: the share of a window that its neighbor shows too, 0 to below 1.
 
     Returns which tokens each shows: (of the source from, up to, of the target from, up to).
@@ -229,7 +229,7 @@ def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: flo
     whole = sum(lengths) if is_joint else max(lengths)
     sizes = [max(1, round(room * length / whole)) for length in lengths]
     short, long = sorted((0, 1), key=lambda side: lengths[side])
-    # beside a side that is much longer, there is nothing to choose from in proportion
+    # next to a much longer side, a window in proportion would have too few tokens to choose from
     if sizes[short] < room / 4 and lengths[short] <= (room / 2 if is_joint else room):
         sizes[short] = lengths[short]
     if is_joint:

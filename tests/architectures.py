@@ -1,4 +1,4 @@
-"""Small encoders of other architectures: what their configurations have beside size and special ids."""
+"""Small encoders of other architectures: what their configurations have in addition to size and special ids."""
 
 ARCHITECTURES = {
     "modernbert": {"local_attention": 8},  # layers 1 and 2 see four positions to either side

@@ -19,7 +19,7 @@ if os.environ.get("ZOO_BROWSER_REQUIRED") == "1":
     import playwright.sync_api as playwright
 else:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if PATH is None:  # asked here: a fixture would be asked after a page's server was started
+    if PATH is None:  # checked here: a fixture would run after a page's server was started
         pytest.skip(f"no browser here: none of {', '.join(NAMES)}", allow_module_level=True)
 
 # WCAG's contrast of each element's text with its ground, both as they are blended

@@ -27,7 +27,7 @@ TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermed
 # A setting of the user's (a cache elsewhere, a token, a default accelerate launch) must not reach the tests.
 for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"))]:
     del os.environ[name]
-# Nor may what a terminal tells rich of itself: a width set by a test would be ignored.
+# Nor may the terminal's settings for rich: a width set by a test would be ignored.
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
@@ -109,7 +109,7 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
     """`zoo_model_dir(model_type, head="ForPreTraining", copy=False, **config)`: a folder as pre-training leaves it.
 
     A tiny model with random weights (seed 0), its code, and the sample tokenizer. The same call gives the same folder,
-    for reading alone; `copy=True` gives one of its own, to write into. "xlm_align on modernbert" is a model with a
+    only for reading; `copy=True` gives a new folder, to write into. "xlm_align on modernbert" is a model with a
     backbone, one of ARCHITECTURES, with the fields that `backbone={...}` gives it.
     """
     made: dict[str, Path] = {}

@@ -1,6 +1,6 @@
 """A mode that finds where code makes a tensor without naming its device.
 
-`torch.arange(3)` makes a tensor on the CPU. Beside tensors on a GPU it is an error, or the GPU waits for a copy.
+`torch.arange(3)` makes a tensor on the CPU. Together with tensors on a GPU it is an error, or the GPU waits for a copy.
 """
 
 import contextlib

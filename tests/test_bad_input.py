@@ -284,7 +284,7 @@ RUNS = {  # a file of a run's folder, and what is in it: what the message of a r
 
 @pytest.mark.parametrize(("name", "content"), [(name, content) for name, of in RUNS.items() for content in of])
 def test_torn_files_of_a_run(tmp_path, name, content):
-    """The functions by which --resume, the tools and the cards read them."""
+    """The functions with which --resume, the tools and the cards read them."""
     from pretraining.data.prepared import MANIFEST, read_manifest
     from pretraining.tracking import read_events
     from zoo_core.provenance import read_json

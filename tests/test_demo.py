@@ -25,7 +25,7 @@ SHORT = {
 
 
 class Here:
-    """Runs what is submitted at once: signals are for the main thread alone."""
+    """Runs what is submitted at once: only the main thread gets signals."""
 
     def submit(self, function, *arguments):
         future = Future()

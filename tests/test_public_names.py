@@ -75,7 +75,7 @@ def names_of_examples(sample_tokenizer, zoo_model_dir):
 
 
 class _ShownOutput(doctest.OutputChecker):
-    """Compares what an example shows; what it prints beside that is no part of it."""
+    """Compares what an example shows, and ignores what it prints otherwise."""
 
     def check_output(self, want: str, got: str, flags: int) -> bool:
         return not want or super().check_output(want, got, flags)

@@ -1,4 +1,4 @@
-"""Whose code runs: none of a checkpoint's own unless it is trusted, whatever command reads the checkpoint."""
+"""Whose code runs: no command runs the code of a checkpoint unless it is trusted."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Programs as users write them: of this zoo, they import `crosslingual_zoo` alone."""
+"""Programs as users write them: of this zoo, they import only `crosslingual_zoo`."""
 
 import pandas
 import torch

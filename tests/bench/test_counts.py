@@ -1,4 +1,4 @@
-"""The counts that the benchmarks set beside their measurements, against what torch counts."""
+"""The counts with which the benchmarks compare their measurements, against what torch counts."""
 
 import numpy as np
 import pytest

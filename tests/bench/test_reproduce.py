@@ -1,4 +1,4 @@
-"""`make reproduce`: which jobs the claims come to, how they are run and gone on with, and the page."""
+"""`make reproduce`: which jobs the claims need, how they are run and resumed, and the page."""
 
 import json
 import sys
@@ -93,7 +93,7 @@ def test_what_fails_stops_what_needs_it_alone_and_is_resumed(flags, capsys):
 
     resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
     other = job_of(flags, "c", WORKS + "; pass")
-    with pytest.raises(ValueError, match="pass"):  # what is there was made otherwise
+    with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
         reproduce.run([resumed, jobs[1], other], flags)
     assert reproduce.run([resumed, *jobs[1:]], flags) == {}
     assert jobs[1].state() == FINISHED and len(jobs[0].portions) == 2 and len(jobs[2].portions) == 1

@@ -1,7 +1,7 @@
 """What the tests of the documentation share: the pages, their blocks, and a made-up place in which their commands run.
 
 The place is laid out as the pages have it: the repository's folders, `runs/` with a tiny model wherever a command names
-one, the files that commands read, and beside it `shared/hub`, a mirror of the Hub with a few rows of each data set.
+one, and the files that commands read. Next to it is `shared/hub`, a mirror of the Hub with a few rows of each data set.
 """
 
 import importlib
@@ -304,7 +304,7 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
 
 @pytest.fixture
 def place(prepared, tmp_path, monkeypatch) -> Path:
-    """The made-up place, for one command to write into: links to what is there, and the working directory."""
+    """A copy of the made-up place that one command may write into; it is the working directory."""
     copy = tmp_path / "zoo"
     shutil.copytree(prepared, copy, symlinks=True, copy_function=os.link)
     (tmp_path / "shared").symlink_to(prepared.parent / "shared")

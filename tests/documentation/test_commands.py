@@ -1,7 +1,7 @@
 """Every command and every example of the documentation is run, on the made-up place of conftest.py.
 
-A command stands in `HOW` by its beginning. What trains stops after its plan (`--dry_run`, `--check_data`), or is cut
-down by overrides; the flags, overrides, recipes and folders are those of the page. What is not in `HOW` fails.
+`HOW` finds a command by its beginning. Training stops after its plan (`--dry_run`, `--check_data`), or overrides make
+it small; the flags, overrides, recipes and folders are those of the page. A command that is not in `HOW` fails.
 """
 
 import importlib.util
@@ -10,6 +10,7 @@ import itertools
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import forget_accelerate
+from tests.documentation.conftest import commands_of
 
 ROOT = Path(__file__).parents[2]
 # of the papers' sizes: instead of their hundreds of corpora
@@ -100,7 +102,7 @@ def align_launched(words: list[str]) -> None:
 
 
 def module(words: list[str]) -> None:
-    """`python -m ...` as it stands, but for what an earlier command of the page has made."""
+    """`python -m ...`, unchanged, after the output of an earlier run is removed."""
     if "--output" in words:
         remove(Path(words[words.index("--output") + 1]))
     if words[2].startswith("modeling.convert"):
@@ -163,7 +165,7 @@ def is_there(words: list[str]) -> None:
 def push(words: list[str], hub, card: str) -> None:
     """Checked, rehearsed and done as the page has it, on a Hub on loopback, after the page's command for the card.
 
-    That every class loads in a fresh process is what tests/hub_cards/test_folder_check.py and the demo find out.
+    tests/hub_cards/test_folder_check.py and the demo check that every class loads in a fresh process.
     """
     from hub_cards import folder_check
 
@@ -193,6 +195,14 @@ def help_of(words: list[str]) -> None:
     assert stopped.value.code == 0
 
 
+def search(words: list[str]) -> None:
+    """Searches the files of the repository; a copy without git has nothing to search."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in (0, 1) and not done.stderr, done.stderr  # 1: nothing is found
+
+
 HOW: dict[str, Callable[[list[str]], None]] = {
     r"make (demo|dist|docs|test|test-all|check|bench|reproduce|setup|help|space)\b": target,
     r"pip install ": installs,
@@ -213,6 +223,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"python -m modeling\.convert_\w+ --help": help_of,
     r"python -m modeling\.convert_\w+ (?!--help)": module,
     r"python -m bench\.\w+ ": only_flags,
+    r"git grep ": search,
 }
 
 
@@ -236,3 +247,17 @@ def test_each_example_of_python_runs(python_block, place, shallow):
     if "OnnxExporter" in python_block:
         shallow("runs/xlm_align-smoke/model")
     exec(compile(python_block, "the documentation", "exec"), {"__name__": "example"})
+
+
+def test_the_search_for_words_finds_those_of_the_table(page_of):
+    """CONTRIBUTING.md: its command runs, and its patterns match each phrase in the first column of its table."""
+    page = page_of("CONTRIBUTING.md")
+    (command,) = (command for command in commands_of(page) if command.startswith("git grep "))
+    words = shlex.split(command)
+    patterns = [word for option, word in itertools.pairwise(words) if option == "-e"]
+    (table,) = re.findall(r"^\| instead of .*\n((?:\|.*\n)+)", page.text, re.MULTILINE)
+    phrases = [phrase for row in table.splitlines()[1:] for phrase in row.split("|")[1].strip().split(", ")]
+    assert len(phrases) > 12
+    assert [phrase for phrase in phrases if not any(re.search(pattern, phrase) for pattern in patterns)] == []
+    (how,) = (how for pattern, how in HOW.items() if re.match(pattern, command))
+    how(words)

@@ -64,7 +64,7 @@ def test_recipes_are_there(pages):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_published_figures_are_those_of_the_paper(pages, model):
-    """Each figure with a decimal point in the table of a model's page stands in hub_cards/published."""
+    """Each figure with a decimal point in the table of a model's page is in hub_cards/published."""
 
     def figures(value):
         if isinstance(value, dict):

@@ -43,7 +43,7 @@ def run(command: str) -> str:
     return out.getvalue()
 
 
-# transformers' guess of where words end, which the page tells of
+# transformers guesses where words end, which the page explains
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 def test_the_page_leads_from_files_to_a_model_in_use(page_of, place, sample_corpus_dir, monkeypatch):

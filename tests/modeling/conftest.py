@@ -43,7 +43,7 @@ def nothing_is_compiled():
 
 @pytest.fixture
 def options(sample_tokenizer_dir):
-    """What a converter of these checkpoints has to be told."""
+    """The options that a converter of these checkpoints needs."""
     return {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": HEADS}
 
 

@@ -193,7 +193,7 @@ def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", WITH_MASKS)
 def test_block_masks_isolate_exactly(name, attention, checkpoint):
-    """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it stood alone."""
+    """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
     folder, theirs = checkpoint(name)
     model = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval()
     ids, cut = batch_of(length=30)["input_ids"][:1], 18

@@ -52,7 +52,7 @@ def difference(ours, theirs, tokens=None):
 @pytest.mark.parametrize("cls", CLASSES)
 def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
     """Positions given: equal everywhere. Not given: equal at every token; padding's own states, which nothing reads,
-    have other positions. Padding on the left moves the positions of transformers 4, and has to be told; its pooler
+    have other positions. Padding on the left moves the positions of transformers 4, so these are given; its pooler
     reads the padding there."""
     inputs, expected = ernie_m_oracle.inputs(case), ernie_m_oracle.outputs(cls, case)
     tokens = inputs["input_ids"].ne(1)
@@ -156,7 +156,7 @@ def arrays_of(weights):
 def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
     expected = load(cls, converted[cls][1])
     old = ernie_m_oracle.weights(cls)
-    if CLASSES[cls] != "base":  # there, below every head stands a pooler, and the span head is a classifier too
+    if CLASSES[cls] != "base":  # there, every head has a pooler below it, and the span head is a classifier too
         pooler = ernie_m_oracle.under("weights/ErnieMModel/pooler.")
         old |= {f"ernie_m.pooler.{key}": tensor.float() for key, tensor in pooler.items()}
     arrays = arrays_of(

@@ -81,7 +81,7 @@ def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_
 @pytest.mark.parametrize("decoder", [(0, 1, 2), (1, 2), (0,)])
 @torch.no_grad()
 def test_fairseq_translation_of_tied_layers(originals, decoder, options, tmp_path):
-    """The words are this zoo's, whatever their length, where the file says no_scale_embedding."""
+    """The words are this zoo's, of any length, where the file says no_scale_embedding."""
     state = originals.fairseq_state(decoder=decoder, words=0.05)
     args = {"no_scale_embedding": True}
     from_fairseq(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **options)
@@ -190,7 +190,7 @@ def test_all_that_does_not_fit_is_listed_at_once_and_nothing_is_written(original
     state = originals.native_state()
     del state["bert.encoder.layer.1.attention.self.key.bias"]
     state["bert.encoder.layer.2.cross_attention.output.LayerNorm.gamma"] = torch.ones(originals.HIDDEN + 1)
-    state["bert.encoder.layer.0.output.LayerNorm.weight"] = torch.zeros(originals.HIDDEN)  # beside gamma
+    state["bert.encoder.layer.0.output.LayerNorm.weight"] = torch.zeros(originals.HIDDEN)  # in addition to gamma
     state["bert.encoder.layer.1.output.dense.bias"][0] = torch.nan
     state["bert.encoder.layer.2.output.dense.bias"] = torch.ones(originals.HIDDEN, dtype=torch.int32)
     with pytest.raises(ValueError) as error:

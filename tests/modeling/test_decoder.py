@@ -142,7 +142,7 @@ def test_errors_of_forward(veco_dir, translation, sources, targets):
     for named, fields in (
         ("decoder_input_ids", text),
         ("labels", text | {"labels": targets(), "decoder_input_ids": torch.full((4, 5), 7)}),
-        ("label_smoothing is 1.5", text | {"labels": targets(), "label_smoothing": 1.5}),
+        ("label_smoothing must be .*, got 1.5", text | {"labels": targets(), "label_smoothing": 1.5}),
         ("input_ids", {"labels": targets()}),
         ("48 positions", text | {"labels": torch.full((4, 49), 7)}),
         ("48 positions", step | {"past_key_values": cache(48)}),

@@ -240,7 +240,7 @@ BAD = [
     (lambda b: {"btmlm": without(pseudo(b), "generation_mask")}, {}, "generation_mask"),
     (lambda b: {"btmlm": without(pseudo(b), "segment_ids")}, {}, "segment_ids"),
     (lambda b: {"btmlm": pseudo(b) | {"labels": b["labels"]}}, {}, "labels in segment 1"),
-    (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature is -1.0"),
+    (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature must be .*, got -1.0"),
     (lambda b: {"btmlm": without(pseudo(b), "language_ids")}, {}, "language_ids"),
     (lambda b: {"btmlm": pseudo(b)}, {"languages": None}, "num_languages 0"),
     (lambda b: {"mlm": b}, {"languages": None}, "language_ids"),

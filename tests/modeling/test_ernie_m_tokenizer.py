@@ -50,7 +50,7 @@ def test_rules_of_cutting():
     assert parts("▁a,b") == ["▁a", ",", "b"]
     assert parts("▁2019") == ["2019"]  # the space sign before digits is dropped
     assert parts("x10km") == ["x", "10", "km"]
-    assert parts("(7%)") == ["(", "7", "%)"]  # neither bracket nor per cent stands alone
+    assert parts("(7%)") == ["(", "7", "%)"]  # neither bracket nor percent sign is split off
     assert parts("カナ한") == ["カナ한"]
 
 

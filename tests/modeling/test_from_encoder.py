@@ -69,7 +69,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
             else:
                 assert ".crossattention." in key and "cross-attention" in fresh
                 assert key.endswith(("bias", "LayerNorm.weight")) or 0.01 < ours[key].std() < 0.03
-    # the folder it saves is VECO's own, whatever it came from
+    # the folder it saves is VECO's own, even if it came from another model
     model.save_pretrained(tmp_path / "translation")
     auto_map = json.loads((tmp_path / "translation" / "config.json").read_text())["auto_map"]
     assert auto_map["AutoModelForSeq2SeqLM"] == "modeling_veco.VecoForConditionalGeneration"

@@ -12,7 +12,7 @@ from modeling.modeling_veco import VecoForConditionalGeneration
 
 @pytest.fixture(scope="module")
 def translator_dir(tiny, tmp_path_factory):
-    """A translation model that has half learned to take a source's length and to go on from its first subword.
+    """A translation model that has half learned to take a source's length and to continue from its first subword.
 
     What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
     """

@@ -95,7 +95,7 @@ def test_the_loss_is_the_sum_over_the_predictions_of_the_call():
     expected = 0.5 * losses["mlm"].sum() + losses["of_another_name"].sum()
     torch.testing.assert_close(output.loss_sum.detach(), expected)
     torch.testing.assert_close(output.loss.detach(), expected / sum(map(len, losses.values())))
-    assert torch.equal(model(tlm=other).token_losses["tlm"], losses["of_another_name"])  # masked LM, whatever its name
+    assert torch.equal(model(tlm=other).token_losses["tlm"], losses["of_another_name"])  # masked LM under any name
     assert model(mlm=mlm, return_loss=False).loss is None
 
 

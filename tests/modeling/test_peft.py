@@ -22,7 +22,7 @@ TARGETS = {
     "deberta-v2": ["query_proj", "value_proj"],
 }
 BACKBONES = ("xlm_align on modernbert", "metaxlm on eurobert", "metaxlm on deberta-v2")
-# task -> Auto class, what is trained beside LoRA, labels of a row of T tokens
+# task -> Auto class, what is trained in addition to LoRA, labels of a row of T tokens
 HEADS = {
     "SEQ_CLS": ("AutoModelForSequenceClassification", "classifier", lambda row, T: {"labels": row % 2}),
     "TOKEN_CLS": (
@@ -38,7 +38,7 @@ HEADS = {
     "FEATURE_EXTRACTION": ("AutoModel", None, None),
     "SEQ_2_SEQ_LM": ("AutoModelForSeq2SeqLM", None, lambda row, T: {"labels": [5 + row % 2, 7, 2]}),
 }
-# The heads are the same code in all models but for ERNIE-M's, which reads the pooler.
+# The heads are the same code in all models except for ERNIE-M's, which reads the pooler.
 CASES = [(name, "SEQ_CLS") for name in PREFIXES]
 CASES += [("veco", "TOKEN_CLS"), ("ernie_m", "QUESTION_ANS"), ("xlm_align", "FEATURE_EXTRACTION")]
 CASES += [(name, "TOKEN_CLS") for name in BACKBONES]
@@ -116,7 +116,7 @@ def trained(name, folder, task, rows, out):
 
 @pytest.mark.parametrize("name", PREFIXES)
 def test_peft_is_told_which_modules_to_adapt(name, zoo_model_dir):
-    """Its own tables stay as they are, whatever was imported first."""
+    """Its own tables stay unchanged, in any order of imports."""
     model = transformers.AutoModel.from_pretrained(zoo_model_dir(name), trust_remote_code=True)
     with pytest.raises(ValueError, match="target_modules"):
         get_peft_model(model, LoraConfig())

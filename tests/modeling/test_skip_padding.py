@@ -235,7 +235,7 @@ def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
     found = model(ids, attention_mask=mask).last_hidden_state
     assert found.isfinite().all() and not found[1].any()
     torch.testing.assert_close(found[::2], expected[::2], rtol=1e-5, atol=1e-5)
-    # where real positions stand follows from the mask: one of another shape would name others, without a word
+    # the mask says where real positions are: one of another shape would select others, without an error
     for shape in ((3, 4), (3, 10), (3, 1, 1, 6), (3, 6, 7)):
         for skip in (False, True):
             model.set_skip_padding(skip)

@@ -1,6 +1,6 @@
 """The oldest transformers that pyproject.toml admits and the installed one run the same saved folders, alike.
 
-The oldest stands in a folder of its own, which is put first on the path: `make setup` makes it.
+The oldest is in a folder of its own, which is put first on the path; `make setup` makes it.
 """
 
 import re

@@ -252,8 +252,8 @@ def test_neither_batches_nor_order_move_a_link(encoding, encoder, sample_tokeniz
         datasets.load_dataset(str(sample_corpus_dir), language, split="train")["text"] for language in ("en", "de")
     ]
     pairs = list(zip(*(side[:40] for side in texts), strict=True))
-    # in float64, as some processors sum rows of other batches in another order, and two words may be as near as float32
-    # tells them apart
+    # in float64: some processors sum rows of other batches in another order, and two words may differ by less than
+    # float32 resolves
     encoder = copy.deepcopy(encoder).double()
     for method in METHODS:
         expected = links(WordAligner(encoder, sample_tokenizer, method, encoding=encoding), pairs)

@@ -1,4 +1,4 @@
-"""Denoising word alignment: what is labeled, who asks, what is learned, and where no gradient goes."""
+"""Denoising word alignment: the labels, the queries, what is learned, and where no gradient flows."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def dwa_by_hand(model, fields):
 
 
 def one_hot_model(tokens, **config):
-    """A model whose layer 0 gives token p, wherever it stands, the (normalized) p-th axis."""
+    """A model whose layer 0 gives token p, at any position, the (normalized) p-th axis."""
     model = xlm_align(alignment_layer=0, **config)
     embeddings = model.roberta.embeddings
     with torch.no_grad():
@@ -74,7 +74,7 @@ def one_hot_model(tokens, **config):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_links_of_a_pair_with_known_vectors(layout):
-    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, whatever is masked or special."""
+    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, under any mask."""
     tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
     model = one_hot_model(tokens)
     examples = [
@@ -170,7 +170,7 @@ def test_each_layer_and_option_labels_by_itself():
     assert (once <= twice).all() and once.sum() < twice.sum()
 
 
-# who asks, and what is learned
+# the queries, and what is learned
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -195,7 +195,7 @@ def test_the_loss_is_that_of_a_plain_loop(layout, dwa_layer):
 
 @pytest.mark.parametrize("positions", ["masked", "unmasked", "all_aligned"])
 def test_queries_of_each_choice(positions):
-    """Table 7: which positions ask, from the fields of the batch alone."""
+    """Table 7: which positions are queries, from only the fields of the batch."""
     model = xlm_align(query_positions=positions)
     examples = [pair_row(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
     batch = batch_of(examples, "padded right")
@@ -293,7 +293,7 @@ def test_a_batch_without_a_query_is_valid():
 
 def test_bfloat16_learns_the_same(monkeypatch):
     """Gradients, not losses: a pass without gradient under autocast can leave casts that let none through. Labels are
-    those of float32, for half the precision may label otherwise."""
+    those of float32, because half the precision may give other labels."""
     model, batch = xlm_align(), batch_of(PAIRS, "padded right")
     whole, labels, self_label = gradients(model, model(tlm=batch).loss_sum), model.self_label(batch), model.self_label
     monkeypatch.setattr(model, "self_label", lambda batch: self_label(batch) and labels)

@@ -78,7 +78,7 @@ def pair_row(seed, sides, masked=(), languages=(0, 0)):
 
 
 def places_of(rows, layout):
-    """The row and the first column at which each example stands in a batch of this layout."""
+    """The row and the first column of each example in a batch of this layout."""
     lengths = [len(fields["input_ids"]) for fields in rows]
     if layout == "packed":
         return [(0, sum(lengths[:index])) for index in range(len(lengths))]
