@@ -236,8 +236,8 @@ def write_rows(
     with written_aside(path) as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
         if about:
-            with written_aside(path.with_suffix(".yaml")) as beside:
-                yaml.safe_dump(about(), beside, sort_keys=False, allow_unicode=True, width=120)
+            with written_aside(path.with_suffix(".yaml")) as about_stream:
+                yaml.safe_dump(about(), about_stream, sort_keys=False, allow_unicode=True, width=120)
 
 
 def forget_machine(model_dir: str | os.PathLike) -> None:

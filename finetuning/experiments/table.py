@@ -36,9 +36,9 @@ def write_grid(grid: Grid, jobs: Sequence[RecipeJob], results: list[Results], pu
     differing = [line for line in lines if not line.startswith("model:")]
     warnings = warnings_of(named)
     cells = cells_of(grid, jobs, results)
-    beside, figures = published_column(grid, published, cells)
+    next_columns, figures = published_column(grid, published, cells)
     changes = minus_first(cells) if grid.table.differences else {}
-    tables = {heading: pivot(grid.table.corner, {**columns, **beside}) for heading, columns in cells.items()}
+    tables = {heading: pivot(grid.table.corner, {**columns, **next_columns}) for heading, columns in cells.items()}
     for name, columns in changes.items():
         points = [entry["mean"] for rows in columns.values() for entry in rows.values()]
         heading = f"{name}: higher in {sum(value > 0 for value in points)} of {len(points)} cells"

@@ -47,8 +47,8 @@ def plot_bars(
             for place, entry in zip(places, bars.values(), strict=True):
                 if entry["scores"][1:]:  # each seed: a mean would hide a collapsed one
                     axes.plot(entry["scores"], [place] * len(entry["scores"]), "k.", markersize=4)
-                beside = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-                axes.text(1.01, place, f"{entry['mean']:.1f}", **beside)
+                right_of_axes = dict(transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+                axes.text(1.01, place, f"{entry['mean']:.1f}", **right_of_axes)
         if average is not None:
             axes.axvline(average, color="black", linewidth=0.8, linestyle="--", label=AVERAGE)
         if chance:

@@ -96,9 +96,9 @@ def convert(folder: Path, output: Path) -> None:
             print(f"{file}: passed over")
             continue
         written, digest = source.output(output), hashlib.sha256(file.read_bytes()).hexdigest()
-        beside = written.with_suffix(".yaml")
-        there = [path for path in (beside, written) if path.exists()]
-        if there and not (beside.exists() and digest in beside.read_text(encoding="utf-8", errors="replace")):
+        about_file = written.with_suffix(".yaml")
+        there = [path for path in (about_file, written) if path.exists()]
+        if there and not (about_file.exists() and digest in about_file.read_text(encoding="utf-8", errors="replace")):
             raise ValueError(f"{there[-1]} exists, and was not made from {file}. Name another --output.")
         if written.exists():
             print(f"{written}: done before")

@@ -352,7 +352,7 @@ class Setting:
 
     place: str  # `phases.0.objectives.dwa`
     phase: str  # name of the phase
-    beside: "Sequence[Objective]"  # all objectives of the phase
+    together: "Sequence[Objective]"  # all objectives of the phase
     before: "Sequence[Objective]"  # those of the phases before
     config: "PreTrainedConfig"
     source: str  # the name of the configuration in errors

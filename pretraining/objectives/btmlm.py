@@ -192,7 +192,7 @@ class Btmlm(MaskedObjective):
                 "Set model.config.languages."
             )
         can_translate = bool((setting.learned or {}).get("languages"))
-        if not can_translate and not any(isinstance(o, Camlm) for o in [*setting.before, *setting.beside]):
+        if not can_translate and not any(isinstance(o, Camlm) for o in [*setting.before, *setting.together]):
             logger.warning(
                 f"Phase {setting.phase!r} generates pseudo tokens, but the model has not learned to translate: they "
                 f"will be noise. Add {Camlm.name} to this phase or an earlier one, or start from a checkpoint with it."

@@ -29,7 +29,7 @@ class Dwa(Objective):
 
     def check_model(self, setting: Setting) -> None:
         # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
-        learned = [objective for objective in setting.beside if objective.weight]
+        learned = [objective for objective in setting.together if objective.weight]
         if setting.config.query_positions == "none":
             if learned and all(isinstance(objective, Dwa) for objective in learned):
                 raise ValueError(

@@ -174,15 +174,15 @@ class Start:
         before: list[Objective] = []
         can = learnable(self.model_class)
         for index, phase in enumerate(self.phases):
-            beside = list(phase.objectives.values())
+            together = list(phase.objectives.values())
             for name, objective in phase.objectives.items():
                 place = f"phases.{index}.objectives.{name}"
                 if name not in can:
                     has = f"a {self.model.type!r} model has the objectives {', '.join(can)}"
                     raise ValueError(f"{place}: {has}. Use one of these.")
-                objective.check_model(Setting(place, phase.name, beside, before, config, source, learned))
+                objective.check_model(Setting(place, phase.name, together, before, config, source, learned))
                 _check_rows(self.model.attention, config, objective, place)
-            before = before + beside
+            before = before + together
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
         """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None without such a checkpoint."""

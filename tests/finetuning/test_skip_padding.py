@@ -18,7 +18,7 @@ from modeling import checkpoints
 from modeling.checkpoints import without_padding
 from zoo_core.recipes import load_recipe
 
-TEXTS = ["A dog.", "The house on the hill is red, and the one beside it is white.", "I read.", "Two men ride to town."]
+TEXTS = ["A dog.", "The house on the hill is red, and the one next to it is white.", "I read.", "Two men ride to town."]
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def rows(file):
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def beside(file):
+def about_of(file):
     return yaml.safe_load(file.with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
@@ -94,7 +94,7 @@ def test_files_of_every_task_become_rows_under_the_names_of_its_tables(tmp_path,
     assert row == {"id": "q1", "question": "Was ist alt?", "context": "Rom ist alt.", "answers": answers}
     (row,) = rows(out / "xquad/zh/validation.jsonl")
     assert row == {"id": "q1", "question_en": "Was ist alt?", "context_en": "Rom ist alt.", "answers_en": answers}
-    about = beside(out / "xnli/de/train.jsonl")
+    about = about_of(out / "xnli/de/train.jsonl")
     assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv" and about["rows"] == 2
     assert about["left_out"] == {}
     assert "test.yo-en.json: passed over" in capsys.readouterr().out
@@ -138,16 +138,16 @@ def test_malformed_rows_are_left_out_counted_and_listed(tmp_path):
     published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
     file = tmp_path / "out" / "pawsx" / "fr" / "train.jsonl"
-    assert len(rows(file)) == beside(file)["rows"] == 6
-    assert [line for line, _ in beside(file)["left_out_rows"]] == [3, 4, 5]
-    assert beside(file)["left_out"] == {
+    assert len(rows(file)) == about_of(file)["rows"] == 6
+    assert [line for line, _ in about_of(file)["left_out_rows"]] == [3, 4, 5]
+    assert about_of(file)["left_out"] == {
         "4 columns, not 5": 1,
         "the fifth column is no label (0, 1)": 1,
         "a text is blank": 1,
     }
     file = tmp_path / "out" / "squad" / "de" / "train.jsonl"
     assert [row["id"] for row in rows(file)] == ["q1", *(f"r{number}" for number in range(5))]
-    assert [line for line, _ in beside(file)["left_out_rows"]] == [2, 3, 4, 5, 6]
+    assert [line for line, _ in about_of(file)["left_out_rows"]] == [2, 3, 4, 5, 6]
 
 
 def test_what_was_turned_before_is_kept_and_other_content_is_not_overwritten(tmp_path, capsys):

@@ -212,11 +212,11 @@ function windows(pair) {
 function layOut() {
   const drawing = $("drawing");
   drawing.className = "drawing wide";
-  $("pair").classList.remove("beside");
+  $("pair").classList.remove("two-columns");
   const fits = shown.sides.every((side) => side.scrollWidth <= side.clientWidth + 1);
   drawing.classList.toggle("wide", fits);
   drawing.classList.toggle("tall", !fits);
-  $("pair").classList.toggle("beside", !fits && !$("similarity").hidden);
+  $("pair").classList.toggle("two-columns", !fits && !$("similarity").hidden);
   if (shown.table) {
     const columns = shown.pair.target.length;
     const room =
