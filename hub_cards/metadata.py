@@ -17,7 +17,7 @@ from hub_cards.licenses import hub_id
 from hub_cards.record import Record, Result
 from modeling.checkpoints import split_revision
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import is_selected
+from pretraining.recipe_corpora import is_selected
 
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",

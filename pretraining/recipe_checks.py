@@ -6,15 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pretraining.objectives import OBJECTIVES, Objective
-from pretraining.recipe import (
-    Bitext,
-    LinkedPairs,
-    Monolingual,
-    Phase,
-    Recipe,
-    is_selected,
-    scheduled_together,
-)
+from pretraining.recipe import Phase, Recipe, scheduled_together
+from pretraining.recipe_corpora import Bitext, LinkedPairs, Monolingual, is_selected
 from zoo_core.recipes import nearest
 
 

@@ -20,7 +20,8 @@ from pretraining.data.sources import Source, match_corpora, open_sources
 from pretraining.data.stored import Corpus, stored_corpus
 from pretraining.data.streams import StreamedCorpus
 from pretraining.data.tokenized import TokenColumn, tokenized_column, tokenizer_fingerprint
-from pretraining.recipe import Bitext, Corpora, Monolingual, Phase, Recipe, is_selected, languages_of
+from pretraining.recipe import Phase, Recipe
+from pretraining.recipe_corpora import Bitext, Corpora, Monolingual, is_selected, languages_of
 from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)

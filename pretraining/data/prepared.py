@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, join_columns, plain_rows, row_identity
 from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
-from pretraining.recipe import Bitext, Corpora, Monolingual
+from pretraining.recipe_corpora import Bitext, Corpora, Monolingual
 from zoo_core.provenance import check_fields, read_json
 from zoo_core.recipes import nearest, recipe_differences
 from zoo_core.run_folders import not_own, remove_own

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 
-from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual, is_selected, languages_of
+from pretraining.recipe_corpora import Bitext, Corpora, LinkedPairs, Monolingual, is_selected, languages_of
 from zoo_core.recipes import nearest
 from zoo_core.tables import (
     Table,

@@ -1,0 +1,224 @@
+"""The entries of a recipe that name corpora: `monolingual`, `bitext` and `linked`.
+
+An entry is one corpus, or one for each of its languages or pairs. `Recipe.named_corpora` gives corpora their names.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, is_dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar
+
+from omegaconf import MISSING
+
+from zoo_core.recipes import LARGEST_SIZE, option
+from zoo_core.table_files import SUFFIXES
+from zoo_core.tables import Table
+
+
+@dataclass
+class Monolingual(Table):
+    """Text of one language."""
+
+    kind: ClassVar[str] = "monolingual"
+
+    language: str = option(
+        MISSING,
+        "language code of the text, shown in logs and curves; `{language}`: one corpus for each of `languages`",
+    )
+    languages: list[str] = option(
+        [],
+        "makes one corpus for each of these languages; the language code replaces `{language}`; default: the languages "
+        "of `sizes`",
+    )
+    sizes: dict[str, int] = option({}, "`size` of each language, where the entry has several")
+    language_names: dict[str, str] = option(
+        {}, "text that replaces `{language}` in path and config, for languages where it differs from the code"
+    )
+    name: str | None = option(
+        None,
+        "second part of the corpus' name (`en/news`), after the language; default: none, or the file or dataset of the "
+        "text where several corpora have the same language",
+    )
+    text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
+    document_column: str | None = option(
+        None, "column that names the document of a row; only rows of one document count as adjacent"
+    )
+    document_pattern: str | None = option(
+        None,
+        "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
+        "ids such as 01049027 into chapters",
+    )
+    size: int | None = option(
+        None,
+        "size of the corpus, its part of N_i, where rows cannot be counted (streaming); all corpora use the same unit",
+        low=1,
+        high=LARGEST_SIZE,
+    )
+    size_source: str | None = option(None, "source of `size` (paper, table)")
+
+
+@dataclass
+class Bitext:
+    """Translation pairs, from one table or two.
+
+    One `table` holds both sides, in two columns or in one. Two tables are joined on an id, or line by line.
+    """
+
+    kind: ClassVar[str] = "bitext"
+
+    source_language: str = option(
+        MISSING, "language code of the first side; `{source}`: the first language of each of `pairs`"
+    )
+    target_language: str = option(
+        MISSING, "language code of the second side; `{target}`: the second language of each of `pairs`"
+    )
+    pairs: list[str] = option(
+        [],
+        "makes one corpus for each of these pairs, such as de-en; the two codes replace `{source}` and `{target}`, and "
+        "both in alphabetical order replace `{pair}`; default: the pairs of `sizes`",
+    )
+    sizes: dict[str, int] = option({}, "`size` of each pair, where the entry has several")
+    name: str | None = option(
+        None,
+        "second part of the corpus' name (`en-de/news`), after the pair; default: none, or the file or dataset of the "
+        "text where several corpora have the same pair, in either direction",
+    )
+    table: Table | None = option(None, "one table that holds both sides")
+    separator: str | None = option(
+        None,
+        "text between the two sides where one column of `table` holds both (`source_column`, default `text`), such as "
+        "'|||' in the files of word aligners",
+    )
+    source_column: str | None = option(None, "column of the first side; default: its language code, or `text`")
+    target_column: str | None = option(None, "column of the second side; default: its language code, or `text`")
+    source: Table | None = option(None, "table of the first side, where each side has its own table")
+    target: Table | None = option(None, "table of the second side")
+    join_on: str | None = option(
+        None, "column on which `source` and `target` are joined; without it they are joined line by line"
+    )
+    size: int | None = option(
+        None,
+        "size of the corpus, its part of N_i, where pairs cannot be counted (streaming); all corpora use the same unit",
+        low=1,
+        high=LARGEST_SIZE,
+    )
+    size_source: str | None = option(None, "source of `size` (paper, table)")
+
+
+@dataclass
+class LinkedPairs(Table):
+    """Translation pairs with links between their words: a table with a column for each side and one for the links."""
+
+    kind: ClassVar[str] = "linked"
+
+    source_language: str = option(MISSING, "language code of the first side")
+    target_language: str = option(MISSING, "language code of the second side")
+    name: str | None = option(
+        None, "second part of the corpus' name, after the pair; the default is made as for `bitext`"
+    )
+    source_column: str = option("source", "column of the first side: words separated by spaces or tabs")
+    target_column: str = option("target", "column of the second side")
+    links_column: str | None = option(
+        "links",
+        "column of the links, such as `0-0 1-2 2p1`: numbers of a source word and a target word, counted from 0. `p` "
+        "marks a possible link; the model learns nothing from it. The model itself labels rows without links. null: no "
+        "row has links",
+    )
+    size: int | None = option(
+        None, "size of the corpus, its part of N_i; default: its number of pairs", low=1, high=LARGEST_SIZE
+    )
+    size_source: str | None = option(None, "source of `size` (paper, table)")
+
+
+Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
+
+
+def by_language(corpus: Monolingual) -> list[Monolingual]:
+    """Returns the corpora of one entry: itself, or one for each of its languages."""
+    codes = _names(corpus, "languages", corpus.languages, "language")
+    if unknown := [code for code in corpus.language_names if code not in codes]:
+        raise ValueError(
+            f"monolingual: language_names has {unknown[0]}, which is not in languages ({', '.join(codes) or 'none'}). "
+            "Remove it, or add the language."
+        )
+    own = replace(corpus, languages=[], sizes={}, language_names={})
+    return [
+        replace(
+            _filled(own, {"{language}": corpus.language_names.get(code, code)}),
+            language=code,
+            size=corpus.sizes.get(code, own.size),
+        )
+        for code in codes
+    ] or [corpus]
+
+
+def by_pair(corpus: Bitext) -> list[Bitext]:
+    """Returns the corpora of one entry: itself, or one for each of its pairs. Raises ValueError for an invalid pair."""
+    own, found = replace(corpus, pairs=[], sizes={}), []
+    for pair in _names(corpus, "pairs", corpus.pairs, "source", "target", "pair"):
+        source, dash, target = pair.partition("-")
+        if not (source and dash and target):
+            raise ValueError(
+                f"bitext: pairs has {pair!r}, which is not a pair. Write two language codes, such as de-en."
+            )
+        words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
+        found.append(replace(_filled(own, words), size=corpus.sizes.get(pair, own.size)))
+    return found or [corpus]
+
+
+def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: str) -> list[str]:
+    """Returns the languages or pairs for which an entry makes corpora; none for an ordinary entry.
+
+    Raises ValueError if the entry has a placeholder such as `{language}` but no names, or names but no placeholder.
+    """
+    sizes, codes = corpus.sizes, languages_of(corpus)
+    if names and sizes and set(names) != set(sizes):
+        raise ValueError(f"{field} are {', '.join(names)}, but sizes has {', '.join(sizes)}. Both must name the same.")
+    names = names or list(sizes)
+    expected = tuple(f"{{{word}}}" for word in words[: len(codes)])
+    if names and codes != expected:
+        raise ValueError(
+            f"A corpus of {'-'.join(codes)} has {field}: then it must be of {'-'.join(expected)}. Write these "
+            f"placeholders as its languages, or remove {field}."
+        )
+    if word := next((word for word in words if not names and f"{{{word}}}" in str(corpus)), None):
+        raise ValueError(
+            f"A corpus of {'-'.join(codes)} has the placeholder {{{word}}}, but no {field} to replace it. Set {field}."
+        )
+    return names
+
+
+def _filled(item: Any, words: dict[str, str]) -> Any:
+    """Returns a copy of a corpus or table with each word of `words` replaced by its value, in all texts."""
+    if isinstance(item, str):
+        for word, value in words.items():
+            item = item.replace(word, value)
+    elif is_dataclass(item):
+        return replace(item, **{name: _filled(value, words) for name, value in vars(item).items()})
+    return item
+
+
+def languages_of(corpus: Monolingual | Bitext | LinkedPairs) -> tuple[str, ...]:
+    """Returns the language of a monolingual corpus, or both languages of a bitext, source first."""
+    if isinstance(corpus, Monolingual):
+        return (corpus.language,)
+    return (corpus.source_language, corpus.target_language)
+
+
+def source_name(corpus: Monolingual | Bitext | LinkedPairs) -> str:
+    """`ntrex` of the dataset local/ntrex, `news` of the file data/news.tsv."""
+    table = corpus.table or corpus.source if isinstance(corpus, Bitext) else corpus
+    path = Path(table.path if table else "")
+    is_file = path.suffix in SUFFIXES or table is not None and table.format not in ("auto", "hub")
+    return path.stem if is_file else path.name
+
+
+def is_selected(name: str, patterns: Iterable[str]) -> bool:
+    """Returns whether any glob pattern selects a corpus.
+
+    A pattern is compared with the language or pair; a pattern with a slash, with the whole name. `en-de` and `en-*`
+    select all corpora of en-de, `en-de/ntrex` one of them. `*-*` never selects a monolingual corpus.
+    """
+    code = name.partition("/")[0]
+    return any(fnmatchcase(name if "/" in pattern else code, pattern) for pattern in patterns)
