@@ -58,8 +58,8 @@ class FeatureReport(Report):
         """Which layer is reported, and how it was chosen."""
         protocol = self.protocol
         return (
-            f"layer: {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), 0 being the embeddings; never "
-            "chosen by the scores"
+            f"layer: {protocol.layer} of {protocol.depth} (0: embeddings), {protocol.selection.rule}; not chosen on "
+            "these data"
         )
 
     def panels(self) -> dict[str, tuple[dict[str, Any], float]]:

@@ -335,9 +335,9 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
         if not Path(table.path).is_file() and table.split != "test":
             warnings.append(f"evaluated on {table.path}, split {table.split}: not comparable with figures on test")
     if recipe.max_test_examples:
-        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, drawn at random")
+        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, sampled at random")
     if recipe.max_train_examples:
-        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, drawn at random")
+        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, sampled at random")
     if recipe.published and recipe.published.bleu:
         warnings.append(f"BLEU (tokenized) beside published figures {STANDS_FOR['bleu']}")
     return warnings + published_notes([recipe.published] if recipe.published else [])
