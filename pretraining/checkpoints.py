@@ -36,7 +36,7 @@ HALF_A_CHECKPOINT = rf"\.(damaged-)?{STEP}(\.old)?\.tmp"
 THREADS = 4  # hashing lets go of the interpreter; weights and optimizer are two files
 # Fields that change what is seen or kept of a run, never what is learned: they may differ on resume.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
-FREE_ON_RESUME += ("tracker", "push_to_hub")
+FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
 FREE_ON_RESUME += tuple(
     f"evaluation.{field}" for field in ("every_steps", "batch_size", "retrieval", "alignment", "back_translation")
 )

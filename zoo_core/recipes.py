@@ -49,6 +49,10 @@ TRUST_REMOTE_CODE = (
     "run the code that a model or tokenizer brings; without it the four models of the zoo are loaded by the installed "
     "code, others by transformers, and what needs code of its own is refused"
 )
+LICENSES = (
+    "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it if the card of "
+    "the data set names none"
+)
 PUSH_TO_HUB = "owner/name: repository that checkpoints are uploaded to while the run goes on; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
 RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
