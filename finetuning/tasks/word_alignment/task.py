@@ -188,7 +188,7 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
                 f"{pair} {aer:.1f} ({chance[pair]:.1f})" for pair, aer in found.items() if aer >= chance[pair]
             ]:
                 warnings.append(
-                    f"seed {record['seed']}: AER of {method} is no lower than that of links by position (in brackets) in "
+                    f"seed {record['seed']}: AER of {method} is no lower than that of links by position (in brackets): "
                     f"{', '.join(worse)}"
                 )
         return warnings
