@@ -26,6 +26,7 @@ from hub_cards.metadata import (
     trained_in,
 )
 from hub_cards.record import RESULTS, Record, Result
+from pretraining.objectives import OBJECTIVES
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
 MEASURED = {  # by kind of task
@@ -42,17 +43,6 @@ SETTINGS = {
     "translate_train_all": "fine-tuned in {} and on translations",
     "supervised": "fine-tuned on its training data",
     "feature": "not fine-tuned",
-}
-OBJECTIVES = {  # by name, as the table of phases abbreviates them
-    "mlm": "masked language modeling: predict masked words",
-    "tlm": "the same on translation pairs, from both languages",
-    "ca_mlm_segments": "predict masked words from an adjacent segment, by cross-attention",
-    "ca_mlm_pairs": "predict masked words from the translation, by cross-attention",
-    "camlm": "predict masked words from the translation only",
-    "btmlm": "predict masked words with the help of generated pseudo words of another language",
-    "dwa": "predict the partner of a masked word in the translation, on the pairs of tlm",
-    "word_links": "predict the partner of a word from given links",
-    "kd": "imitate the predictions of a teacher model, on the texts of mlm",
 }
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
@@ -106,7 +96,9 @@ def training(record: Record) -> dict[str, Any]:
         notes.append(f"taken from {Path(plain_name(start_of_run(record))).name}: {carried_over}")
     used = dict.fromkeys(name for phase in recipe.get("phases", []) for name in phase["objectives"])
     return {
-        "objectives": [f"**{name}**: {OBJECTIVES[name]}" for name in used],
+        "objectives": [
+            f"**{name}**: {OBJECTIVES[name].__doc__.partition(';')[0].splitlines()[0].rstrip('.')}" for name in used
+        ],
         "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
         "notes": notes + _facts(recipe, run),
