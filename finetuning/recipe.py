@@ -13,6 +13,7 @@ from finetuning.results.files import run_name
 from zoo_core.recipes import (
     LARGEST_BATCH,
     LARGEST_COUNT,
+    LICENSES,
     MOST_WORKERS,
     PUSH_TO_HUB,
     SEEDS,
@@ -207,6 +208,7 @@ class TaskRecipe:
     init_from: str | None = None
     output_dir: str
     hub_root: str | None
+    licenses: dict[str, str]
     trust_remote_code: bool
     kind: str
     task: str
@@ -265,6 +267,7 @@ class Recipe(TrainedRecipe):
     hub_root: str | None = option(
         None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
     )
+    licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
     task: str = option(MISSING, "name of the task in the results, such as xnli")

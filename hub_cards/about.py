@@ -1,7 +1,7 @@
-"""What is known of each model type and stands in every card of it: idea, claims, when to take it, limits, citation.
+"""What every card of a model type says: method, claims of the paper, when to use it, limits, citation.
 
-The texts are templates/about/<model_type>.yaml over _shared.yaml. A claim names two rows of a published table
-(published/), by which a test checks it; limits are keyed by what they are of, and {longest} is the longest input.
+The texts are in templates/about/<model_type>.yaml, which extends _shared.yaml. A claim names two rows of a published
+table (published/), and a test checks it there. Limits have names, and {longest} is the longest input.
 """
 
 import functools
@@ -16,15 +16,16 @@ FOLDER = Path(__file__).parent / "templates" / "about"
 
 @functools.cache
 def about(model_type: str) -> dict[str, Any] | None:
-    """The texts of a model type; None for one that is not of this zoo."""
+    """Returns the texts of a model type; None for a type that is not of this zoo."""
     file = FOLDER / f"{model_type}.yaml"
     if not file.is_file():
         return None
-    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(FOLDER / "_shared.yaml"), OmegaConf.load(file)))
+    texts = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(FOLDER / "_shared.yaml"), OmegaConf.load(file)))
+    return texts | {"alternatives": [other for other in texts["alternatives"].values() if other]}  # null: not of it
 
 
 def known_limits(config: dict[str, Any], learned: list[str], is_fine_tuned: bool) -> list[str]:
-    """The limits of a model's type, and of the data that it learned from (their paths) where that is the Bible."""
+    """Returns the limits of a model's type and of the data that it learned from, given by their paths."""
     if (texts := about(config["model_type"])) is None:
         return []
     from_zero = config.get("backbone_config") or config.get("positions_from_zero")  # else from behind the padding's
@@ -34,6 +35,6 @@ def known_limits(config: dict[str, Any], learned: list[str], is_fine_tuned: bool
     religious = [path for path in learned if re.search("bible", path, re.IGNORECASE)]
     if religious:
         much = "All" if len(religious) == len(learned) else "Part"
-        style = "it knows that vocabulary and style better than everyday text"
-        lines.insert(0, f"{much} of its training text is the Bible: {style}.")
+        style = "whose vocabulary and style it knows better than everyday text"
+        lines.insert(0, f"{much} of its training text is the Bible, {style}.")
     return lines

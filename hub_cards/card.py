@@ -33,7 +33,7 @@ from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: an edited card is somebody's work
+MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: people may edit cards
 FOLDER_ITSELF = "path/to/this/folder"  # in examples, of a model that has no id on the Hub
 
 
@@ -73,7 +73,7 @@ def write_card(
     named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
     parameters = count_parameters(folder)
-    load_config(str(folder))  # refuses a damaged one
+    load_config(str(folder))  # raises for a damaged one
     try:
         record = read_record(folder, whole=False)
     except ValueError:  # of other weights
@@ -98,7 +98,7 @@ def render(folder: Path, record: Record, parameters: int) -> str:
     known = known_limits(config, learned_data(record), bool(task))
     values = {
         "name": name,
-        "one_line": sections.one_line(config, parameters, record),
+        "description": sections.description(config, parameters, record),
         "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
         "about": about(config["model_type"]),
         "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
@@ -106,15 +106,14 @@ def render(folder: Path, record: Record, parameters: int) -> str:
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
         "results": sections.results(experiments),
-        "folded": len(experiments) > sections.MANY_TASKS,
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
-        "overview": sections.overview(experiments),
+        "scores": sections.scores(experiments),
         "limits": sections.limits(record, experiments, known),
         "licenses": sections.licenses(record),
     }
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["plain"] = sections.plain
+    environment.filters |= {"plain": sections.plain, "labeled": sections.labeled}
     data = card_data(config, record, name, {file.name for file in folder.iterdir()})
     card = ModelCard(f"---\n{data}\n---\n\n{environment.get_template('card.md.jinja').render(**values)}")
     text = str(card).rstrip() + "\n"

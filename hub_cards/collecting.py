@@ -1,7 +1,7 @@
-"""What goes into provenance/ of a model folder: its pre-training run, or its base's, and the results of its tasks.
+"""Collects provenance/ of a model folder: its pre-training run, or that of its base, and the results of its tasks.
 
-Only what is of these very weights, or of those they were fine-tuned from, is collected, and nothing of the machine that
-it lies on comes along.
+Only runs and results of these weights, or of the weights that they were fine-tuned from, are collected. Facts of the
+machine are left out.
 """
 
 import json
@@ -21,15 +21,15 @@ from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forge
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 
-FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run leaves beside its results.json
+FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run writes next to its results.json
 
 
 def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir: str | Path | None) -> Record:
     """The record with these results and with the pre-training run in `run_dir`, or in the folder above the model.
 
-    The results of the run that fine-tuned the model are collected unasked, if they lie above it, and what is known of
-    its base where that is still in its place. Results take the place of earlier ones of the same run folder, task,
-    setting and seeds; others stay. `results` are files, folders of runs and folders of suites.
+    The results of the run that fine-tuned the model are always collected, if they are in a folder above it, and so is
+    the record of its base, if that is still in its place. Results replace earlier ones of the same run folder, task,
+    setting and seeds; others are kept. `results` are files, folders of runs and folders of suites.
 
     Raises ValueError for results that are missing, illegible, or of other weights, and for a run of another model.
     """
@@ -113,10 +113,10 @@ def _pretraining(
     recipe = read_yaml(run_folder / "recipe.yaml") if (run_folder / "recipe.yaml").is_file() else {}
     if "phases" not in recipe:
         if is_named:
-            raise ValueError(f"{run_folder} has no recipe.yaml with phases: name the folder of a pre-training run.")
+            raise ValueError(f"{run_folder} has no recipe.yaml with phases. Name the folder of a pre-training run.")
         return None
     if is_named and not (made.is_dir() and folder_fingerprint(made) == weights):
-        raise ValueError(f"The run in {run_folder} made another model: name the one that made {folder}.")
+        raise ValueError(f"The run in {run_folder} made another model. Name the one that made {folder}.")
     facts, curves = read_json(run_folder / "run.json", {}), run_folder / "curves.png"
     return recipe, facts, {CURVES: curves.read_bytes()} if curves.is_file() else {}
 
@@ -157,7 +157,7 @@ def _check_weights(file: Path, content: Results, folder: Path, weights: str) -> 
     # results of several seeds' models name them all
     if weights not in measured.split("+") and not _is_own(file, folder):
         raise ValueError(
-            f"{file} is of the weights {measured[:19]}, and {folder} has {weights[:19]}: evaluate it again."
+            f"{file} is of the weights {measured[:19]}, and {folder} has {weights[:19]}. Evaluate it again."
         )
 
 
@@ -239,6 +239,7 @@ def _with_licenses(
     place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
     roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
     mirror = str(roots[0]) if roots else None  # the run may have been on another machine
-    found = {forget_paths(path, is_local): license for path, license in data_licenses(tables, mirror).items()}
-    news = {path: license for path, license in found.items() if license["id"] or path not in record.licenses}
+    found = data_licenses(tables, mirror, recipe.get("licenses"))
+    shown = {forget_paths(path, is_local): license for path, license in found.items()}
+    news = {path: license for path, license in shown.items() if license["id"] or path not in record.licenses}
     return record.licenses | news

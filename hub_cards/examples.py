@@ -1,7 +1,7 @@
-"""The examples of a card: which uses a model folder has, and short code for each, made to be pasted.
+"""The examples of a card: the uses that a model folder supports, and short code for each, which you can paste.
 
-A use is shown where the folder supports it: the Auto classes that its configuration names, and what is recorded of its
-training and results. The code of every use runs as it stands, in a fresh process.
+The configuration (its Auto classes) and the record of training and results decide which uses are shown. The code of
+each use runs unchanged in a new process.
 """
 
 import functools
@@ -19,17 +19,20 @@ from finetuning.tasks.retrieval.recipe import POOLINGS
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
-from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
 from zoo_core.recipe_files import or_installed, recipe_names
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
 HEADS = {
-    "ForSequenceClassification": ("text_classification", "Classification", "The label of a text, or of a pair."),
-    "ForTokenClassification": ("token_classification", "Tagging", "The labeled parts of a text."),
-    "ForQuestionAnswering": ("question_answering", "Question answering", "The part of a text that answers a question."),
-    "ForConditionalGeneration": ("translation", "Translation", "By beam search."),
+    "ForSequenceClassification": ("text_classification", "Classification", "Prints the label of a text, or of a pair."),
+    "ForTokenClassification": ("token_classification", "Tagging", "Prints the labeled parts of a text."),
+    "ForQuestionAnswering": (
+        "question_answering",
+        "Question answering",
+        "Prints the part of a text that is the answer.",
+    ),
+    "ForConditionalGeneration": ("translation", "Translation", "Translates by beam search."),
 }
 PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
 SHOWN_LANGUAGES = 3  # of fill-mask and of classifiers
@@ -37,7 +40,7 @@ SHOWN_LANGUAGES = 3  # of fill-mask and of classifiers
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a model: a heading, a sentence or two in Markdown, and Python code that prints something."""
+    """One use of a model: a heading, one or two sentences in Markdown, and Python code that prints something."""
 
     title: str
     text: str
@@ -54,19 +57,19 @@ def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> lis
 
 
 def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(template, title, text) of each use; a fine-tuned model has the one that it was made for."""
+    """(template, title, text) of each use; a fine-tuned model has one use, its task."""
     if head := head_of(config):
         template, title, text = HEADS[head]
         if facts["direction_known"]:
-            text = f"By beam search from `{facts['first_code']}` to `{facts['second_code']}`."
-        text += " It is plug-in: it reads a text and its translation." if facts["plug_in"] else ""
+            text = f"Translates from `{facts['first_code']}` to `{facts['second_code']}` by beam search."
+        text += " It reads a text together with its translation (plug-in)." if facts["plug_in"] else ""
         yield template, title, text
         return
     if saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
-        yield "masked_lm", "Masked words", f"The likeliest words at `{facts['mask']}`."
-    yield "features", "Features", f"The states of every position, {facts['width']} numbers each, at every layer."
+        yield "masked_lm", "Masked words", f"Prints the likeliest words at `{facts['mask']}`."
+    yield "features", "Features", f"The vector of each token at each layer, {facts['width']} numbers."
     if (folder / "modules.json").is_file():
-        text = "With sentence-transformers, 6.0 or newer; the folder says which layer and pooling."
+        text = "With sentence-transformers 6.0 or newer. The folder sets layer and pooling."
         yield "sentence_transformers", "Sentence vectors", text
     yield "retrieval", "Nearest sentence across languages", facts["layer_text"]
     impl = config.get("custom_pipelines", {}).get("word-alignment", {}).get("impl", "")
@@ -74,20 +77,20 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
         yield "word_alignment", "Word alignment", facts["alignment_text"]
     yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
     if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
-        text = "The decoder is built from the encoder's layers and has to be fine-tuned on translations first."
+        text = "The decoder is built from the encoder's layers. Fine-tune it on translations before you use it."
         yield "translation_start", "Translation, after fine-tuning", text
 
 
 def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
-    text, folder = "The head is new and has to be trained: these are three steps of it.", config["model_type"]
+    text, folder = "The classification head is new. The example trains it for three steps.", config["model_type"]
     if "xnli.yaml" in recipe_names(or_installed(f"finetuning/recipes/{folder}")):
         command = f"accelerate launch finetuning/run.py --config finetuning/recipes/{folder}/xnli.yaml model={repo}"
-        text += f" A whole task, in a checkout of crosslingual-zoo: `{command}`."
+        text += f" To train on a whole task, run in a checkout of crosslingual-zoo: `{command}`."
     return text
 
 
 def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
-    """What the templates are filled with."""
+    """The values for the templates."""
     languages, direction_known = _languages(record, config)
     known = _sentences()
     mask = _mask(folder)
@@ -120,29 +123,31 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
 
 
 def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
-    """Layer of a sentence's vector, how its states are pooled, and a sentence that says why."""
+    """Layer of a sentence's vector, how its states are pooled, and a text that says why."""
     for kind in KINDS:
         for result in (result.content for result in record.results):
             layer, pooling = result.protocol.layer, result.protocol.pooling
             if result["kind"] == kind and pooling in POOLINGS:
                 what = "state of <s>" if pooling == "cls" else "mean of the states"
-                text = f"The {what} of layer {layer}, as in the results of {result['task']} below."
+                text = f"Uses the {what} of layer {layer}, as in the scores of {result['task']}."
+                name = result.with_average[-1]
+                if result.layers[1:] and (best := best_layer(result, name)) != layer:
+                    score = result.of(name, layer=best)["mean"]
+                    text += f" On these data, layer {best} is best ({score:.1f}). Compare both on your own sentences."
                 return layer, pooling, text
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
-    text = f"The mean of the states of layer {vectors.layer}, at two thirds of the model: nothing was measured."
-    return vectors.layer, vectors.pooling, f"{text} The layer matters, so try others on pairs of your own."
+    text = f"Uses the mean of the states of layer {vectors.layer}, two thirds of the layers."
+    return vectors.layer, vectors.pooling, f"{text} No scores are recorded, so compare layers on your own sentences."
 
 
 def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None, str]:
-    """Layer that the example names, None where nothing was measured or the pipeline knows it; what is said of it."""
-    text = "Pairs of words that translate each other."
+    """Layer that the example names, None where nothing was measured or the pipeline knows it; the text about it."""
+    text = "Prints pairs of words that translate each other."
     if (layer := config.get("word_alignment_layer")) is not None:
-        return None, f"{text} The configuration recommends layer {layer}, chosen without links made by hand."
-    for content in (result.content for result in record.results if result.content["kind"] == "word_alignment"):
-        method = DEFAULT_METHOD if DEFAULT_METHOD in content.methods else content.methods[0]
-        layer = best_layer(content, content.with_average[-1], method)
-        found = f"Layer {layer} has the lowest AER by `{method}` in the results of {content['task']} below."
-        return layer, f"{text} {found}"
+        return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
+    for content in (result.shown for result in record.results if result.content["kind"] == "word_alignment"):
+        layer = content.protocol.layer
+        return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}."
     return None, text
 
 

@@ -53,7 +53,7 @@ HOLDS_VARIABLE = (
     "it has the value of the environment variable {}. Remove it, and revoke it if others have seen it. If it is not a "
     "secret, unset the variable."
 )
-SHORTEST_SECRET = 8  # characters; shorter values stand in any text
+SHORTEST_SECRET = 8  # characters; shorter values occur in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
 # What hub_cards.sentence_transformer writes; other modules of that library may name code of their own.
@@ -146,7 +146,7 @@ def _weights(folder: Path) -> Iterator[Problem]:
 
 
 def _fault_of_file(folder: Path, path: str) -> str | None:
-    """What is wrong with one file, by its name and by what stands in it; None where nothing is."""
+    """What is wrong with the name or content of one file; None if nothing is."""
     file, parts = folder / path, PurePosixPath(path).parts
     name, suffix = parts[-1], PurePosixPath(path).suffix.lower()
     if variable := _variable_in(path):
@@ -268,7 +268,7 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
 
 
 def _code_targets(value: Any) -> Iterator[str]:
-    """The `module.Class` names by which a configuration refers to code; `impl` is a custom pipeline's."""
+    """The `module.Class` names with which a configuration refers to code; `impl` is a custom pipeline's."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key in ("auto_map", "impl"):
@@ -324,10 +324,10 @@ def _figures(folder: Path) -> Iterator[Problem]:
 
 
 def _scores(card: str) -> tuple[str, list[str]]:
-    """The scores of the metadata, and the lines of the section with the results."""
+    """The scores of the metadata, and the lines of the sections with scores and results."""
     index = ModelCard(card, ignore_metadata_errors=True).data.to_dict().get("model-index")
-    section = card.partition("\n## Results")[2].partition("\n## ")[0]
-    return json.dumps(index, default=str), [line.rstrip() for line in section.strip().splitlines()]
+    sections = [card.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Scores", "Results")]
+    return json.dumps(index, default=str), [line.rstrip() for text in sections for line in text.strip().splitlines()]
 
 
 def _load(folder: Path) -> list[Problem]:

@@ -1,7 +1,7 @@
-"""Licenses: what the data sets of a run say of theirs.
+"""Licenses of the data sets of a run.
 
-A license is what a data set's own card states, on this disk or on the Hub. Where it states none, or could not be read,
-that is what is said: nothing is guessed.
+The license is what a data set's own card states, on this disk or on the Hub; if it states none, what `licenses` of the
+run's recipe names. Nothing is guessed.
 """
 
 from collections.abc import Iterable
@@ -19,18 +19,21 @@ SECONDS = 10  # to wait for the Hub: a card is not worth more
 
 
 def hub_id(path: str) -> bool:
-    """Whether a path is owner/name on the Hub; what a mirror has as local/name, and runs/name, are not there."""
+    """Returns whether a path is an id of the Hub, owner/name; local/name of a mirror, and runs/name, are not."""
     return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
 
 
-def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None) -> dict[str, dict[str, Any]]:
-    """What is known of the license of each data set of `tables` (each with its `path`), by path, in their order.
+def data_licenses(
+    tables: Iterable[dict[str, Any]], hub_root: str | None = None, named: dict[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns the license of each data set of `tables` (each with its `path`), by path, in their order.
 
     `id` is the Hub's identifier, or several with commas; `name` what the card calls a license of its own; `url` the
-    data set's page on the Hub; `note` says why there is no id.
+    data set's page on the Hub; `note` says who names the license, or why there is no id. `named` are licenses by path
+    for data sets whose card names none.
 
-    A data set's card is README.md of its folder (`hub_root`/<path>, or the path itself), or that of the Hub; the Hub is
-    asked no more once it could not be reached.
+    A data set's card is README.md of its folder (`hub_root`/<path>, or the path itself), or that of the Hub. Once the
+    Hub could not be reached, no further card is requested.
 
     Raises ValueError for a hub_root that is no folder.
     """
@@ -47,17 +50,20 @@ def data_licenses(tables: Iterable[dict[str, Any]], hub_root: str | None = None)
         if not on_hub:
             found[path] = _license(note="a local file, without a card")
             continue
-        found[path] = _license(url=url, note="not looked up")
+        found[path] = _license(url=url)
         if reachable:
             try:
                 data = HfApi().dataset_info(path, timeout=SECONDS).card_data
                 found[path] = _stated(data, url) if data else _license(url=url, note="it has no card")
             except RepositoryNotFoundError:
                 found[path] = _license(note="not found on the Hub")
-            except HfHubHTTPError:  # it answered something else: the next data set may fare better
+            except HfHubHTTPError:  # another answer: the next request may succeed
                 pass
-            except (HTTPError, OSError):  # no line, or offline by the environment
+            except (HTTPError, OSError):  # no connection, or offline by the environment
                 reachable = False
+    for path, license in (named or {}).items():
+        if path in found and not found[path]["id"]:
+            found[path] |= {"id": license, "note": "named in the recipe"}
     return found
 
 

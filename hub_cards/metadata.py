@@ -1,8 +1,8 @@
-"""What the Hub reads of a model without reading its card: the metadata at the card's head, and `.eval_results/`.
+"""What the Hub reads of a model: the metadata at the top of the card, and `.eval_results/`.
 
-Scores are there twice, as the Hub has it: `model-index` in the metadata, an entry a language, and
-`.eval_results/*.yaml` (https://huggingface.co/docs/hub/eval-results), a file a task, for data sets that the Hub has.
-What is not known is not there.
+Both hold the scores, as the Hub expects: `model-index` in the metadata has an entry per language, and
+`.eval_results/*.yaml` (https://huggingface.co/docs/hub/eval-results) has a file per task whose data set is on the Hub.
+Unknown values are left out.
 """
 
 import re
@@ -51,7 +51,7 @@ def card_data(config: dict[str, Any], record: Record, name: str, files: set[str]
         pipeline_tag=next((tag for end, tag in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
         datasets=[path for path in learned_data(record) if hub_id(path)] or None,
         metrics=list(dict.fromkeys(r.content.protocol.metric.name for r in record.results)) or None,
-        eval_results=[entry for result in record.results for entry in _index_entries(result.content)] or None,
+        eval_results=[entry for result in record.results for entry in _index_entries(result.shown)] or None,
     )
 
 
@@ -134,8 +134,8 @@ def learned_data(record: Record) -> list[str]:
 
 
 def start_of(record: Record) -> str:
-    """The checkpoint that the weights started from, as its recipe names it but for a revision; empty for random weights
-    and unknown ones.
+    """The checkpoint that the weights started from, as the recipe names it, without a revision; empty if random or
+    unknown.
 
     Of a fine-tuned model, what it was fine-tuned from.
     """
@@ -177,7 +177,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
             dataset_config=table["config"],
             dataset_split=table["split"],
             metric_type=metric,
-            metric_name=f"{metric}, {language}, {content.setting}, {_seeds(content)}",
+            metric_name=f"{metric}, {language}, {_how(content)}, {_seeds(content)}",
             metric_value=round(entry["mean"], 2),
         )
         for language, entry in {**content.languages, **several}.items()
@@ -186,7 +186,7 @@ def _index_entries(content: Results) -> list[EvalResult]:
 
 
 def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
-    content = result.content
+    content = result.shown
     tables = {language: table for language, table in _tables(content).items() if hub_id(table["path"])}
     by_config: dict[tuple, list[str]] = {}
     for language, table in tables.items():
@@ -198,7 +198,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
 
     def entry(path: str, task_id: str, revision: str | None, score: dict[str, Any], languages: list[str]) -> Any:
         number = sum(rows[language] for language in languages)
-        notes = [metric.name + direction, " ".join(languages), content.setting, _seeds(content)]
+        notes = [metric.name + direction, " ".join(languages), _how(content), _seeds(content)]
         return EvalResultEntry(
             dataset_id=path,
             task_id=task_id,
@@ -226,6 +226,14 @@ def _tables(content: Results) -> dict[str, dict[str, Any]]:
     """The evaluated table of each language, or pair."""
     tables = {code: table for table in content.protocol.evaluation_data for code in table["languages"]}
     return {language: tables[language] for language in content.languages}
+
+
+def _how(content: Results) -> str:
+    """How the model was made to answer: `zero-shot`, or `ot_words at layer 8` without fine-tuning."""
+    protocol = content.protocol
+    return (
+        content.setting.replace("_", "-") if protocol.layer is None else f"{protocol.method} at layer {protocol.layer}"
+    )
 
 
 def _seeds(content: Results) -> str:

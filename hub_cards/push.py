@@ -39,7 +39,7 @@ CARD = "README.md"
 NEW, CHANGED, SAME, KEPT, REMOVED = "new", "changed", "same", "only there (kept)", "left over (removed)"
 UNKNOWN = "not compared"
 STYLES = {NEW: "green", CHANGED: "yellow", SAME: "dim", KEPT: "cyan", REMOVED: "red", UNKNOWN: "dim"}
-WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names by which transformers finds them
+WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # names that transformers looks for
 LONGEST_VALUE = 60  # characters of a metadata value that are shown
 
 
@@ -166,7 +166,7 @@ def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, r
 
 
 def _state(addition: CommitOperationAdd, there: RepoFile | None) -> str:
-    """A file beside the repository's: by git's name of its content, or by sha256 of a large one."""
+    """A file compared with the repository's: by git's name of its content, or by sha256 of a large one."""
     if there is None:
         return NEW
     if there.lfs is not None:

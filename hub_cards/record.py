@@ -1,8 +1,8 @@
-"""What a card is made of, kept beside the weights in provenance/: recipe, run facts, results and figures.
+"""What a card is made of, kept next to the weights in provenance/: recipe, run facts, results and figures.
 
-Whoever has a copy of the folder can render its card again and look every number up. record.json names the weights that
-all of it belongs to and the checksum of every file, so that an edited, lost or foreign file is noticed. No path of the
-machine that it was collected on stands in it.
+Anybody with a copy of the folder can render its card again and look up every number. record.json names the weights that
+all of it belongs to and the checksum of every file, so that an edited, lost or foreign file is noticed. It names no
+path of the machine that it was collected on.
 """
 
 import hashlib
@@ -12,12 +12,14 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from finetuning.results.table import Results, load_results
+from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 from zoo_core.tables import HUB_ID
 
@@ -28,11 +30,11 @@ CURVES = "provenance/figures/curves.png"
 REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
 RESULT_FIELDS = ("folder", "own", "date", "seed", "figures")  # of a Result, in record.json
 MACHINE_KEYS = ("is_local", "local_files_only")
-# A path begins where no word, URL or other path goes on, and is not the end of a tag such as </s>.
+# A path begins where no word, URL or other path continues, and is not the end of a tag such as </s>.
 ABSOLUTE = re.compile(
     r"(?<![\w:/.<\\-])(?:file://)?(?:~[\w-]*|[A-Za-z]:)?/[^\s'\"`,;()\[\]{}|<>/][^\s'\"`,;()\[\]{}|<>]*"
 )
-OURS = re.compile(r"(provenance|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes beside the card
+OURS = re.compile(r"(provenance|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes next to the card
 NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # parts of a path that name no model
 
 
@@ -47,6 +49,13 @@ class Result:
     date: str | None = None  # the day on which its run was last started, ISO 8601
     seed: int | None = None  # of this model, where its run fine-tuned several
     figures: list[str] = field(default_factory=list)  # paths of its plots, from the model folder
+
+    @cached_property
+    def shown(self) -> Results:
+        """The results as cards show them: word alignment by the pipeline's default rule, where it was scored."""
+        if DEFAULT_METHOD not in self.content.methods:
+            return self.content
+        return Results({**self.content, "protocol": self.content["protocol"] | {"method": DEFAULT_METHOD}})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the sections of a card say: training, results, limits and licenses, from the record of a model."""
+"""What the sections of a card say: scores, training, results, limits and licenses, from the record of a model."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,7 @@ from finetuning.results.differences import join_seeds
 from finetuning.results.files import FIGURE, markdown_table
 from finetuning.results.table import Results, with_deviation
 from finetuning.tasks.registry import report_of
+from hub_cards.about import about
 from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import (
     FINE_TUNED,
@@ -25,28 +26,49 @@ from hub_cards.metadata import (
     trained_in,
 )
 from hub_cards.record import RESULTS, Record, Result
+from pretraining.objectives import OBJECTIVES
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
-MANY_TASKS = 3  # of more, the tables of each are folded; of as many, one table shows all
+MEASURED = {  # by kind of task
+    "classification": "labels of texts",
+    "tagging": "labels of words",
+    "question_answering": "answers found in a text",
+    "translation": "translations, compared with those of people",
+    "word_alignment": "links between words, compared with people's; AER: share of wrong and missing links",
+    "retrieval": "finding the translation of a sentence among many",
+    "mining": "finding translation pairs in two sets of sentences",
+}
+SETTINGS = {
+    "zero_shot": "zero-shot: fine-tuned in {} only",
+    "translate_train_all": "fine-tuned in {} and on translations",
+    "supervised": "fine-tuned on its training data",
+    "feature": "not fine-tuned",
+}
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
+SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 Experiment = tuple[list[Result], Results]  # the results of one or more seeds, and what they are together
 
 
-def one_line(config: dict[str, Any], parameters: int, record: Record) -> str:
-    """Type, shape, size and languages of a pre-trained model, or of the base of a fine-tuned one."""
+def description(config: dict[str, Any], parameters: int, record: Record) -> str:
+    """What a pre-trained model is, or the base of a fine-tuned one: size, languages, method, start and shape."""
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-    shape = f"{layers} layer{'s' * (layers != 1)} of {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
-    languages = pretrained_in(record)
-    of = f", {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
-    encoder = f", of {config['backbone_config']['model_type']}'s architecture" if config.get("backbone_config") else ""
-    return (
-        f"`{config['model_type']}`{encoder}: {shape}, {config['vocab_size']:,} tokens, {parameters:,} parameters{of}."
-    )
+    texts, path, languages = about(config["model_type"]), _start(record), pretrained_in(record)
+    what = "A translation model" if head_of(config) == "ForConditionalGeneration" else "An encoder"
+    of = f" for {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
+    method = f"[{texts['name'].partition(' (')[0]}]({HUB}/papers/{texts['arxiv']})" if texts else ""
+    how = f"trained with {method}" if method else f"of the type `{config['model_type']}`"
+    if path or record.recipe:
+        how += f", starting from {_link(path) if path else 'random weights'}"
+    shape = f"{layers} layer{'s' * (layers != 1)} of width {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
+    if config.get("backbone_config"):
+        shape += f", the architecture of {config['backbone_config']['model_type']}"
+    sentence = f"{what} with {parameters:,} parameters{of}, {how}."
+    return f"{sentence} It has {shape} and a vocabulary of {config['vocab_size']:,} tokens."
 
 
 def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
-    """What a fine-tuned model does, and how it was made to; empty for a model that was not fine-tuned."""
+    """What a fine-tuned model does, and how it was fine-tuned; empty for another model."""
     head, own = head_of(config), own_results(record)
     if not head:
         return {}
@@ -56,31 +78,37 @@ def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
     for content in own[:1]:
         lines.append(f"Trained in: {', '.join(trained_in(content))} ({content.protocol.training_rows:,} rows)")
-        lines.append(f"Scored in: {', '.join(content.names)} ({_score(content)})")
+        lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")
     path = record.base_model or start_of(record)
     notes = [line for result in record.results if result.own for line in _fine_tuning(result)]
     return {"lines": list(map(plain, lines)), "base": _link(path) if path else "", "notes": notes}
 
 
 def training(record: Record) -> dict[str, Any]:
-    """How a model, or the base of a fine-tuned one, came about: what it started from, phases, data, and facts of the
-    run; empty if unknown."""
+    """How a model, or the base of a fine-tuned one, was trained: start, phases, data, and facts of the run; empty if
+    unknown."""
     recipe, run, corpora = record.recipe, record.run, learned_corpora(record)
-    is_of_base = bool(own_results(record))
-    if not recipe and (is_of_base or not record.base_model):
+    if not recipe:
         return {}
-    path = start_of_run(record) if is_of_base else record.base_model or start_of_run(record)
     unread = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
     notes = [f"measured on, not learned from: {', '.join(unread)}"] if unread else []
-    carried_over = _carried_over(recipe.get("model", {}))
-    start = f"Started from {_link(path)}" + (f" ({carried_over})." if carried_over else ".")
+    if carried_over := _carried_over(recipe.get("model", {})):
+        notes.append(f"taken from {Path(plain_name(start_of_run(record))).name}: {carried_over}")
+    used = dict.fromkeys(name for phase in recipe.get("phases", []) for name in phase["objectives"])
     return {
-        "start": start if path else "Started from random weights.",
+        "objectives": [
+            f"**{name}**: {OBJECTIVES[name].__doc__.partition(';')[0].splitlines()[0].rstrip('.')}" for name in used
+        ],
         "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
         "notes": notes + _facts(recipe, run),
         "curves": record.curves,
     }
+
+
+def _start(record: Record) -> str:
+    """What the pre-training started from; empty for random weights and unknown starts."""
+    return start_of_run(record) if own_results(record) else record.base_model or start_of_run(record)
 
 
 def _link(path: str) -> str:
@@ -89,7 +117,7 @@ def _link(path: str) -> str:
 
 
 def _carried_over(model: dict[str, Any]) -> str:
-    """What a model with a vocabulary of its own took over from another's; empty for other starts."""
+    """What a model with its own vocabulary took over from another model; empty for other starts."""
     start = model.get("meta_pretrained")
     if not start or start["initialize"] == "none":
         return ""
@@ -105,11 +133,15 @@ def _phases(recipe: dict[str, Any]) -> list[list[str]]:
     for phase in recipe.get("phases", []):
         sizes = {name: objective.get("batch_size") for name, objective in phase["objectives"].items()}
         objectives = [f"{name} ({size:,})" if size else name for name, size in sizes.items()]  # dwa: the rows of tlm
-        only = [] if phase.get("trainable", ["*"]) == ["*"] else [f"only {', '.join(phase['trainable'])} learn"]
+        only = (
+            []
+            if phase.get("trainable", ["*"]) == ["*"]
+            else [f"trains only {', '.join(f'`{name}`' for name in phase['trainable'])}"]
+        )
         only += ["the body is frozen"] if phase.get("freeze_body") else []
-        rate = "goes on in the schedule before"  # a carried phase has none of its own
+        rate = "continues the previous schedule"
         if phase["learning_rate"] is not None:
-            rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up"
+            rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up steps"
         rows.append([phase["name"], f"{phase['steps']:,}", "; ".join([", ".join(objectives), *only]), rate])
     return rows
 
@@ -131,8 +163,8 @@ def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
     """Arithmetic, seed, time, hardware and versions of the pre-training run, as far as they are recorded."""
     facts = []
     if recipe:
-        seed = f"precision {recipe['precision']}, seed {recipe['seed']}"
-        facts.append(f"{seed}, language sampling alpha {recipe['alpha']}")
+        seed = f"settings: precision {recipe['precision']}, seed {recipe['seed']}"
+        facts.append(f"{seed}, exponent of language sampling (alpha) {recipe['alpha']}")
     sessions = run.get("sessions", [])
     seconds = [session["seconds"] for session in sessions if session.get("seconds") is not None]
     if seconds:
@@ -141,7 +173,7 @@ def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
         facts.append(f"time: {known}{duration(sum(seconds))}{parts}")
     facts += dict.fromkeys(f"hardware: {_hardware(session['hardware'])}" for session in sessions)
     facts += dict.fromkeys(
-        "torch {torch}, transformers {transformers}".format(**session["versions"]) for session in sessions
+        "software: torch {torch}, transformers {transformers}".format(**session["versions"]) for session in sessions
     )
     for session in sessions[-1:]:
         if session["git"]:
@@ -177,18 +209,18 @@ def _fine_tuning(result: Result) -> list[str]:
     if content["seeds"][1:]:
         seeds = ", ".join(map(str, content["seeds"]))
         of = "one seed" if result.seed is None else f"seed {result.seed}"
-        lines.append(f"these weights are of {of}; the scores above are means over seeds {seeds}")
+        lines.append(f"these weights are of {of}, and the scores are means over seeds {seeds}")
     return lines
 
 
 def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
-    """What a card shows of each experiment: title, score, table with published figures, protocol, warnings, plots."""
+    """What a card shows of each experiment: title, score, table with published scores, protocol, warnings, plots."""
     return [
         {
-            "title": f"{content['task']}, {content.setting}",
+            "title": _title(content),
             "score": _score(content),
             "table": markdown(*report_of(content).table()),
-            "protocol": report_of(content).protocol_lines(with_model=False),
+            "protocol": [line for line in report_of(content).protocol_lines(False) if not line.startswith(SAID)],
             "warnings": content["warnings"],
             "figures": [path for result in group for path in result.figures],
             "files": [f"{RESULTS}/{result.name}.json" for result in group],
@@ -197,27 +229,50 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
     ]
 
 
+def _title(content: Results) -> str:
+    return f"{content['task']}, {content.setting.replace('_', '-')}".removesuffix(", feature")
+
+
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
     metric, several = content.protocol.metric, len(content.names)
     of = ("" if metric.greater_is_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
-    return f"{metric.name} {with_deviation(content.average)}{of}"
+    return f"{report_of(content).title_of(metric.name)} {with_deviation(content.average)}{of}"
 
 
-def overview(experiments: list[Experiment]) -> dict[str, Any]:
-    """All tasks in one table, and their scores by language in another; empty for few of them."""
-    if len(experiments) < MANY_TASKS:
+def scores(experiments: list[Experiment]) -> dict[str, Any]:
+    """The main score of each task in a table, what a reader must know of it, and the scores by language in another
+    table; empty without results."""
+    if not experiments:
         return {}
-    tasks = {group[0].name: _of_task(content) for group, content in experiments}
-    columns, rows = benchmark.task_table(tasks)
-    for row, task in zip(rows, tasks.values(), strict=True):
-        row[1] += "".join(task["marks"])
-    metrics = [content.protocol.metric for _, content in experiments]
-    lower = [f"{metric.name}: lower is better" for metric in metrics if not metric.greater_is_better]
+    tasks, rows, layers = {}, [], {}
+    for group, content in experiments:
+        name, protocol = group[0].name, content.protocol
+        tasks[name] = task = _of_task(content)
+        setting = SETTINGS[content["setting"]].format(content.get("source_language"))
+        metric = report_of(content).title_of(content.metric)
+        rows.append(
+            [
+                name,
+                f"{MEASURED[content['kind']]}; {setting}" + (", plug-in" if protocol.plug_in else ""),
+                f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
+                "higher" if content.is_higher_better else "lower",
+                str(len(content.names)),
+                str(len(content["seeds"])),
+            ]
+        )
+        if protocol.layer is not None:
+            layer = f"layer {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
+            rule = f" (links by `{protocol.method}`)" if content["kind"] == "word_alignment" else ""
+            layers.setdefault(layer, []).append(f"`{name}`{rule}")
+    columns = ["task", "what it measures", "score (%)", "better", "languages", "seeds"]
+    notes = [f"{', '.join(names)}: {layer}" for layer, names in layers.items()]
     return {
         "tasks": markdown(columns, rows),
-        "notes": [*dict.fromkeys(lower), *benchmark.footnotes((columns, rows))],
-        "languages": markdown(*benchmark.language_table(tasks)),
+        "notes": [*notes, *benchmark.footnotes((columns, rows))],
+        "languages": markdown(*benchmark.language_table(tasks))
+        if any(len(c.names) > 1 for _, c in experiments)
+        else "",
     }
 
 
@@ -226,7 +281,7 @@ def _of_task(content: Results) -> dict[str, Any]:
 
 
 def experiments_of(record: Record) -> list[Experiment]:
-    """The results by experiment: those that differ in their seeds alone are one, which was run in parts."""
+    """The results by experiment: results that differ only in their seeds are parts of one."""
     groups: list[list[Result]] = []
     for result in record.results:
         for group in groups:
@@ -235,7 +290,7 @@ def experiments_of(record: Record) -> list[Experiment]:
                 break
         else:
             groups.append([result])
-    return [(group, join_seeds(group[0].name, [result.content for result in group])) for group in groups]
+    return [(group, join_seeds(group[0].name, [result.shown for result in group])) for group in groups]
 
 
 def _is_seed_of(result: Result, group: list[Result]) -> bool:
@@ -251,32 +306,28 @@ def _is_seed_of(result: Result, group: list[Result]) -> bool:
 
 
 def limits(record: Record, experiments: list[Experiment], known: list[str]) -> list[str]:
-    """Tasks at chance and languages evaluated, then what is `known` of the model's type."""
+    """Tasks at chance and languages evaluated, then the `known` limits of the model's type."""
     lines = []
     contents = [content for _, content in experiments]
-    poor = [
-        f"{content['task']}, {content.setting}"
-        for content in contents
-        if benchmark.AT_CHANCE in _of_task(content)["marks"]
-    ]
+    poor = [_title(content) for content in contents if benchmark.AT_CHANCE in _of_task(content)["marks"]]
     if poor:
         lines.append(
-            f"At chance, or at 0, in at least one language: {plain('; '.join(poor))}. The warnings there say in which. "
-            "Do not use the model for that."
+            f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(poor))}. The "
+            "warnings there name the languages. Do not use the model for these tasks."
         )
     names = [name for content in contents for name in content.languages]
     evaluated = dict.fromkeys(code for name in names for code in languages_in(name))
     if evaluated:
         unseen = [code for code in languages_of(record) if code not in evaluated]
-        also = f", not even of {', '.join(unseen)}, which it was trained on" if unseen else ""
-        lines.append(f"Evaluated in {', '.join(evaluated)} only; nothing is known of other languages{also}.")
+        also = f" It was also trained on {', '.join(unseen)}, but not evaluated there." if unseen else ""
+        lines.append(f"It was evaluated in {', '.join(evaluated)} only.{also}")
     else:
-        lines.append("No results are recorded for this checkpoint.")
+        lines.append("It has no recorded results.")
     return [*lines, *known]
 
 
 def licenses(record: Record) -> dict[str, str]:
-    """The license of the weights, and a table of those of the data, as far as they are known."""
+    """The license of the weights, and a table of those of the data."""
     learned = set(learned_data(record))
     evaluated = {t["path"] for result in record.results for t in result.content.protocol.evaluation_data}
     evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
@@ -284,8 +335,13 @@ def licenses(record: Record) -> dict[str, str]:
     for path, license in record.licenses.items():
         name = f"[{path}]({license['url']})" if license["url"] else plain(plain_name(path))
         uses = [use for use, paths in (("training", learned), ("evaluation", evaluated)) if path in paths]
-        known = " ".join(filter(None, (license["id"], license["name"]))) or f"not known: {license['note']}"
-        rows += [[name, ", ".join(uses), plain(known)]] if uses else []
+        stated = " ".join(filter(None, (license["id"], license["name"])))
+        note = license["note"] or ("" if stated else "see its card")
+        rows += (
+            [[name, ", ".join(uses), plain(f"{stated} ({note})" if stated and note else stated or note)]]
+            if uses
+            else []
+        )
     stated = record.license
     weights = f"Weights: {stated['id']}." if stated else "Weights: no license is named."
     if stated.get("link"):
@@ -295,12 +351,18 @@ def licenses(record: Record) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """Text in one line that Markdown and HTML show as it is: tasks and data have names of their owners' choice."""
+    """Text in one line that Markdown and HTML show unchanged: users choose the names of tasks and data."""
     return SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))
 
 
+def labeled(line: str) -> str:
+    """A line of a protocol, `label: text`, with its label in bold."""
+    label, colon, text = plain(line).partition(": ")
+    return f"**{label}**{colon}{text}" if colon else label
+
+
 def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table without empty columns, those of figures to the right; empty without rows."""
+    """A Markdown table without empty columns, with numbers on the right; empty without rows."""
     if not rows:
         return ""
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]

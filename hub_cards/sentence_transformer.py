@@ -1,12 +1,11 @@
-"""Writes beside a model what sentence-transformers reads, so that it gives the vectors of the retrieval task.
+"""Writes the files with which sentence-transformers computes the vectors of the retrieval task from a model.
 
     python -m hub_cards.sentence_transformer --model runs/xlm_align/model
     python -m hub_cards.sentence_transformer --model runs/xlm_align/model --results runs/xlm_align/tatoeba/results.json
 
-`SentenceTransformer(folder, trust_remote_code=True)` then reads the states of one layer, and takes the mean of those
-that are not of special tokens: three of its own modules, configured, and no code of ours. The weights, config.json and
-thereby the fingerprint of the folder stay as they are, and so does what AutoModel and pipelines load from it. The layer
-is chosen among the model's states, and no layer is cut off: saved again, it is the same model.
+`SentenceTransformer(folder, trust_remote_code=True)` then takes the mean of the states of one layer, without those of
+special tokens. It uses three modules of sentence-transformers and no other code. The weights, config.json and the
+fingerprint of the folder do not change, and AutoModel and pipelines load the same model as before. No layer is removed.
 """
 
 import json
@@ -26,7 +25,7 @@ from zoo_core.vocabularies import longest_input
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"
-KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors, in the order they are asked
+KINDS = ("retrieval", "mining")  # of results that say how sentences become vectors, in the order of preference
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Vectors:
     layer: int
     pooling: str
     max_length: int | None  # None: as many positions as the model has
-    why: str  # in words, who chose so
+    why: str  # in words, where layer and pooling come from
 
 
 def write_modules(
@@ -47,22 +46,22 @@ def write_modules(
     overwrite: bool = False,
     trust_remote_code: bool = False,
 ) -> Vectors:
-    """Writes modules.json and what it names into a model folder, and returns what the vectors will be.
+    """Writes modules.json and the files that it names into a model folder, and returns how vectors are computed.
 
-    `results_file` is a results.json of a retrieval or mining task on these weights, whose layer, pooling and length are
-    taken. Without it, a layer and a pooling, those of the results in the folder's record are, if there are any; else
-    the retrieval task's defaults.
+    Layer, pooling and length are those of `results_file`, a results.json of a retrieval or mining task on the weights.
+    Without it and without `layer` and `pooling`, they are those of the results in the folder's record, or else the
+    retrieval task's defaults.
 
-    Raises ValueError, before anything is written, for what cannot be, and for files that are there already and say
-    something else, without `overwrite`.
+    Raises ValueError, before anything is written, for invalid values and, without `overwrite`, for existing files with
+    other content.
     """
     from finetuning.models import describe_model
 
     folder = Path(model_dir)
     is_chosen = layer is not None or pooling is not None
     if results_file is not None and is_chosen:
-        raise ValueError("results have a layer and a pooling of their own: leave --results or the other two out.")
-    fingerprint = folder_fingerprint(folder)  # refuses what is no model's folder
+        raise ValueError("The results have a layer and a pooling. Give either --results, or --layer and --pooling.")
+    fingerprint = folder_fingerprint(folder)  # raises if it is no model folder
     vectors = None
     if results_file is not None:
         vectors = vectors_of_results(Path(results_file), fingerprint)
@@ -72,12 +71,12 @@ def write_modules(
     _, config, tokenizer, _ = describe_model(str(folder), max_length=max_length, trust_remote_code=trust_remote_code)
     vectors = vectors or chosen_vectors(layer, pooling, config.num_hidden_layers)
     if not 0 <= vectors.layer <= config.num_hidden_layers:
-        raise ValueError(f"layer is {vectors.layer}: give 0 (the embeddings) to {config.num_hidden_layers}.")
+        raise ValueError(f"layer is {vectors.layer}. Give 0 (the embeddings) to {config.num_hidden_layers}.")
     files = module_files(vectors, config, tokenizer)
     changed = [name for name, content in files.items() if _content(folder / name) not in (None, content)]
     if changed and not overwrite:
-        raise ValueError(f"{folder} has other files named {', '.join(changed)}: add --overwrite to replace them.")
-    # modules.json last: what it names is there when it is
+        raise ValueError(f"{folder} has other files named {', '.join(changed)}. Add --overwrite to replace them.")
+    # modules.json last, when all files that it names exist
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, content)
@@ -85,42 +84,42 @@ def write_modules(
 
 
 def chosen_vectors(layer: int | None, pooling: str | None, depth: int) -> Vectors:
-    """What was asked for; else as the retrieval task's recipe has it where it says nothing."""
+    """The given layer and pooling, or the defaults of the retrieval task."""
     from finetuning.tasks.features.task import reported_layer
 
     default = RetrievalRecipe()
     pooling = pooling or default.pooling
     if pooling not in POOLINGS:
-        raise ValueError(f"pooling is {pooling!r}: give one of {', '.join(POOLINGS)}.")
+        raise ValueError(f"pooling is {pooling!r}. Give one of {', '.join(POOLINGS)}.")
     if layer is not None:
-        return Vectors(layer, pooling, None, "as asked for")
+        return Vectors(layer, pooling, None, "as given")
     layer, _, rule = reported_layer(default.layer, default.layers, depth)
-    return Vectors(layer, pooling, None, f"{rule}, which no results have chosen")
+    return Vectors(layer, pooling, None, f"{rule}, without results")
 
 
 def vectors_of_results(path: Path, fingerprint: str) -> Vectors:
-    """How the sentences of a results file became vectors; ValueError where it does not say so of these weights."""
+    """How the sentences of a results file became vectors. Raises ValueError if it is not of these weights."""
     if not path.is_file():
         raise ValueError(f"{path} is no results file.")
     results = load_results(path)
     kind = results.get("kind") if isinstance(results, dict) else None
     if kind not in KINDS:
-        raise ValueError(f"{path} has the kind {kind}: name results of a retrieval or mining task.")
+        raise ValueError(f"{path} has the kind {kind}. Name results of a retrieval or mining task.")
     protocol, model = results.protocol, results["model"]
-    # of a fine-tuned model the vectors were read, not of the one that it started from
+    # the vectors are those of the fine-tuned model, not of its start
     measured = (model.get("init_from") or {}).get("fingerprint") or model["fingerprint"]
     if fingerprint not in measured.split("+"):
         raise ValueError(f"{path} is of the weights {measured[:19]}, and these are {fingerprint[:19]}.")
     if protocol.pooling not in POOLINGS:
-        raise ValueError(f"{path} has the pooling {protocol.pooling!r}, which is none of {', '.join(POOLINGS)}.")
-    why = f"as {path.name} of {results['task']} has it: {protocol.selection.rule}"
+        raise ValueError(f"{path} has the pooling {protocol.pooling!r}, which is not one of {', '.join(POOLINGS)}.")
+    why = f"as in {path.name} of {results['task']}: {protocol.selection.rule}"
     return Vectors(protocol.layer, protocol.pooling, protocol.max_length, why)
 
 
 def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
-    """How the sentences of the results in the folder's record became vectors; None where there are none.
+    """How the sentences of the results in the folder's record became vectors; None if there are none.
 
-    Retrieval goes before mining: XTREME's scripts pool them in two ways. Raises ValueError where they do not agree.
+    Retrieval precedes mining, because XTREME's scripts pool them in two ways. Raises ValueError if they disagree.
     """
     kinds = {path: load_results(path).get("kind") for path in sorted((folder / RESULTS).glob("*.json"))}
     for kind in KINDS:
@@ -128,7 +127,7 @@ def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
         if len({(of.layer, of.pooling, of.max_length) for of in found}) > 1:
             reasons = "; ".join(of.why for of in found)
             raise ValueError(
-                f"The {kind} results in {FOLDER}/ differ in layer, pooling or length ({reasons}): name one."
+                f"The {kind} results in {FOLDER}/ differ in layer, pooling or length ({reasons}). Name one."
             )
         if found:
             return found[0]
@@ -136,7 +135,7 @@ def vectors_of_record(folder: Path, fingerprint: str) -> Vectors | None:
 
 
 def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any]:
-    """Name -> content of the files, those that others name first."""
+    """Returns the content of the files by name; a file follows the files that it names."""
     is_last = vectors.layer == config.num_hidden_layers
     states = "last_hidden_state" if is_last else ["hidden_states", vectors.layer]
     left_out = dict.fromkeys(tokenizer.all_special_tokens) if vectors.pooling == "mean" else []
@@ -176,7 +175,7 @@ def module_files(vectors: Vectors, config: Any, tokenizer: Any) -> dict[str, Any
 
 
 def _content(file: Path) -> Any:
-    """What a JSON file holds; None where there is none, and its bytes where they are not JSON."""
+    """The content of a JSON file; None if it does not exist, and its bytes if they are not JSON."""
     try:
         return json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -194,15 +193,16 @@ def main(argv: list[str] | None = None) -> None:
         type=int,
         metavar="N",
         help="layer whose states are pooled, 0: embeddings; default: that of the retrieval or mining results in the "
-        "folder's record, else at two thirds of the layers",
+        "folder's record, or else two thirds of the layers",
     )
     parser.add_argument(
         "--results",
         metavar="FILE",
-        help="results.json of a retrieval or mining task on this model: its layer, pooling and length are taken",
+        help="results.json of a retrieval or mining task on this model, whose layer, pooling and length to use",
     )
-    parser.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}; default: mean, of tokens alone")
-    parser.add_argument("--overwrite", action="store_true", help="replace files that say something else")
+    pooling_help = f"{', '.join(POOLINGS)}; default: mean, without special tokens"
+    parser.add_argument("--pooling", metavar="NAME", help=pooling_help)
+    parser.add_argument("--overwrite", action="store_true", help="replace files with other content")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     args = parser.parse_args(argv)
     with user_errors():
@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{args.model}: layer {vectors.layer} ({vectors.why}), {POOLINGS[vectors.pooling]}")
     print(f"SentenceTransformer({str(args.model)!r}, trust_remote_code=True)")
     if (Path(args.model) / "README.md").is_file():
-        print(f"For the card to show it: python -m hub_cards.card --model {args.model}")
+        print(f"To show it in the card: python -m hub_cards.card --model {args.model}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pretraining.recipe_corpora import (
 )
 from zoo_core.recipes import (
     LARGEST_BATCH,
+    LICENSES,
     MOST_WORKERS,
     PUSH_TO_HUB,
     SEEDS,
@@ -267,6 +268,7 @@ class Recipe:
     hub_root: str | None = option(
         None, "local folder with copies of Hub repositories (<hub_root>/<owner>/<name>), read instead of the Hub's"
     )
+    licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
     bitext: list[Bitext] = option([], "corpora of translation pairs; a pair of languages may have several")

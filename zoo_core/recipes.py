@@ -49,6 +49,10 @@ TRUST_REMOTE_CODE = (
     "run the Python code in the folder or repository of a model or tokenizer; without it, the installed code loads the "
     "zoo's four models, transformers loads other models, and a model that needs its own code is an error"
 )
+LICENSES = (
+    "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it if the card of "
+    "the data set names none"
+)
 PUSH_TO_HUB = "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
 RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`

@@ -13,7 +13,7 @@ from finetuning.results.published_rows import OTHERWISE, column_title, marks
 from finetuning.results.table import AVERAGE, LABEL_SCORES, Results, with_deviation
 from zoo_core.provenance import write_csv, write_json
 
-BEST = "best (chosen on this gold)"
+BEST = "best (chosen on these data)"
 WIDEST = 20  # columns of a page's table; results.csv has them all
 
 
@@ -83,7 +83,7 @@ class Report:
                 row |= self.cells(language)
                 if results.layers[1:]:
                     best = best_layer(results, language, method)
-                    row["best layer (on this gold)"] = (
+                    row["best layer on these data"] = (
                         f"{best} ({results.of(language, method=method, layer=best)['mean']:.1f})"
                     )
                 for item in published:
@@ -149,9 +149,10 @@ class Report:
         """Returns how the scores were computed, one fact per line; with the model's name if `with_model`."""
         lines = [
             *self.lines(),
-            f"fine-tuned before: {', '.join(self.protocol.fine_tuned_before) or 'on nothing'}",
             f"seeds: {', '.join(map(str, self.results['seeds']))}",
         ]
+        if before := self.protocol.fine_tuned_before:
+            lines.append(f"fine-tuned before: on {', '.join(before)}")
         processes = self.results.get("processes", [])
         if any(count not in (None, 1) for count in processes):
             lines.append(f"processes: {', '.join(map(str, dict.fromkeys(processes)))}")

@@ -44,8 +44,8 @@ class LanguageReport(Report):
         selection, metric = protocol.selection, protocol.metric
         rule = {
             "last": "the last checkpoint",
-            "source_dev": f"best on development rows of {results['source_language']}",
-            "mean_dev": "best on the mean over all languages' development rows",
+            "source_dev": f"the best on development rows of {results['source_language']}",
+            "mean_dev": "the best mean over the development rows of all languages",
         }[selection.rule]
         source = selection.data if isinstance(selection.data, str) else table_names(selection.data or [])
         cut, split = (
@@ -54,7 +54,9 @@ class LanguageReport(Report):
         name = metric.name + (f" of {metric.module}" if metric.module != metric.name else "")
         lines = [f"setting: {results['setting']}, trained on {self.trained_on}"]
         if protocol.plug_in:
-            lines.append("plug-in: heads read [H:S] of a text and its translation, and learn from both")
+            lines.append(
+                "plug-in: the head reads a text and its translation, both outputs joined, and learns from both"
+            )
         if protocol.translations:
             lines.append(f"translations: {protocol.translations}")
         lines += [
@@ -64,19 +66,17 @@ class LanguageReport(Report):
         ]
         if sweep := selection.sweep:
             tried = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in sweep["fields"].items())
-            lines.append(
-                f"chosen on the same rows among {sweep['points']} points: {tried} (score there {sweep['score']:.2f})"
-            )
+            lines.append(f"tuned on the same rows: best of {sweep['points']} points ({sweep['score']:.2f}); {tried}")
         if fresh := protocol.fresh_parameters:
-            named = f"{fresh['count']:,}, drawn from each seed ({', '.join(fresh['names'])})"
-            lines.append(f"fresh parameters: {named if fresh['names'] else 'none, the head was read with the encoder'}")
+            named = f"{fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})"
+            lines.append(f"new parameters: {named if fresh['names'] else 'none, the checkpoint has the head'}")
         lines += [
-            f"max length: {protocol.max_length} ({cut} texts cut"
+            f"max length: {protocol.max_length} tokens ({cut} texts cut"
             + (f", {split} split)" if protocol.split_texts else ")"),
             f"metric: {name} {metric.version}, in percent",
         ]
         if protocol.differs:
-            lines.append(f"not as in published figures: {', '.join(protocol.differs)}")
+            lines.append(f"differs from published scores: {', '.join(protocol.differs)}")
         return [*lines, *protocol.facts]
 
     @property
@@ -356,15 +356,15 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
             warnings.append(table.note)
         if table.split != "test":
             warnings.append(
-                f"evaluated on {table.path}, split {table.split}: comparable with figures on that split alone"
+                f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
             )
     if recipe.max_evaluation_examples:
-        warnings.append(f"at most {recipe.max_evaluation_examples} rows per language were evaluated, drawn at random")
+        warnings.append(f"at most {recipe.max_evaluation_examples} rows per language were evaluated, sampled at random")
     if recipe.max_train_examples:
-        warnings.append(f"at most {recipe.max_train_examples} training rows were used, drawn at random")
+        warnings.append(f"at most {recipe.max_train_examples} training rows were used, sampled at random")
     if recipe.setting == "zero_shot" and languages == [recipe.source_language]:
         warnings.append(
-            f"evaluated in {recipe.source_language} alone, the language of training: nothing is transferred, as in "
+            f"evaluated in {recipe.source_language} only, the language of training: nothing is transferred, as in "
             "setting=supervised"
         )
     if recipe.source_language not in languages:

@@ -186,7 +186,7 @@ def encoded(model: Model, *texts: str, **options: Any) -> Any:
 
 
 def shown_subword(tokenizer: Any, subword: int) -> str:
-    """A subword of the vocabulary as text, after "…" where it goes on with the word before it.
+    """A subword of the vocabulary as text, after "…" where it continues the word before it.
 
     As the vocabulary spells it where it is white space, or nothing.
     """
@@ -269,7 +269,7 @@ def run_head(model: Model, text: str, second: str = "") -> Classified | Marked:
         return Classified([(one["label"], one["score"]) for one in found], notes)
     # taggers learn the label of a word's first token; without spaces, as in Chinese, each token goes by itself
     strategy = "first" if " " in text else "simple"
-    with warnings.catch_warnings(action="ignore"):  # that words are told by the spaces: they are
+    with warnings.catch_warnings(action="ignore"):  # that words are found by spaces: they are
         found = run(text, aggregation_strategy=strategy)
     return Marked(text, [(one["start"], one["end"], one["entity_group"], float(one["score"])) for one in found], notes)
 

@@ -21,7 +21,7 @@ EPILOG = """examples:
 
 No code of a model runs here: models of the zoo are loaded by its own code, others by transformers. --trust-remote-code
 runs that of the listed models. On a Space, and where --host lets other machines in, only the listed models are loaded,
-whatever a visitor types; --no-only-listed lifts that."""
+regardless of what a visitor types; --no-only-listed lifts that."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         _, url, _ = page.launch(
             server_name=flags.host,
             server_port=flags.port,
-            share=False,  # no tunnel, whatever GRADIO_SHARE says
+            share=False,  # no tunnel, regardless of GRADIO_SHARE
             ssr_mode=False,
             footer_links=["api"],
             theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO).set(

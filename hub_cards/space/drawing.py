@@ -15,7 +15,7 @@ TOY = "This is a toy model, far too small for any language. Its answers show tha
 
 
 def message(text: str) -> str:
-    """What the user should know, where the answer would stand."""
+    """What the user should know, in place of the answer."""
     return f'<div class="zoo-message" role="alert" dir="auto">{escape(text)}</div>'
 
 

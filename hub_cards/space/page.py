@@ -14,7 +14,7 @@ from samples import LANGUAGE_OF, pool, samples
 from modeling.word_alignment import default_alignment_layer
 
 TITLE = "Try a cross-lingual encoder"
-ABOUT = "Which words are translations of each other, what stands behind a mask, which sentences mean the same."
+ABOUT = "Which words are translations of each other, which word is behind a mask, which sentences mean the same."
 TRUST = (
     "No code of a model named here runs: models of this zoo are loaded by its own code, others by transformers. What "
     "needs code of its own is refused."
@@ -26,7 +26,7 @@ HEAD_BOXES = {  # by task: labels of the two boxes; the second is hidden without
     "question-answering": ("A question", "A text that answers it"),
 }
 ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model"}  # a tokenizer cannot serve two threads at once
-WAITING = 64  # requests; more are told to come back
+WAITING = 64  # requests; more are asked to come back
 
 
 class Page:
@@ -87,7 +87,7 @@ class Page:
         events = [self.choice.input(self.use, [self.choice, self.current], **options)]
         if not self.models.only_listed:
             events.append(self.named.submit(self.use, [self.named, self.current], **options))
-        for event in events:  # what stands in the boxes is asked of the new model too
+        for event in events:  # the new model also answers what is in the boxes
             for answer, inputs, shown in self.answers:
                 event.then(answer, inputs, shown, api_visibility="private", **ONE_AT_A_TIME)
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Dwa(Objective):
-    """XLM-Align's denoising word alignment, on the masked pairs of tlm; model.config sets its layers and queries."""
+    """XLM-Align's denoising word alignment: find a masked word's partner in tlm's pairs; model.config sets the rest."""
 
     name = "dwa"
     text = "bitext"

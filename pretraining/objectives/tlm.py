@@ -29,7 +29,7 @@ class TlmCollator(Collator):
 
 @dataclass
 class Tlm(PackableObjective):
-    """Translation language modeling of translation pairs; of all models."""
+    """Translation language modeling: masked words of a pair, predicted from both languages; of all models."""
 
     name = TlmCollator.name
     text = "bitext"

@@ -109,8 +109,8 @@ def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
     columns, rows = tables["ot"]
     assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
     assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]
-    assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on this gold)"]
-    assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on this gold)", ""], (
+    assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on these data)"]
+    assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on these data)", ""], (
         "the first of equals"
     )
 

@@ -142,7 +142,7 @@ def test_a_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, 
     assert signature.startswith("xlm-roberta sha256:") and signature.endswith("fine-tuned on people (zero_shot)")
     english, german = results["protocol"]["training_data"]
     assert german["labeled_by"] == [signature] and german["rows"] == 12 and "labeled_by" not in english
-    assert f"training labels in de are those of a model: {signature}" in (tmp_path / "out" / "results.md").read_text()
+    assert f"training labels in de: those of a model, {signature}" in (tmp_path / "out" / "results.md").read_text()
 
     evaluated = f"evaluation=[{{path: {folder}, split: train, languages: [de], {COLUMNS}}}]"
     english_alone = [

@@ -106,7 +106,7 @@ def test_what_is_not_read_from_the_model_is_said(topics, topics_run, tmp_path, c
     labels = len(read_results(out)["protocol"]["labels"])
     assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
     assert printed.count(f"fresh classifier ({fresh['count']:,} parameters)") == 2
-    assert f"fresh parameters: {fresh['count']:,}, drawn from each seed" in (out / "results.md").read_text()
+    assert f"new parameters: {fresh['count']:,}, initialized with each seed" in (out / "results.md").read_text()
 
     tuned = out / "seed-1" / "model"  # whose head is of this task
     main([*topics, f"model={tuned}", "seeds=[1]", "training.max_steps=1"])

@@ -120,7 +120,7 @@ def test_what_is_not_evaluated_is_counted_and_said(found, write, tmp_path):
     for fact in (r"de-en: 3 \D* 5 ", "de-en: 1 of 5 pairs", rf"de-en: {cut[0]} \D* {cut[1]} \D* 8 positions"):
         assert any(re.match(fact, warning) for warning in results["warnings"]), fact
     page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    for fact in ("8 rows without a partner", "1 pairs with an empty side", f"8 positions ({sum(cut)} texts cut)"):
+    for fact in ("8 rows without a partner", "1 pairs with an empty side", f"8 tokens ({sum(cut)} texts cut)"):
         assert fact in page
 
 

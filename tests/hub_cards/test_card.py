@@ -1,4 +1,4 @@
-"""The card of a model folder: its figures, its links, and what the whole cards of test_example_cards.py are not of."""
+"""The card of a model folder: its numbers, its links, and what the cards of test_example_cards.py do not show."""
 
 import itertools
 import json
@@ -11,7 +11,9 @@ from huggingface_hub import ModelCard
 from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassification
 
 from finetuning.results.table import load_results
+from finetuning.tasks.registry import KINDS as REGISTERED
 from hub_cards import card as card_module
+from hub_cards import sections
 from hub_cards.card import count_parameters, write_card
 from hub_cards.sections import markdown
 
@@ -30,7 +32,7 @@ def test_a_run_of_several_sessions_and_phases(made_up_run):
     folder, _ = made_up_run("veco")
     text = write_card(folder).read_text(encoding="utf-8")
     trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
-    for fact in ("tlm (1,024)", "dwa", "only *crossattention*", "0.0001, constant", "1 h 5 min in 2 sessions"):
+    for fact in ("tlm (1,024)", "dwa", "only `*crossattention*`", "0.0001, constant", "1 h 5 min in 2 sessions"):
         assert fact in trained
     assert "fedcba987654 with uncommitted" in trained and "012345" not in trained
 
@@ -90,7 +92,7 @@ def test_the_card_is_the_same_from_a_copy_of_the_folder(made_up_run, tmp_path):
     assert write_card(copy, repo="you/model").read_text(encoding="utf-8").count("you/model") > 5
 
 
-def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
+def test_seeds_of_separate_runs_share_a_table(made_up_run):
     folder, (file,) = made_up_run("xlm_align", "tagging")
     other = json.loads(file.read_text())
     other["seeds"] = [2]
@@ -100,14 +102,14 @@ def test_seeds_that_were_run_apart_stand_in_one_table(made_up_run):
     second.parent.mkdir()
     second.write_text(json.dumps(other))
     text = write_card(folder, [file, second]).read_text(encoding="utf-8")
-    assert text.count("### udpos, zero_shot") == 1
+    assert text.count("<b>udpos, zero-shot</b>") == 1
     assert "| 91.6 ± 0.6 | 92.1 | 91.2 |" in text and "| 87.9 ± 1.0 | 88.6 | 87.2 |" in text and "| 7.4 |" in text
     assert all(f"](provenance/results/{name}.json)" in text for name in ("udpos", "udpos-2"))
     other["seeds"] = [1]  # the same seed again is another experiment
     other["scores"] = [{**row, "seed": 1} for row in other["scores"]]
     second.write_text(json.dumps(other))
     again = write_card(folder, [second]).read_text(encoding="utf-8")
-    assert again.count("### udpos, zero_shot") >= 2
+    assert again.count("<b>udpos, zero-shot</b>") >= 2
 
 
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
@@ -127,8 +129,8 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path):
     head = body_of(text).partition("\n## ")[0]
     facts = ("# tuned\n", "xnli (zero_shot)", "no, yes", "en (392,702 rows)", "62.2 ± 1.5, mean of 3", "`elsewhere`")
     assert all(fact in head for fact in facts) and text.count("```python") == 1
-    order = ["Use", "Results", "How it was fine-tuned", "The base model", "Limits and risks"]
-    assert headings(text)[:5] == order
+    order = ["Scores", "Use", "Results", "How it was fine-tuned", "The base model", "Limits and risks"]
+    assert headings(text)[:6] == order
     tuning = text.partition("## How it was fine-tuned")[2].partition("\n## ")[0]
     assert all(fact in tuning for fact in ("batch size 32", "learning rate 2e-05", "epochs 3", "seed 1", "seeds 1, 2"))
 
@@ -157,13 +159,13 @@ def test_a_start_that_is_no_model_of_the_hub(made_up_run):
     recipe.write_text(recipe.read_text().replace("FacebookAI/xlm-roberta-base", local))
     text = write_card(folder).read_text(encoding="utf-8")
     assert ModelCard(text).data.base_model is None
-    assert "`elsewhere`." in text and str(folder.parent) not in text
+    assert "starting from `elsewhere`." in text and str(folder.parent) not in text
     content = yaml.safe_load(recipe.read_text())
     start = {"initialize": "both", "path": local, "rows": "matched", "dictionaries": [{"language": "sw"}]}
     content["model"] = {"type": "metaxlm", "start_from": None, "meta_pretrained": start}
     recipe.write_text(yaml.safe_dump(content))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "`elsewhere` (body and embeddings, rows matched, with dictionaries of sw)" in text
+    assert "**taken from elsewhere**: body and embeddings, rows matched, with dictionaries of sw" in text
 
 
 def test_the_base_model_may_be_named_where_the_recipe_has_a_copy(made_up_run):
@@ -189,8 +191,8 @@ def test_names_are_shown_as_they_are(made_up_run):
     content["protocol"]["evaluation_data"][0]["path"] = "local/<b>"
     files[0].write_text(json.dumps(content))
     text = write_card(folder, files).read_text(encoding="utf-8")
-    assert "<b>a|b &lt;i&gt;*x* [y](z), zero_shot</b>" in text and "> - a \\`tag\\` \\<s>" in text
-    assert "![a|b \\<i>\\*x\\* [y\\](z), zero_shot](provenance/figures/a-b-i-x-y-z-" in text
+    assert "<b>a|b &lt;i&gt;*x* [y](z), zero-shot</b>" in text and "> - a \\`tag\\` \\<s>" in text
+    assert "![a|b \\<i>\\*x\\* [y\\](z), zero-shot](provenance/figures/a-b-i-x-y-z-" in text
     outside = re.sub(r"```.*?```|^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
 
@@ -198,7 +200,7 @@ def test_names_are_shown_as_they_are(made_up_run):
 def test_what_is_not_known_is_left_out(small_model, tmp_path):
     folder = small_model(tmp_path / "model")
     text = write_card(folder).read_text(encoding="utf-8")
-    assert headings(text) == ["Use", "Limits and risks", "This card"] and "1 layer of 16" in text
+    assert headings(text) == ["Use", "Limits and risks", "This card"] and "1 layer of width 16" in text
     assert not re.search("Paper:|None|code is in this repository", text)
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     config = json.loads((folder / "config.json").read_text())
@@ -221,7 +223,7 @@ def test_only_what_an_objective_reads_was_learned_from(made_up_run):
     recipe = folder.parent / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "not learned from: en-de" in text and "| en-de |" not in text
+    assert "not learned from**: en-de" in text and "| en-de |" not in text
     assert ModelCard(text).data.datasets == ["owner/text"]
 
 
@@ -231,6 +233,10 @@ def test_parameters_are_counted_without_reading_them(small_model, tmp_path, monk
     assert count_parameters(folder) == sum(parameter.numel() for parameter in model.parameters())
     monkeypatch.setattr(card_module, "count_parameters", lambda folder: 278_000_000)
     assert "emonstration" not in write_card(folder).read_text(encoding="utf-8")
+
+
+def test_every_kind_of_task_is_explained():
+    assert sections.MEASURED.keys() == REGISTERED.keys()
 
 
 def test_tables_for_markdown():

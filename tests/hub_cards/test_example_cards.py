@@ -34,7 +34,7 @@ def example(zoo_model_dir, monkeypatch):
 def test_an_example_is_what_the_code_makes_of_its_record(model, example):
     folder, record = example(model)
     text = (folder / "README.md").read_text(encoding="utf-8")
-    parameters = int(re.search(r"tokens, ([\d,]+) parameters", text)[1].replace(",", ""))
+    parameters = int(re.search(r"with ([\d,]+) parameters", text)[1].replace(",", ""))
     assert card.render(folder, record, parameters) == text, f"render {model} again: the code of the cards has changed"
     assert card.as_written(text) and ModelCard.load(folder / "README.md").data.eval_results
     for path, content in eval_files(record).items():

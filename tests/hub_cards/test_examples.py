@@ -1,4 +1,4 @@
-"""The examples of a card: which a folder has, and that the code of each runs as it stands, in a fresh process."""
+"""The examples of a card: which ones a folder has, and that the code of each runs unchanged in a new process."""
 
 import json
 import subprocess
@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 
-from finetuning.results.report import best_layer
 from finetuning.results.table import Results, read_results
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.examples import TEMPLATES, Use, uses
@@ -175,13 +174,12 @@ def test_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
     assert {language for language, entry in SENTENCES.items() if entry["sentences"][0] in code} == set(shown)
 
 
-def test_the_layer_to_align_by_is_the_configuration_s_or_the_best_measured(made_up_run):
+def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made_up_run):
     folder, [results] = made_up_run("xlm_align", "word_alignment")
     content = read_results(results.parent)
     record = Record("weights", results=[Result(content["task"], content, own=False, folder="x")])
-    best = best_layer(content, content.with_average[-1], content.methods[0])
     shown = the(folder, "Word alignment", record)
-    assert f"layer={best})" in shown.code and "AER" in shown.text
+    assert f"layer={content.protocol.layer})" in shown.code and "as in the scores" in shown.text
     assert "layer=" not in the(folder, "Word alignment").code
     change_config(folder, word_alignment_layer=1)
     shown = the(folder, "Word alignment", record)

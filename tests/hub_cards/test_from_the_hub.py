@@ -17,7 +17,7 @@ import sys
 from hub_cards import folder_check
 from hub_cards.push import main
 for index, (folder, repo, *options) in enumerate(line.split() for line in sys.argv[1:]):
-    if index:  # loading them all in a fresh process each takes long; the first stands for them
+    if index:  # loading them all in a fresh process each takes long; the first is enough
         folder_check._load = lambda folder: []
     main(["--model", folder, "--repo", repo, *options])
 """

@@ -5,8 +5,8 @@ import pytest
 from hub_cards.licenses import data_licenses, hub_id
 
 
-def find(*paths, hub_root=None):
-    return data_licenses([{"path": str(path), "config": "en"} for path in paths], hub_root)
+def find(*paths, hub_root=None, named=None):
+    return data_licenses([{"path": str(path), "config": "en"} for path in paths], hub_root, named)
 
 
 def put_card(folder, metadata):
@@ -37,7 +37,8 @@ def test_cards_on_this_disk_are_read_first(tmp_path):
 def test_folders_and_files_of_ones_own(tmp_path):
     put_card(tmp_path / "corpus", "license: apache-2.0")
     (tmp_path / "news.txt").write_text("a\n")
-    folder, file = find(tmp_path / "corpus", tmp_path / "news.txt", tmp_path / "corpus").values()
+    corpus = tmp_path / "corpus"
+    folder, file = find(corpus, tmp_path / "news.txt", corpus, named={str(corpus): "mit"}).values()
     assert (folder["id"], folder["url"]) == ("apache-2.0", None)
     assert (file["id"], file["note"]) == (None, "a local file, without a card")
 
@@ -61,13 +62,16 @@ def test_a_hub_that_breaks_off_is_not_asked_again(hub, fault, what, requests):
     hub.create("owner/second")
     hub.edit("owner/second", {"README.md": "---\nlicense: mit\n---\n"})
     first, second = find("owner/first", "owner/second").values()
-    assert first["note"] == "not looked up" and (second["id"] == "mit") == (requests == 2)
+    assert not first["id"] and not first["note"] and (second["id"] == "mit") == (requests == 2)
     assert len([request for request in hub.requests if "/api/datasets/" in request.path]) == requests
 
 
 def test_offline_nothing_is_guessed():
     url = "https://huggingface.co/datasets/google/xtreme"
-    assert find("google/xtreme")["google/xtreme"] == {"id": None, "name": None, "url": url, "note": "not looked up"}
+    assert find("google/xtreme")["google/xtreme"] == {"id": None, "name": None, "url": url, "note": None}
+    given = find("google/xtreme", "news.txt", named={"google/xtreme": "other", "text.txt": "mit"})
+    assert given["google/xtreme"] == {"id": "other", "name": None, "url": url, "note": "named in the recipe"}
+    assert given.keys() == {"google/xtreme", "news.txt"}
 
 
 def test_which_paths_are_on_the_hub():

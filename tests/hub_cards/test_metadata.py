@@ -1,5 +1,7 @@
 """The metadata of a card and .eval_results, read by huggingface_hub's own classes."""
 
+import json
+
 import pytest
 import yaml
 from huggingface_hub import ModelCard, ModelCardData, parse_eval_result_entries
@@ -7,6 +9,7 @@ from huggingface_hub.repocard import metadata_load
 
 from hub_cards.card import write_card
 from hub_cards.metadata import plain_name
+from hub_cards.record import read_record
 
 
 def test_the_hub_reads_the_metadata(made_up_run):
@@ -23,15 +26,33 @@ def test_the_hub_reads_the_metadata(made_up_run):
     assert data.tags == ["xlm_align", "cross-lingual", "word-alignment", "sentence-transformers"]
     assert data.metrics == ["accuracy", "aer"] and data.model_name == "me/model"
     found = {entry.metric_name: entry for entry in data.eval_results}
-    names = [f"accuracy, {name}, zero_shot, 2 seeds" for name in ("en", "de", "sw", "average")]
-    assert list(found) == [*names, "aer, de-en, feature, 1 seed"]
-    german = found["accuracy, de, zero_shot, 2 seeds"]
+    names = [f"accuracy, {name}, zero-shot, 2 seeds" for name in ("en", "de", "sw", "average")]
+    assert list(found) == [*names, "aer, de-en, ot at layer 1, 1 seed"]
+    german = found["accuracy, de, zero-shot, 2 seeds"]
     assert (german.metric_value, german.metric_type, german.task_type) == (72.25, "accuracy", "text-classification")
     assert (german.dataset_type, german.dataset_config, german.dataset_split) == ("google/xtreme", "XNLI", "test")
-    assert found["aer, de-en, feature, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
+    assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
 
 
-def test_what_is_not_known_is_not_there(made_up_run, tmp_path):
+def test_the_main_alignment_score_is_that_of_the_pipelines_default_rule(made_up_run):
+    folder, [file] = made_up_run("xlm_align", "word_alignment")
+    content = json.loads(file.read_text())
+    content["protocol"]["methods"]["ot_words"] = {"threshold": 0.5}
+    content["scores"] += [{**row, "method": "ot_words", "value": row["value"] - 10} for row in content["scores"]]
+    file.write_text(json.dumps(content))
+    card = write_card(folder, [file])
+    [entry] = ModelCard.load(card).data.eval_results
+    assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
+    text = card.read_text(encoding="utf-8")
+    assert (
+        "| AER 21.4 | lower |" in text
+        and "layer=1)" in text
+        and "`word_alignment` (links by `ot_words`): layer 1" in text
+    )
+    assert "AER 21.4 (lower is better)</summary>" in text and read_record(folder).results[0].content == content
+
+
+def test_unknown_values_are_left_out(made_up_run, tmp_path):
     folder, _ = made_up_run("veco")
     alone = folder.rename(tmp_path / "alone")
     data = ModelCard.load(write_card(alone)).data
@@ -57,7 +78,7 @@ def test_results_of_data_sets_of_the_hub_are_files_of_their_own(made_up_run):
     ]  # fmt: skip
     first = entries("xnli")[0]
     assert first.dataset_id == "google/xtreme" and first.dataset_revision is None and first.date == "2026-11-20"
-    assert first.notes == "accuracy, en de sw, zero_shot, 2 seeds, 15030 rows"
+    assert first.notes == "accuracy, en de sw, zero-shot, 2 seeds, 15030 rows"
     assert first.source_url == "https://huggingface.co/me/model/blob/main/provenance/results/xnli.json"
     english, german = entries("udpos")  # a configuration a language: no average
     assert (english.task_id, english.value, english.dataset_revision) == ("udpos.English", 95.51, None)

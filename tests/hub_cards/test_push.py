@@ -1,6 +1,6 @@
 """Pushes to a Hub on loopback: what is sent, what is not, what is refused, and what an interruption leaves.
 
-The check of the folder is the real one but for loading it in a fresh process, which test_folder_check.py and
+The check of the folder is the real one, except that it is not loaded in a new process, which test_folder_check.py and
 test_from_the_hub.py do.
 """
 

@@ -204,6 +204,12 @@ def test_what_was_known_of_a_license_stays(made_up_run, tmp_path):
         shutil.rmtree(tmp_path / "mirror", ignore_errors=True)
 
 
+def test_a_recipe_names_licenses_of_data_without_one(made_up_run):
+    folder, _ = made_up_run("veco")
+    started_from(folder.parent, None, {"licenses": {"local/bible": "cc0-1.0"}})
+    assert "| bible | training | cc0-1.0 (named in the recipe) |" in write_card(folder).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("before", [[], ["xnli"]])
 def test_an_interrupted_call_goes_on(made_up_run, monkeypatch, before):
     folder, files = made_up_run("veco", "classification", "tagging")

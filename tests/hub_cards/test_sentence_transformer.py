@@ -144,7 +144,7 @@ def test_results_say_how_sentences_become_vectors(scored, capsys):
     folder, results = scored
     main(["--model", str(folder), "--results", str(results)])
     said = capsys.readouterr().out
-    assert "layer 2 (as results.json of sample has it: named in the recipe)" in said
+    assert "layer 2 (as in results.json of sample: named in the recipe)" in said
     assert "counting those of special tokens" in said
     model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     assert model.max_seq_length == 24

@@ -1,4 +1,4 @@
-"""The Space: what its tabs answer by which models, what it refuses and how it says so, and what is drawn."""
+"""The Space: what its tabs answer for each kind of model, what it refuses and how, and what it draws."""
 
 import dataclasses
 import json

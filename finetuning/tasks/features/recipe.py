@@ -6,7 +6,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, OUTPUT_DIR, TaskRecipe
-from zoo_core.recipes import LARGEST_BATCH, SEEDS, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import LARGEST_BATCH, LICENSES, SEEDS, TRUST_REMOTE_CODE, option
 
 SEED = "{seed}"
 
@@ -38,6 +38,7 @@ class FeatureRecipe(TaskRecipe):
     hub_root: str | None = option(
         None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
     )
+    licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")

@@ -57,10 +57,7 @@ class FeatureReport(Report):
     def layer_line(self) -> str:
         """Which layer is reported, and how it was chosen."""
         protocol = self.protocol
-        return (
-            f"layer: {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), 0 being the embeddings; never "
-            "chosen by the scores"
-        )
+        return f"layer: {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
 
     def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
         """By title: the curves of the plot, and the level of chance."""

@@ -36,32 +36,34 @@ class MiningReport(SentenceReport):
         data = protocol.evaluation_data
         repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
         return [
-            "setting: feature, nothing was trained; sentences are compared by the vectors of a layer",
+            "setting: feature (no training); sentences are compared by their vectors at one layer",
             f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} gold pairs)",
             self.layer_line(),
             *self.vector_lines(),
-            f"pairs are ranked by the {protocol.margin} margin of the cosine over {protocol.neighbors} nearest "
-            "neighbors, by exact search in both directions, and taken one-to-one",
+            f"search: exact, in both directions; pairs are ranked by the {protocol.margin} margin of the cosine over "
+            f"{protocol.neighbors} nearest neighbors, and each sentence is in one pair at most",
             self.threshold_line(),
-            f"mined at layer {protocol.layer}: "
+            f"found at layer {protocol.layer}: "
             + "; ".join(_mined(pair, of_layers[str(protocol.layer)]) for pair, of_layers in results["mining"].items()),
-            f"equal texts of a pool are one candidate: {repeated[0]:,} sentences of the source and {repeated[1]:,} of "
-            "the target repeat another one",
-            f"metric: {metric.name} {metric.version} of {metric.module}, in percent",
+            f"equal texts: one candidate ({repeated[0]:,} sentences of the source and {repeated[1]:,} of the target "
+            "repeat another one)",
+            f"metric: F1 of the found pairs ({metric.module} {metric.version}), in percent",
         ]
 
     def threshold_line(self) -> str:
         """On which gold the threshold was fitted."""
         protocol = self.protocol
         if protocol.threshold == "evaluated":
-            return "threshold: best F1 on the evaluated gold itself, by pair and layer: an upper bound"
+            return "threshold: the best for F1 on the evaluated pairs, by language pair and layer: an upper bound"
         found = []
         if protocol.dev_data:
             found.append(table_names(protocol.dev_data))
         if protocol.dev_fraction:
-            found.append(f"{protocol.dev_fraction:.0%} of the pools, kept apart")
+            found.append(f"{protocol.dev_fraction:.0%} of the pools, held out")
         gold = sum(protocol.dev_rows.values())
-        return f"threshold: best F1 on dev, by pair and layer: {'; '.join(found)} ({gold:,} gold pairs)"
+        return (
+            f"threshold: the best for F1 on dev, by language pair and layer: {'; '.join(found)} ({gold:,} gold pairs)"
+        )
 
     def cells(self, language: str) -> dict[str, str]:
         """Sizes of the pools, gold pairs, F1 on the rows that the threshold was fitted on, and F1 of a guess."""
@@ -75,7 +77,7 @@ class MiningReport(SentenceReport):
                 "gold": f"{protocol.evaluated_rows[language]:,}",
                 "dev F1": "-" if None in dev else with_deviation(summary(dev)),
             }
-        return own | {"chance F1": f"{results.chance(language):.2f}"}
+        return own | {"F1 of guessing": f"{results.chance(language):.2f}"}
 
 
 def _mined(pair: str, of_seeds: list[dict[str, Any]]) -> str:

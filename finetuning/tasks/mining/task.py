@@ -180,7 +180,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             elif recipe.dev_fraction:
                 dev, pool = divide(pool, recipe.dev_fraction, table.name)
                 told.append(
-                    f"{recipe.dev_fraction:.0%} of the pools were kept apart for the threshold, drawn at random: the "
+                    f"{recipe.dev_fraction:.0%} of the pools were held out for the threshold, sampled at random: the "
                     "evaluated pools are smaller than the benchmark's"
                 )
             pools[table.name] = Mining(pool, dev)
@@ -271,14 +271,14 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 if any(without := found["without_margin"]):
                     warnings.append(
                         f"{where}: {without[0]} sentences of the source and {without[1]} of the target are unlike all "
-                        "others: no margin can be told of them, and they propose no pair"
+                        "others: they have no margin and propose no pair"
                     )
                 # the expected number of right pairs among as many random ones, as for a rare event
                 expected = found["mined"] * found["gold"] / (source * target)
                 if found["right"] <= expected + 2 * math.sqrt(expected):
                     warnings.append(
                         f"{where}: F1 is at chance: {found['right']} of {found['mined']} mined pairs are right "
-                        f"(drawn at random: {expected:.2g})"
+                        f"(expected of random pairs: {expected:.2g})"
                     )
         return warnings
 

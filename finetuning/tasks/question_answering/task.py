@@ -142,8 +142,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             protocol.cut_translations = counts["translation_cut"]
         protocol.answer_spans = reach.counts
         protocol.facts = [
-            f"answers: F1 and exact match of {recipe.metric}; best of {recipe.n_best} starts and as many ends a "
-            f"window, at most {recipe.max_answer_length} tokens",
+            f"answers: the best of {recipe.n_best} starts and as many ends per window, at most "
+            f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
             f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
             f"questions of at most {recipe.max_question_length} tokens",
             reach.fact(),

@@ -41,7 +41,7 @@ class SentenceReport(FeatureReport):
         cut = sum(map(sum, protocol.cut_texts.values()))
         return [
             f"vector of a sentence: {POOLINGS[protocol.pooling]}",
-            f"max length: {protocol.max_length} positions ({cut:,} texts cut)",
+            f"max length: {protocol.max_length} tokens ({cut:,} texts cut)",
         ]
 
 
@@ -59,25 +59,25 @@ class RetrievalReport(SentenceReport):
         data = protocol.evaluation_data
         unpaired, empty = sum(sum(entry["unpaired"]) for entry in data), sum(entry["empty"] for entry in data)
         repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
+        equal = f"equal texts: one candidate, right for each of its pairs ({repeated[0]:,} pairs repeat a source text, "
+        equal += f"{repeated[1]:,} a target text)"
         return [
-            "setting: feature, nothing was trained; sentences are compared by the vectors of a layer",
-            f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} pairs; not read: "
+            "setting: feature (no training); sentences are compared by their vectors at one layer",
+            f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} pairs; left out: "
             f"{unpaired:,} rows without a partner, {empty:,} pairs with an empty side)",
             self.layer_line(),
             *self.vector_lines(),
-            f"found is the nearest by {protocol.similarity} among all sentences of the other language, by exact "
-            "search; of equally near ones the first",
-            f"equal texts are one candidate, right for every pair that has them: {repeated[0]:,} pairs repeat a source "
-            f"text, {repeated[1]:,} a target text",
-            f"metric: {metric.name} {metric.version} of {metric.module}, in percent: accuracy@1, the mean of both "
-            "directions",
+            f"search: exact, the nearest by {protocol.similarity} among all sentences; ties go to the first",
+            *([equal] if any(repeated) else []),
+            f"metric: accuracy@1, the share of sentences whose nearest one is the translation, mean of both directions "
+            f"({metric.module} {metric.version}), in percent",
         ]
 
     def cells(self, language: str) -> dict[str, str]:
         """Number of pairs, and the accuracy of a guess."""
         rows = self.protocol.evaluated_rows
         size = sum(rows.values()) if language == AVERAGE else rows[language]
-        return {"size": f"{size:,}", "chance": f"{self.results.chance(language):.2f}"}
+        return {"pairs": f"{size:,}", "accuracy of guessing": f"{self.results.chance(language):.2f}"}
 
     def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
         panels = super().panels()
@@ -162,7 +162,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             warnings += _left_out(rows, empty)
             is_drawn |= len(chosen) < len(full)
             if len(chosen) < len(full):
-                warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, drawn at random")
+                warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, sampled at random")
             if table.note:
                 warnings.append(table.note)
             entries.append(

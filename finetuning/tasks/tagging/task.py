@@ -108,7 +108,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             )
         if labels.scheme is None:
             data.warnings.append(
-                "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: F1 is that of chunks of equal neighbors, which "
+                "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: a run of equal labels counts as a chunk, which "
                 "depends on seqeval's version; compare token_accuracy"
             )
         for scheme, languages in labels.others.items():
@@ -141,23 +141,24 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         changed = sum(protocol.read_as_iob2.values())
         empty = sum(sum(parts.values()) for parts in counts["without_tokens"].values())
         facts = [
-            "f1, precision, recall: of chunks, right where first word, last word and type are, over all sentences",
-            "token_accuracy: share of the words with the right label, those outside of chunks included",
-            f"a word's label is that of {LABELED[label_subword]}; chunks are joined over the windows of a sentence",
+            "f1, precision, recall: over chunks in all sentences; first word, last word and label of a chunk must be "
+            "right",
+            "token_accuracy: share of words with the right label; words outside of chunks count",
+            f"label of a word: that of {LABELED[label_subword]}; a chunk may span two windows of a long sentence",
         ]
-        facts += [f"{changed:,} labels of other schemes were read as IOB2's"] if changed else []
-        facts += [f"{empty:,} words that give no subword were read as {tokenizer.unk_token}"] if empty else []
+        facts += [f"schemes: {changed:,} labels of other schemes were read as IOB2's"] if changed else []
+        facts += [f"unknown words: {empty:,} without a subword were read as {tokenizer.unk_token}"] if empty else []
         tables = protocol.training_data
         for teacher in dict.fromkeys(teacher for table in tables for teacher in table.get(LABELED_BY, [])):
             languages = [
                 name for table in tables if teacher in table.get(LABELED_BY, []) for name in table["languages"]
             ]
-            facts.append(f"training labels in {', '.join(dict.fromkeys(languages))} are those of a model: {teacher}")
+            facts.append(f"training labels in {', '.join(dict.fromkeys(languages))}: those of a model, {teacher}")
         shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
         blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
         warning = (
-            "words whose label is at a first subword that holds no text, so that they are told by their neighbors: "
-            f"{', '.join(blank)}; label_subword=first_with_text labels the first subword that does"
+            "words whose label is at a first subword without text, so that only their neighbors show what they are: "
+            f"{', '.join(blank)}; label_subword=first_with_text labels the first subword with text"
         )
         if blank and label_subword == "first" and warning not in data.warnings:
             encoded.warnings.append(warning)

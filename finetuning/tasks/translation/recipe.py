@@ -10,7 +10,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, TrainedRecipe
-from zoo_core.recipes import MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import LICENSES, MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
 
@@ -130,6 +130,7 @@ class TranslationRecipe(TrainedRecipe):
     hub_root: str | None = option(
         None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
     )
+    licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["translation"] = option("translation", "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as wmt14")

@@ -11,9 +11,9 @@ from finetuning.results.table import Results
 
 METRICS = {"sacrebleu": "sacreBLEU", "bleu": "BLEU (tokenized, case-insensitive)", "chrf": "chrF"}
 # by score: the published score that it corresponds to, and whether they can be compared
-STANDS_FOR = {
-    "bleu": "stands for multi-bleu.perl -lc on Moses tokens, and is not comparable to a decimal, as its tokens are "
-    "sacreBLEU's: compare sacreBLEU where both are published"
+CORRESPONDS = {
+    "bleu": "corresponds to multi-bleu.perl -lc on Moses tokens, without its decimals, because the tokens are "
+    "sacreBLEU's. Compare sacreBLEU if both are published"
 }
 
 
@@ -58,7 +58,7 @@ class TranslationReport(Report):
         ]
         for pair, signatures in protocol.metric.signatures.items():
             lines += [f"{METRICS[name]} {pair}: {signature}" for name, signature in signatures.items()]
-        lines += [f"{METRICS[name]} {words}" for name, words in protocol.metric.stands_for.items()]
+        lines += [f"{METRICS[name]}: {words}" for name, words in protocol.metric.stands_for.items()]
         return [*lines, f"weights at the start: {settings['initialize']}"]
 
     def plot(self, folder: Path) -> str | None:

@@ -31,7 +31,7 @@ from finetuning.tasks.base import Line, Record, Task, add_outcomes
 from finetuning.tasks.translation.batches import Examples, Masking, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
-from finetuning.tasks.translation.results import STANDS_FOR, TranslationProtocol, TranslationReport
+from finetuning.tasks.translation.results import CORRESPONDS, TranslationProtocol, TranslationReport
 from finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
@@ -237,7 +237,7 @@ class TranslationTask(Task[TranslationRecipe]):
         recipe, pairs, item = self.recipe, list(records[0]["scores"]), self.recipe.published
         figures = {"sacrebleu": item.sacrebleu, "bleu": item.bleu} if item else {}
         signatures = {pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
-        add_outcomes(protocol, records, signatures=signatures, stands_for=STANDS_FOR)
+        add_outcomes(protocol, records, signatures=signatures, stands_for=CORRESPONDS)
         return {
             "setting": "supervised",
             "source_language": recipe.source_language,
@@ -335,11 +335,11 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
         if not Path(table.path).is_file() and table.split != "test":
             warnings.append(f"evaluated on {table.path}, split {table.split}: not comparable with figures on test")
     if recipe.max_test_examples:
-        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, drawn at random")
+        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, sampled at random")
     if recipe.max_train_examples:
-        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, drawn at random")
+        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, sampled at random")
     if recipe.published and recipe.published.bleu:
-        warnings.append(f"BLEU (tokenized) beside published figures {STANDS_FOR['bleu']}")
+        warnings.append(f"BLEU (tokenized) beside published figures {CORRESPONDS['bleu']}")
     return warnings + published_notes([recipe.published] if recipe.published else [])
 
 

@@ -19,6 +19,16 @@ from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from zoo_core.tables import Table, resolve_hub_path, table_fingerprint
 
+METHOD_NAMES = {
+    "ot_words": "the default, likely pairs of words by optimal transport",
+    "ot": "XLM-Align's aligner, mutually nearest tokens after optimal transport",
+    "ot_itermax": "XLM-Align's labels for training, the same repeated",
+    "itermax": "SimAlign's, mutually nearest tokens by cosine, repeated",
+    "mutual": "SimAlign's, mutually nearest tokens by cosine",
+    "softmax": "awesome-align's, tokens above a threshold after softmax in both directions",
+}
+ENCODED = {"separate": "separate, one sentence per input", "joint": "joint, both sentences in one input"}
+
 
 class AlignmentProtocol(FeatureProtocol):
     """Further facts of word alignment."""
@@ -40,29 +50,30 @@ class AlignmentReport(FeatureReport):
         protocol, metric = self.protocol, self.protocol.metric
         gold = [entry["gold"] for entry in protocol.evaluation_data]
         links = sum(entry["possible_links"] for entry in gold)
-        sure = sum(entry["sure_links"] for entry in gold)
+        sure, without = (sum(entry[name] for entry in gold) for name in ("sure_links", "sentences_without_gold"))
+        past = sum(len(entry["left_out"]) for entry in gold)
         lines = [
-            "setting: feature, nothing was trained; links are read from the vectors of a layer",
-            f"evaluated: {table_names(protocol.evaluation_data)} ({sum(protocol.evaluated_rows.values()):,} "
-            f"sentences with {links:,} gold links, {sure:,} of them sure; not scored: "
-            f"gold links past their sentence, {sum(len(g['left_out']) for g in gold)}; sentences without gold, "
-            f"{sum(g['sentences_without_gold'] for g in gold)})",
+            "setting: feature (no training); words are linked by their vectors at one layer",
+            f"evaluated: {table_names(protocol.evaluation_data)} ({sum(protocol.evaluated_rows.values()):,} pairs with "
+            f"{links:,} links by people, {sure:,} of them sure; links past the end of a sentence, not scored: {past}; "
+            f"pairs without links, not scored: {without})",
             self.layer_line(),
         ]
         for method, options in protocol.methods.items():
             shown = ", ".join(f"{name} {value}" for name, value in options.items())
-            lines.append(f"method: {method}" + (f" ({shown})" if shown else ""))
+            lines.append(f"{method}: {METHOD_NAMES[method]}" + (f" ({shown})" if shown else ""))
         lines += [
-            f"encoding: {protocol.encoding}; words are linked where any of their tokens are"
-            + (", by ot_words as such" if "ot_words" in protocol.methods else ""),
-            f"{BY_POSITION}: each source word with the word at the same share of the target sentence",
-            f"metric: {metric.name} {metric.version}, in percent, over the corpus; lower is better",
+            f"encoding: {ENCODED[protocol.encoding]}; words are linked if any of their tokens are"
+            + (" (not by ot_words)" if "ot_words" in protocol.methods else ""),
+            f"links by {BY_POSITION}: a baseline, each source word with the word at the same share of the target",
+            "metric: AER, the alignment error rate: the share of wrong and missing links "
+            f"({metric.name} {metric.version}), in percent; lower is better",
         ]
         return lines
 
     def cells(self, language: str) -> dict[str, str]:
         """Returns the AER of links by position."""
-        return {f"AER by {BY_POSITION}": f"{self.results.chance(language):.1f}"}
+        return {f"AER of links by {BY_POSITION}": f"{self.results.chance(language):.1f}"}
 
     def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
         """AER, by method."""
@@ -177,7 +188,7 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
                 f"{pair} {aer:.1f} ({chance[pair]:.1f})" for pair, aer in found.items() if aer >= chance[pair]
             ]:
                 warnings.append(
-                    f"seed {record['seed']}: AER is no lower than that of links by position alone (in brackets) in "
+                    f"seed {record['seed']}: AER of {method} is no lower than that of links by position (in brackets): "
                     f"{', '.join(worse)}"
                 )
         return warnings
