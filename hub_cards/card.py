@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from finetuning.results.files import run_name
 from hub_cards import sections
-from hub_cards.about import about, known_limits
+from hub_cards.about import about, known_limits, pictures
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
 from hub_cards.licenses import hub_id
@@ -73,7 +73,7 @@ def write_card(
     named = {"id": license, "name": license_name, "link": license_link}
     stated = {key: value for key, value in named.items() if value}
     parameters = count_parameters(folder)
-    load_config(str(folder))  # raises for a damaged one
+    config = load_config(str(folder))  # raises for a damaged one
     try:
         record = read_record(folder, whole=False)
     except ValueError:  # of other weights
@@ -81,6 +81,7 @@ def write_card(
             raise
         record = Record(weights)
     record = collect(record, folder, results, run_dir)
+    record = replace(record, figures=record.figures | pictures(config.model_type))
     given = {"name": record.name or run_name(folder), "repo": repo, "base_model": base_model, "license": stated}
     record = replace(record, **{field: value for field, value in given.items() if value})
     _check_base_model(record)
@@ -105,6 +106,7 @@ def render(folder: Path, record: Record, parameters: int) -> str:
         "task": task,
         "has_code": bool(config.get("auto_map")),
         "training": sections.training(record),
+        "figures": record.figures,
         "results": sections.results(experiments),
         "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
         "scores": sections.scores(experiments),
