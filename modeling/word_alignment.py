@@ -104,7 +104,7 @@ class WordAligner:
         [(0, 0), (1, 1)]
 
     Source: XLM-Align (Chi et al., ACL 2021, section 3.1) of `ot` and `ot_itermax`; SimAlign (Jalili Sabet et al., 2020)
-    of separate inputs; `ot_words` is a rule of this zoo (hub_cards/models/xlm_align.md).
+    of separate inputs; `ot_words` is a rule of this zoo (finetuning/align_words.md).
     """
 
     def __init__(

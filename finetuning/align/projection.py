@@ -60,7 +60,7 @@ def project(
         >>> project([(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7], ["B-PER", "I-PER", "O"], 4)
         (['O', 'B-PER', 'I-PER', 'O'], [])
 
-    Source: this zoo (hub_cards/models/xlm_align.md, "Labels across languages").
+    Source: this zoo (finetuning/align_words.md, "Project labels").
     """
     if len(links) != len(probabilities):
         raise ValueError(f"{len(links)} links and {len(probabilities)} probabilities. Give one for each link.")

@@ -42,7 +42,7 @@ class LinksCollator(Collator):
     Raises ValueError for options out of range, an example without its keys, a side without words, and links that cannot
     be read.
 
-    Source: this zoo (hub_cards/models/xlm_align.md, "Learn to align").
+    Source: this zoo (finetuning/align_words.md, "Learn to align").
     """
 
     name = "word_links"
