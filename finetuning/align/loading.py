@@ -164,4 +164,4 @@ def choose_layer(aligner: Any, pairs: Iterable[tuple[Side, Side]], screen: Any, 
 def clear_layer(values: dict[int, float], default: int) -> int:
     """Returns the layer that separates translations best if it is clearly better, or else the default."""
     best = max(values, key=values.get)
-    return best if values[best] > CLEARLY * values[default] else default
+    return best if values[best] > CLEARLY * max(values[default], 0.0) else default
