@@ -82,7 +82,7 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     assert len(data.train) == data.protocol.training_rows == 5 and data.protocol.left_out_rows == {"de": 1}
     warnings = "\n".join(data.warnings)
     assert "1 training rows were left out: their answer is not in their context" in warnings
-    assert "language de: 1 of 3 rows have an answer that does not stand where answer_start says" in warnings
+    assert "language de: 1 of 3 rows have an answer that is not at its answer_start" in warnings
     assert "language de: 1 of 3 rows have no answer that is in the context" in warnings
 
 

@@ -221,7 +221,7 @@ def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, lis
             f"{rows.table.text_columns} are question and context, in this order."
         )
     for count, what in (
-        (elsewhere, "an answer that does not stand where answer_start says; the nearest place with its text is taken"),
+        (elsewhere, "an answer that is not at its answer_start; the nearest place with its text is used"),
         (absent, "no answer that is in the context"),
     ):
         if count:

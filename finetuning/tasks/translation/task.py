@@ -339,7 +339,7 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
     if recipe.max_train_examples:
         warnings.append(f"at most {recipe.max_train_examples} training pairs were used, sampled at random")
     if recipe.published and recipe.published.bleu:
-        warnings.append(f"BLEU (tokenized) beside published figures {CORRESPONDS['bleu']}")
+        warnings.append(f"BLEU (tokenized) next to published figures {CORRESPONDS['bleu']}")
     return warnings + published_notes([recipe.published] if recipe.published else [])
 
 
