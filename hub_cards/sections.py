@@ -248,7 +248,7 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
     tasks, rows, layers = {}, [], {}
     for group, content in experiments:
         name, protocol = group[0].name, content.protocol
-        tasks[name] = task = _of_task(content)
+        task = tasks[name + " (lower is better)" * (not content.is_higher_better)] = _of_task(content)
         setting = SETTINGS[content["setting"]].format(content.get("source_language"))
         metric = report_of(content).title_of(content.metric)
         rows.append(
