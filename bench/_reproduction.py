@@ -23,8 +23,9 @@ RUN = "pre-training"  # the task of figures that a run of pre-training writes it
 OUTCOMES = {
     "yes": "the claim holds here",
     "in part": "some of the claim holds here, or only under a condition",
-    "no": "the claim does not hold after these steps",
-    "open": "the differences are no larger than those between seeds, or the baseline has not learned anything yet",
+    "no": "no gain appears after these steps",
+    "open": "this experiment cannot tell: a gain is no larger than the differences between seeds, scores disagree, or "
+    "the baseline has not learned anything yet",
 }
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
@@ -161,8 +162,9 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) 
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
         titles = {name: plan.models[name].title or name for name in claim.models}
         rows = [[titles[name], *row] for name, row in cells.items()]
-        seeds = ", ".join(str(seed) for seed in sorted(_seeds(claim, scores)))
-        lines += _wrapped(f"{claim.setup} Seeds: {seeds}.".strip())
+        first, *others = map(str, sorted(_seeds(claim, scores)))
+        seeds = f"Seeds {', '.join([first, *others])}." if others else f"Only seed {first}."
+        lines += _wrapped(f"{claim.setup} {seeds}".strip())
         lines += [*markdown_table((header, rows)), ""]
         if claim.plot and all(row[0] for row in cells.values()):
             picture = _plot(claim, titles, scores, results)

@@ -91,7 +91,7 @@ def training(record: Record) -> dict[str, Any]:
     if not recipe:
         return {}
     unread = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
-    notes = [f"measured on, not learned from: {', '.join(unread)}"] if unread else []
+    notes = [f"only for measurements during training: {', '.join(unread)}"] if unread else []
     if carried_over := _carried_over(recipe.get("model", {})):
         notes.append(f"taken from {Path(plain_name(start_of_run(record))).name}: {carried_over}")
     used = dict.fromkeys(name for phase in recipe.get("phases", []) for name in phase["objectives"])
@@ -121,11 +121,12 @@ def _carried_over(model: dict[str, Any]) -> str:
     start = model.get("meta_pretrained")
     if not start or start["initialize"] == "none":
         return ""
-    parts = {"both": "body and embeddings", "body": "body", "embeddings": "embeddings"}[start["initialize"]]
+    parts = {"both": "layers and embeddings", "body": "layers", "embeddings": "embeddings"}[start["initialize"]]
     if start["initialize"] == "body":
         return parts
     languages = list(dict.fromkeys(dictionary["language"] for dictionary in start["dictionaries"]))
-    return f"{parts}, rows {start['rows']}" + (f", with dictionaries of {', '.join(languages)}" if languages else "")
+    dictionaries = f", with dictionaries of {', '.join(languages)}" if languages else ""
+    return f"{parts}, rows of embeddings: {start['rows']}{dictionaries}"
 
 
 def _phases(recipe: dict[str, Any]) -> list[list[str]]:
@@ -138,7 +139,7 @@ def _phases(recipe: dict[str, Any]) -> list[list[str]]:
             if phase.get("trainable", ["*"]) == ["*"]
             else [f"trains only {', '.join(f'`{name}`' for name in phase['trainable'])}"]
         )
-        only += ["the body is frozen"] if phase.get("freeze_body") else []
+        only += ["the layers are frozen"] if phase.get("freeze_body") else []
         rate = "continues the previous schedule"
         if phase["learning_rate"] is not None:
             rate = f"{phase['learning_rate']:g}, {phase['schedule']}, {phase['warmup_steps']:,} warm-up steps"
@@ -249,7 +250,8 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
     for group, content in experiments:
         name, protocol = group[0].name, content.protocol
         task = tasks[name + " (lower is better)" * (not content.is_higher_better)] = _of_task(content)
-        setting = SETTINGS[content["setting"]].format(content.get("source_language"))
+        source = content.get("source_language")
+        setting = SETTINGS[content["setting"]].format(source)
         metric = report_of(content).title_of(content.metric)
         rows.append(
             [
@@ -257,7 +259,7 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
                 f"{MEASURED[content['kind']]}; {setting}" + (", plug-in" if protocol.plug_in else ""),
                 f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
                 "higher" if content.is_higher_better else "lower",
-                str(len(content.names)),
+                f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
                 str(len(content["seeds"])),
             ]
         )
