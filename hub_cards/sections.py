@@ -58,6 +58,8 @@ def description(config: dict[str, Any], parameters: int, record: Record) -> str:
     of = f" for {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
     method = f"[{texts['name'].partition(' (')[0]}]({HUB}/papers/{texts['arxiv']})" if texts else ""
     how = f"trained with {method}" if method else f"of the type `{config['model_type']}`"
+    if steps := sum(phase["steps"] for phase in record.recipe.get("phases", [])):
+        how += f" for {steps:,} steps"
     if path or record.recipe:
         how += f", starting from {_link(path) if path else 'random weights'}"
     shape = f"{layers} layer{'s' * (layers != 1)} of width {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
@@ -260,6 +262,7 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
                 f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
+                f"{sum(protocol.evaluated_rows.values()):,}",
                 str(len(content["seeds"])),
             ]
         )
@@ -267,7 +270,7 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
             layer = f"layer {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
             rule = f" (links by `{protocol.method}`)" if content["kind"] == "word_alignment" else ""
             layers.setdefault(layer, []).append(f"`{name}`{rule}")
-    columns = ["task", "what it measures", "score (%)", "better", "languages", "seeds"]
+    columns = ["task", "what it measures", "score (%)", "better", "languages", "rows", "seeds"]
     notes = [f"{', '.join(names)}: {layer}" for layer, names in layers.items()]
     return {
         "tasks": markdown(columns, rows),

@@ -165,7 +165,7 @@ def test_a_start_that_is_no_model_of_the_hub(made_up_run):
     content["model"] = {"type": "metaxlm", "start_from": None, "meta_pretrained": start}
     recipe.write_text(yaml.safe_dump(content))
     text = write_card(folder).read_text(encoding="utf-8")
-    assert "**taken from elsewhere**: layers and embeddings, rows of embeddings: matched, with dictionaries of sw" in text
+    assert "from elsewhere**: layers and embeddings, rows of embeddings: matched, with dictionaries of sw" in text
 
 
 def test_the_base_model_may_be_named_where_the_recipe_has_a_copy(made_up_run):
