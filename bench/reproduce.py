@@ -1,19 +1,24 @@
 """Tests the papers' claims on a real encoder, and writes the page: `python -m bench.reproduce`, or `make reproduce`.
 
-  python -m bench.reproduce --list                         # list the jobs and their hours of one core
-  python -m bench.reproduce --hub_root ../shared/hub       # run all jobs; write bench/reproduce.md, plots and tables
-  python -m bench.reproduce --only dwa --seeds 1 --hours 5 # run one claim with one seed, for about five core hours
-  python -m bench.reproduce --missing                      # run only the jobs that the results below lack
+  python -m bench.reproduce --list                              # list the jobs and their hours of one core
+  python -m bench.reproduce --hub_root ../shared/hub            # run all jobs; write bench/reproduce.md and plots
+  python -m bench.reproduce --hub_root ../shared/hub --missing  # run only the jobs that the results below lack
+  # run one claim with one seed, for about five core hours
+  python -m bench.reproduce --hub_root ../shared/hub --only dwa --seeds 1 --hours 5
 
 bench/reproduce.yaml lists the models and the tasks, each with its recipe, and the claims, each with the models and
 tasks that it compares. Every model is trained once per seed, in runs/reproduce. Every job is a command that you could
-type yourself. To resume, run the same command again: it keeps finished jobs and resumes interrupted ones. The encoder
-is in runs/e5_small: see pretraining/recipes/e5_small_head.yaml. `--budget full` uses the papers' sizes
-(bench/reproduce_full.yaml), for GPUs and the Hub.
+type yourself. To resume, run the same command again: it keeps finished jobs and resumes interrupted ones. `--budget
+full` uses the papers' sizes (bench/reproduce_full.yaml), for GPUs and the Hub.
+
+First copy the encoder: `hf download intfloat/multilingual-e5-small --local-dir runs/e5_small`. The job `head` trains
+its masked-LM head. The claims about MetaXLM start from sentence-transformers/all-MiniLM-L6-v2 in runs/minilm. The
+recipes read data sets `local/...`, which the Hub does not have. Put them into the folder of --hub_root: "Local copies
+of data" of pretraining/README.md has their sources.
 
 The command writes the results of the finished jobs: bench/results/reproduce.csv (a row for each score),
-reproduce-costs.csv (core hours and memory of each job) and bench/reproduce.md with its plots. The files of
-`--budget full` are reproduce_full.csv and so on.
+reproduce-costs.csv (core hours and memory of each job) and bench/reproduce.md with its plots. It keeps the rows of jobs
+that it did not run. The files of `--budget full` are reproduce_full.csv and so on.
 """
 
 import argparse
@@ -51,11 +56,18 @@ def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
     """Returns the parsed command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument(
-        "--budget", choices=list(NAMES), default="small", help="small: one CPU core (default); full: the papers' sizes"
+        "--budget",
+        choices=list(NAMES),
+        default="small",
+        help="small: one CPU core (default; --list says how long); full: the papers' sizes",
     )
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="run only these claims; --list shows their names")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="seeds to train with (default 1 2 3)")
-    parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
+    parser.add_argument(
+        "--hub_root",
+        metavar="DIR",
+        help="folder with copies of Hub repositories (DIR/owner/name); other ids are read from the Hub",
+    )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder of the runs (default runs/reproduce, or runs/reproduce_full)"
     )

@@ -11,6 +11,7 @@ from omegaconf import MISSING
 
 from finetuning.results.files import run_name
 from zoo_core.recipes import (
+    HUB_ROOT,
     LARGEST_BATCH,
     LARGEST_COUNT,
     LICENSES,
@@ -262,11 +263,10 @@ class Recipe(TrainedRecipe):
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
         OUTPUT_DIR + "${setting_suffix:${setting},${plug_in}}",
-        "folder of the results: results.{json,md,csv}, scores.png and one folder per seed",
+        "folder of the results: results.{json,md,csv}, scores.png and one folder per seed; default: "
+        "runs/<model>/<task>, with a suffix for plug_in or a setting other than zero_shot",
     )
-    hub_root: str | None = option(
-        None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
-    )
+    hub_root: str | None = option(None, HUB_ROOT)
     licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
@@ -278,7 +278,8 @@ class Recipe(TrainedRecipe):
     )
     plug_in: bool = option(
         False,
-        "VECO with translate_train_all: the head reads [H:S] of a text and its translation. Every table must name the "
+        "VECO with translate_train_all: the head reads two states of each token, computed without and with cross-"
+        "attention to the translation ([H:S] in the paper). Every table must name the "
         "translations. Training uses both sides, and evaluation scores the texts of the evaluated language",
     )
     translations_from: str | None = option(

@@ -26,6 +26,7 @@ from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 from zoo_core.interruption import stop_signals
 
+USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
 FLAGS = {
     "--resume": dict(action="store_true", help="resume the run in output_dir, and keep its finished seeds"),
     "--sweep": dict(
@@ -53,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         return suite.main(given)
     with user_errors():
         kind = KINDS[kind_of(given)]
-    recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv)
+    recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with stop_signals(RESUME, RESUME), user_errors(RESUME):
         complete_published(recipe)

@@ -5,7 +5,8 @@
 The command first collects into provenance/. Every call collects what it finds: the recipe and facts of the pre-training
 run in the folder above the model, and the results of the run that fine-tuned the model. --results adds results of other
 tasks, and --run names another pre-training run. New results replace earlier ones of the same run, and others are kept.
-Then the command writes the card from config.json, the weights and provenance/. It leaves out unknown facts.
+Then the command writes the card from config.json, the weights (the folder must have them) and provenance/. It leaves
+out unknown facts.
 """
 
 import hashlib

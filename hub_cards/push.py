@@ -3,7 +3,8 @@
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
-The check compares the folder's code with modeling/. If they are equal, it runs the code in a fresh process.
+The check compares the folder's code with modeling/. If a file differs, the command stops; otherwise it
+loads the model and runs its code in a fresh process.
 
 Files that the repository already has are not sent. Files that only the repository has are kept, except for the weights
 and the record of an earlier push. If the card was edited on the Hub, the command shows the edits and stops;
@@ -255,7 +256,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repo", required=True, metavar="ID", help="Hub id of the repository (owner/name)")
     parser.add_argument(
         "--dry-run",
-        "--dry_run",
         action="store_true",
         help="check the folder, compare it and list the files, without changes on the Hub",
     )
@@ -267,9 +267,7 @@ def main(argv: list[str] | None = None) -> None:
         help="branch to commit to; it is created from main if it does not exist (default: main)",
     )
     parser.add_argument("--message", metavar="TEXT", help="message of the commit")
-    parser.add_argument(
-        "--overwrite-card", "--overwrite_card", action="store_true", help="replace a card that was edited on the Hub"
-    )
+    parser.add_argument("--overwrite-card", action="store_true", help="replace a card that was edited on the Hub")
     given = vars(parser.parse_args(argv))
     with user_errors("run the same command again to continue"):
         push(given.pop("model"), **given)

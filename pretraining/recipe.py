@@ -24,6 +24,7 @@ from pretraining.recipe_corpora import (
     source_name,
 )
 from zoo_core.recipes import (
+    HUB_ROOT,
     LARGEST_BATCH,
     LICENSES,
     MOST_WORKERS,
@@ -135,7 +136,9 @@ class ModelStart:
         None, "alternative to start_from: a checkpoint of one language with another vocabulary (MetaXLM)"
     )
     config: dict[str, Any] = option(
-        {}, "configuration fields to set, such as hidden_size or num_hidden_layers; the rest keep their defaults"
+        {},
+        "configuration fields to set, such as hidden_size; the rest keep their defaults. The class in "
+        "modeling/configuration_<type>.py explains all fields, such as XlmAlignConfig its query_positions",
     )
     attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option(
         "sdpa", "attention implementation"
@@ -164,8 +167,8 @@ class Phase:
     steps: int = option(MISSING, "number of optimizer steps", low=1)
     objectives: Objectives = option(
         {},
-        "objectives by name, each with its options. Objectives that read the same kind of text with the same "
-        "batch_size and max_length get the same examples; each masks them in its own way",
+        "objectives by name, at least one, each with its options. Objectives that read the same kind of text with the "
+        "same batch_size and max_length get the same examples; each masks them in its own way",
     )
     trainable: list[str] = option(
         ["*"], "glob patterns of parameter names; parameters that match no pattern are frozen in this phase"
@@ -227,7 +230,8 @@ class Evaluation:
 
     held_out_fraction: float = option(
         0.0,
-        "share of rows kept out of training, chosen by id or line number; a verse is held out in all languages",
+        "share of rows kept out of training, selected by id or line number; a verse is held out in all languages. 0: "
+        "no evaluation",
         low=0,
         below=1,
     )
@@ -242,12 +246,13 @@ class Evaluation:
     alignment: bool = option(
         False,
         "measure alignment: find the translation of each token in its held-out pair, by cosine at every layer, and by "
-        "cross-attention if an objective trains it. Needs pairs whose tokens correspond one to one, such as the "
-        "controlled pair; other pairs raise an error",
+        "cross-attention if an objective trains it. Needs pairs whose tokens correspond one to one, such as those "
+        "of `python -m pretraining.tools.controlled_pair`; other pairs raise an error",
     )
     back_translation: float = option(
         0.0,
-        "pseudo tokens to generate for each token of a held-out sentence, such as 0.2 (ERNIE-M with languages). The "
+        "pseudo tokens to generate for each token of a held-out sentence, such as 0.2; only for ERNIE-M with language "
+        "embeddings (model.config.languages). The "
         "score is the share of them found in the sentence's translation, minus the share found in another sentence's "
         "translation; 0: off",
         low=0,
@@ -265,9 +270,7 @@ class Recipe:
     )
     model: ModelStart = field(default_factory=ModelStart)
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
-    hub_root: str | None = option(
-        None, "local folder with copies of Hub repositories (<hub_root>/<owner>/<name>), read instead of the Hub's"
-    )
+    hub_root: str | None = option(None, HUB_ROOT)
     licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
@@ -287,7 +290,7 @@ class Recipe:
         high=1,
     )
     shuffle_buffer: int = option(10_000, "rows in memory for shuffling a streamed corpus", low=1)
-    phases: list[Phase] = option([], "stages of training, in order")
+    phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")

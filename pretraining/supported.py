@@ -32,7 +32,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder or a Hub id")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
-    parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub; default: the Hub")
+    parser.add_argument(
+        "--hub_root",
+        metavar="DIR",
+        help="folder with copies of Hub repositories (DIR/owner/name); other ids are read from the Hub",
+    )
     flags = parser.parse_args(argv)
     with user_errors():
         quiet_libraries()

@@ -20,7 +20,16 @@ from typing import Any, NoReturn
 from omegaconf import MISSING
 
 from zoo_core.provenance import version_line
-from zoo_core.recipes import bounds_text, field_types, is_text, load_recipe, optional_type, type_argument, type_name
+from zoo_core.recipes import (
+    all_bounds,
+    bounds_text,
+    field_types,
+    is_text,
+    load_recipe,
+    optional_type,
+    type_argument,
+    type_name,
+)
 
 # in the names of --help
 LIST_ITEM = "N"  # a position of a list
@@ -28,7 +37,10 @@ DICT_KEY = "NAME"  # a key of a dictionary
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with `--version` and one-line errors. Parsers of subcommands are of this class too."""
+    """argparse's parser with `--version` and one-line errors. Parsers of subcommands are of this class too.
+
+    Names of options can be written with hyphens or underscores: `--dry-run` is `--dry_run`.
+    """
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
@@ -39,7 +51,13 @@ class CommandParser(argparse.ArgumentParser):
         if bad := next((argument for argument in given if not is_text(argument)), None):
             shown = bad.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
             self.error(f"the argument '{shown}' is not UTF-8: write it in UTF-8, or rename the file")
-        return super().parse_known_args(given, namespace)
+        return super().parse_known_args([self._spelled(argument) for argument in given], namespace)
+
+    def _spelled(self, argument: str) -> str:
+        """Returns `--dry-run=x` as `--dry_run=x` if that is how the option is named here, or the other way round."""
+        name, equals, value = argument.partition("=")
+        same = {known.replace("_", "-"): known for known in self._option_string_actions if known.startswith("--")}
+        return same.get(name.replace("_", "-"), name) + equals + value
 
     def error(self, message: str) -> NoReturn:
         fail(f"{self.prog}: error: {message.rstrip('.')}. --help lists the options.")
@@ -61,13 +79,13 @@ def parse_command_line(
     description: str,
     flags: dict[str, dict] | None = None,
     argv: list[str] | None = None,
+    usage: str = "%(prog)s --config FILE [field=value ...] [flags]",
 ) -> tuple[Any, argparse.Namespace]:
     """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
 
     `--help` prints every field of the recipe with its type, default and help text. After a user error the program
     prints the message without a traceback and exits with code 2.
     """
-    usage = "%(prog)s --config FILE [field=value ...] [flags]"
     parser = CommandParser(description=description, add_help=False, usage=usage)
     parser.add_argument(
         "--config", metavar="FILE", help="recipe: a YAML file with the fields below; it may extend another (`extends`)"
@@ -76,7 +94,7 @@ def parse_command_line(
         "overrides",
         nargs="*",
         metavar="field=value",
-        help="set a field of the recipe, as in a.b=1 or a.0.b=[x, y]; a.1=null removes an entry from a list",
+        help="set a field of the recipe, as in a.b=1 or 'a.0.b=[x, y]'; a.1=null removes an entry from a list",
     )
     for name, keywords in (flags or {}).items():
         parser.add_argument(name, **keywords)
@@ -138,7 +156,7 @@ def _field_group(group: type, place: str) -> FieldGroup:
 
 
 def _field_row(name: str, item: dataclasses.Field, expected: Any) -> tuple[str, str, str, str]:
-    bounds = bounds_text(item.metadata.get("bounds", {}))
+    bounds = bounds_text(all_bounds(item.metadata.get("bounds", {}), expected))
     default = f"{_default_text(item, expected)}{', ' if bounds else ''}{bounds}"
     return name, type_name(expected), default, item.metadata.get("help", "")
 
@@ -205,6 +223,8 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
         return "required"
     if item.default is None:
         return "default: none"
+    if isinstance(item.default, str) and "${" in item.default:  # of other fields: the help text explains it
+        return "default: below"
     return f"default {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 

@@ -53,6 +53,10 @@ LICENSES = (
     "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it if the card of "
     "the data set names none"
 )
+HUB_ROOT = (
+    "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has the "
+    "id, and otherwise from the Hub"
+)
 PUSH_TO_HUB = "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
 FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
 RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
@@ -313,6 +317,14 @@ def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
     _require(kind is not str or is_text(value), name, value, "text without null characters, in UTF-8", origin)
     _require(kind is not float or abs(value) <= sys.float_info.max, name, value, "a finite number", origin)
     return kind(value)
+
+
+def all_bounds(bounds: dict[str, float], expected: Any) -> dict[str, float]:
+    """Returns the bounds of a field, with the lower bound 0 that whole numbers have if it names none."""
+    expected, _ = optional_type(expected)
+    expected = type_argument(expected, 0) if typing.get_origin(expected) is list else expected
+    kinds = typing.get_args(expected) if typing.get_origin(expected) in UNIONS else (expected,)
+    return {"low": 0} | bounds if int in kinds and not {"low", "above"} & bounds.keys() else bounds
 
 
 def bounds_text(bounds: dict[str, float]) -> str:

@@ -195,14 +195,15 @@ def _add_rule(parser: CommandParser) -> None:
         metavar="N",
         help="layer whose states are compared; 0: embeddings; auto: the layer that the model's configuration "
         "recommends, or else the one three fifths of the way up, 7 of 12, unless another layer separates the first 200 "
-        f"pairs clearly better from mismatched sentences (default: auto; for {DEFAULT_MODEL}: 8)",
+        f"pairs clearly better from mismatched sentences (default: auto; for {DEFAULT_MODEL}: 8). The task "
+        "word_alignment reports layer 8 of 12, as XLM-Align's paper does",
     )
     group.add_argument(
         "--symmetrization",
         metavar="NAME",
         help="how mutual, ot and ot_words combine the best partners of both directions: intersection, union, forward, "
-        "reverse or grow-diag-final-and (default: intersection; for ot_words none: all links above the threshold); "
-        "ot_words then keeps only links above the threshold",
+        "reverse or grow-diag-final-and (default: intersection; for ot_words none: all links above the threshold). "
+        "With one of them, ot_words combines the best partners, and drops links below the threshold",
     )
     group.add_argument(
         "--encoding",

@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="image to write: .png, .pdf, .svg")
     parser.add_argument("--kind", choices=("joint", "cross"), default="joint", help="see above (default joint)")
     parser.add_argument("--layer", type=int, metavar="N", help="one layer, counted from 1 (default: all)")
-    parser.add_argument("--hub_root", "--hub-root", metavar="DIR", help="folder that mirrors the Hub")
+    parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--tokenizer", metavar="DIR", help="folder or Hub id of the tokenizer (default: the model's)")
     flags = parser.parse_args(argv)

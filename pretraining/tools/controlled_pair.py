@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", metavar="NAME", help="configuration of the dataset, if it has several")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write: en/, fake/ and tokenizer/")
     parser.add_argument("--vocab_size", type=int, default=4000, metavar="N", help="ids before doubling (default 4000)")
-    parser.add_argument("--text_columns", "--text-columns", nargs="+", default=["text"], metavar="COLUMN")
+    parser.add_argument("--text_columns", nargs="+", default=["text"], metavar="COLUMN")
     parser.add_argument("--tokenizer", metavar="DIR", help="doubled tokenizer to use (default: train one)")
     flags = parser.parse_args(argv)
     with user_errors():

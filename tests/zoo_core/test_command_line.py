@@ -71,3 +71,13 @@ def test_a_wrong_argument_is_one_line(arguments, capsys):
     said = capsys.readouterr()
     assert stop.value.code == 2 and not said.out
     assert said.err.startswith("tool: error: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argument", ["--dry_run", "--dry-run", "--dry"])
+def test_names_of_options_have_hyphens_or_underscores(argument):
+    parser = CommandParser()
+    parser.add_argument("--dry_run", action="store_true")
+    parser.add_argument("--hub-root")
+    parser.add_argument("files", nargs="*")
+    flags = parser.parse_intermixed_args(["a-b_c", argument, "--hub_root=x-y_z"])
+    assert flags.dry_run and flags.hub_root == "x-y_z" and flags.files == ["a-b_c"]

@@ -6,7 +6,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, OUTPUT_DIR, TaskRecipe
-from zoo_core.recipes import LARGEST_BATCH, LICENSES, SEEDS, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import HUB_ROOT, LARGEST_BATCH, LICENSES, SEEDS, TRUST_REMOTE_CODE, option
 
 SEED = "{seed}"
 
@@ -33,19 +33,18 @@ class FeatureRecipe(TaskRecipe):
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
         OUTPUT_DIR,
-        "folder of the results: results.{json,md,csv}, layers.png or scores.png, and one folder per seed",
+        "folder of the results: results.{json,md,csv}, layers.png or scores.png, and one folder per seed; "
+        "default: runs/<model>/<task>",
     )
-    hub_root: str | None = option(
-        None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
-    )
+    hub_root: str | None = option(None, HUB_ROOT)
     licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")
     layer: int | Literal["middle"] | None = option(
         None,
-        "layer whose scores are the main results; 0: embeddings; middle: half of the layers, 6 of 12 and 12 of 24; "
-        "default: two thirds of the layers, 8 of 12",
+        "layer whose scores are the main results; 0: embeddings; middle: the layer halfway up, 6 of 12 or 12 of 24; "
+        "default: the layer two thirds of the way up, 8 of 12",
     )
     layers: list[int] = option([], "layers to evaluate; default: all, with the embeddings")
     batch_size: int = option(64, "inputs per forward pass", low=1, high=LARGEST_BATCH)

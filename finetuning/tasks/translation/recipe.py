@@ -10,7 +10,7 @@ from typing import Literal
 from omegaconf import MISSING
 
 from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, TrainedRecipe
-from zoo_core.recipes import LICENSES, MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
+from zoo_core.recipes import HUB_ROOT, LICENSES, MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
 
@@ -125,11 +125,10 @@ class TranslationRecipe(TrainedRecipe):
     )
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     output_dir: str = option(
-        OUTPUT_DIR, "folder of the results: results.{json,md,csv}, bleu.png and one folder per seed"
+        OUTPUT_DIR,
+        "folder of the results: results.{json,md,csv}, bleu.png and one folder per seed; default: runs/<model>/<task>",
     )
-    hub_root: str | None = option(
-        None, "folder that mirrors the Hub, with <hub_root>/<owner>/<name>; ids are read from it where it has them"
-    )
+    hub_root: str | None = option(None, HUB_ROOT)
     licenses: dict[str, str] = option({}, LICENSES)
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["translation"] = option("translation", "kind of task")
