@@ -371,7 +371,7 @@ def test_help_lists_every_field_with_type_default_and_meaning():
     for name in (
         "output_dir  str  required",
         "corpora.N.language  str  required",
-        "corpora.N.size  int, optional  default: none",
+        "corpora.N.size  int, optional  default: none, at least 0",
         "stages.N.goals.NAME",  # Goal, Stage and Source are each used at two places
         "{extra,second}.path  str  required",
         "betas  list of float  default [0.9, 0.98]",
