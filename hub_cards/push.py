@@ -3,7 +3,7 @@
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --dry-run
     python -m hub_cards.push --model runs/xlm_align-smoke/model --repo me/xlm-align --private
 
-The check compares the folder's code with modeling/. If a file differs, the command stops; otherwise it
+The check compares the folder's code, if it has any, with modeling/. If a file differs, the command stops; otherwise it
 loads the model and runs its code in a fresh process.
 
 Files that the repository already has are not sent. Files that only the repository has are kept, except for the weights

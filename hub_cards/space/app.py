@@ -15,9 +15,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 FONT = ["system-ui", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]  # of the visitor's system: nothing is fetched
 FONT_MONO = ["ui-monospace", "Noto Sans Mono", "monospace"]
 EPILOG = """examples:
-  python app.py --model runs/xlm_align-smoke/model
-  python app.py --model runs/veco/model --model FacebookAI/xlm-roberta-base --port 8000
-  ZOO_MODELS=owner/name,owner/other python app.py --only-listed
+  python hub_cards/space/app.py --model runs/xlm_align-smoke/model
+  python hub_cards/space/app.py --model runs/veco/model --model FacebookAI/xlm-roberta-base --port 8000
+  ZOO_MODELS=owner/name,owner/other python hub_cards/space/app.py --only-listed
 
 No code of a model runs here: models of the zoo are loaded by its own code, others by transformers. --trust-remote-code
 runs that of the listed models. On a Space, and where --host lets other machines in, only the listed models are loaded,
