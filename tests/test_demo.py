@@ -70,7 +70,7 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch
         assert list(results.languages) == ["en", "de", "fr", "es", "zh"]
         assert [cell.strip() for cell in row][:5] == shown
         card = (folder / "veco" / "model" / "README.md").read_text(encoding="utf-8")
-        assert "pipeline_tag: fill-mask" in card and "not a model for use" in card
+        assert "pipeline_tag: fill-mask" in card and "not meant for use" in card
         for name in ("curves.png", "events.jsonl", "run.json", "recipe.yaml"):
             assert (folder / "veco" / name).stat().st_size > 0
     finally:

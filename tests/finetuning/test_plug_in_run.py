@@ -284,7 +284,12 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
     assert results["setting"] == "translate_train_all" and results["protocol"]["plug_in"] is True
     assert results["protocol"]["training_rows"] == 400 and list(results.languages) == ["de", "zh"]
     page = (out / "results.md").read_text(encoding="utf-8")
-    for fact in ("# sample_topics, translate_train_all, plug-in\n", "trained on de, zh", "[H:S]", "the sample corpus"):
+    for fact in (
+        "# sample_topics, translate_train_all, plug-in\n",
+        "trained on de, zh",
+        "plug-in: the head reads a text and its translation",
+        "the sample corpus",
+    ):
         assert fact in page
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         assert {row["setting"] for row in csv.DictReader(stream)} == {"translate_train_all, plug-in"}
