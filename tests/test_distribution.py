@@ -81,3 +81,10 @@ def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_cards_name_the_oldest_transformers():
+    (needed,) = (line for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+                 if line.startswith("transformers"))  # fmt: skip
+    template = (ROOT / "hub_cards" / "templates" / "card.md.jinja").read_text(encoding="utf-8")
+    assert f'"{needed.partition(",")[0]}"' in template
