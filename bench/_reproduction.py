@@ -199,7 +199,7 @@ def _plot(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, result
                     and len(by_seed := _rows(column, model, scores).groupby("seed")["value"].mean())}
             for model, title in titles.items()
         }  # fmt: skip
-        plot_bars(groups, path, claim.paper, "score")
+        plot_bars(groups, path, f"Our test of {claim.paper}", "score")
         return path
     first = claim.columns[0]
     where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
@@ -208,5 +208,5 @@ def _plot(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, result
     for model, title in titles.items():
         for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
             panels.setdefault(language, {}).setdefault(title, {})[int(layer)] = summary(rows["value"])
-    plot_lines(panels, path, claim.paper, "layer", first.metric.upper())
+    plot_lines(panels, path, f"Our test of {claim.paper}", "layer", first.metric.upper())
     return path
