@@ -19,6 +19,7 @@ from finetuning.tasks.retrieval.recipe import POOLINGS
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
+from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
 from zoo_core.recipe_files import or_installed, recipe_names
 
@@ -147,7 +148,8 @@ def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None
         return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
     for content in (result.shown for result in record.results if result.content["kind"] == "word_alignment"):
         layer = content.protocol.layer
-        return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}."
+        rule = "" if content.protocol.method == DEFAULT_METHOD else f", but the rule `{DEFAULT_METHOD}`, not scored here"
+        return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}{rule}."
     return None, text
 
 

@@ -229,11 +229,15 @@ def _tables(content: Results) -> dict[str, dict[str, Any]]:
 
 
 def _how(content: Results) -> str:
-    """How the model was made to answer: `zero-shot`, or `ot_words at layer 8` without fine-tuning."""
+    """How the model was made to answer, and what differs from published scores.
+
+    `zero-shot (fewer rows)`, or `ot_words at layer 8` without fine-tuning.
+    """
     protocol = content.protocol
-    return (
-        content.setting.replace("_", "-") if protocol.layer is None else f"{protocol.method} at layer {protocol.layer}"
-    )
+    differs = f" ({', '.join(protocol.differs)})" if protocol.differs else ""
+    if protocol.layer is None:
+        return content.setting.replace("_", "-") + differs
+    return f"{protocol.method} at layer {protocol.layer}{differs}"
 
 
 def _seeds(content: Results) -> str:
