@@ -148,7 +148,8 @@ def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None
         return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
     for content in (result.shown for result in record.results if result.content["kind"] == "word_alignment"):
         layer = content.protocol.layer
-        rule = "" if content.protocol.method == DEFAULT_METHOD else f", but the rule `{DEFAULT_METHOD}`, not scored here"
+        is_scored = content.protocol.method == DEFAULT_METHOD
+        rule = "" if is_scored else f", but the rule `{DEFAULT_METHOD}`, not scored here"
         return layer, f"{text} Uses layer {layer}, as in the scores of {content['task']}{rule}."
     return None, text
 
