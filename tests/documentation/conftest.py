@@ -297,7 +297,7 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
 
         fast = ("seeds=[1]", "training.max_steps=1", "max_evaluation_examples=9", "selection=last")
         in_process(main, "--suite", "sample", "model=runs/xlm_align-smoke/model", "output_dir=runs/suite", *fast)
-        for name in ("xlm-roberta-base/xtreme", "xlm-align-base/xtreme"):
+        for name in ("xlm-roberta-base/xtreme", "xlm_align-base/xtreme"):
             shutil.copytree("runs/suite", f"runs/{name}", dirs_exist_ok=True)
         for name in ("veco-smoke", "xlm_align-smoke"):
             shutil.copytree("runs/suite/topics", f"runs/{name}/sample_topics", dirs_exist_ok=True)
