@@ -204,6 +204,7 @@ class TaskRecipe:
 
     main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
     task_type: ClassVar[str]  # the Hub's name for the kind of task
+    measures: ClassVar[str]  # what the score is of, on a card
     model: str
     tokenizer: str | None
     init_from: str | None = None
@@ -258,6 +259,7 @@ class Recipe(TrainedRecipe):
     """Fine-tuning of one model on one task, evaluated in every language."""
 
     main_score, task_type = "accuracy", "text-classification"
+    measures = "labels of texts"
     model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     init_from: str | None = option(None, INIT_FROM)

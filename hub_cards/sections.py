@@ -8,7 +8,7 @@ from finetuning.experiments import benchmark
 from finetuning.results.differences import join_seeds
 from finetuning.results.files import FIGURE, markdown_table
 from finetuning.results.table import Results, with_deviation
-from finetuning.tasks.registry import report_of
+from finetuning.tasks.registry import KINDS, report_of
 from hub_cards.about import about
 from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import (
@@ -29,15 +29,6 @@ from hub_cards.record import RESULTS, Record, Result
 from pretraining.objectives import OBJECTIVES
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
-MEASURED = {  # by kind of task
-    "classification": "labels of texts",
-    "tagging": "labels of words",
-    "question_answering": "answers found in a text",
-    "translation": "translations, compared with those of people",
-    "word_alignment": "links between words, compared with people's; AER: share of wrong and missing links",
-    "retrieval": "finding the translation of a sentence among many",
-    "mining": "finding translation pairs in two sets of sentences",
-}
 SETTINGS = {
     "zero_shot": "zero-shot: fine-tuned in {} only",
     "translate_train_all": "fine-tuned in {} and on translations",
@@ -258,7 +249,8 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
         rows.append(
             [
                 name,
-                f"{MEASURED[content['kind']]}; {setting}" + (", plug-in" if protocol.plug_in else ""),
+                f"{KINDS[content['kind']].recipe_class.measures}; {setting}"
+                + (", plug-in" if protocol.plug_in else ""),
                 f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),

@@ -11,9 +11,7 @@ from huggingface_hub import ModelCard
 from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassification
 
 from finetuning.results.table import load_results
-from finetuning.tasks.registry import KINDS as REGISTERED
 from hub_cards import card as card_module
-from hub_cards import sections
 from hub_cards.card import count_parameters, write_card
 from hub_cards.sections import markdown
 
@@ -233,10 +231,6 @@ def test_parameters_are_counted_without_reading_them(small_model, tmp_path, monk
     assert count_parameters(folder) == sum(parameter.numel() for parameter in model.parameters())
     monkeypatch.setattr(card_module, "count_parameters", lambda folder: 278_000_000)
     assert "emonstration" not in write_card(folder).read_text(encoding="utf-8")
-
-
-def test_every_kind_of_task_is_explained():
-    assert sections.MEASURED.keys() == REGISTERED.keys()
 
 
 def test_tables_for_markdown():

@@ -60,6 +60,7 @@ class MiningRecipe(SentenceRecipe):
     """Mining of translations with a model's vectors, layer by layer."""
 
     main_score = "f1"
+    measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
     neighbors: int = option(

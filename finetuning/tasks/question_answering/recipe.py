@@ -17,6 +17,7 @@ class QuestionAnsweringRecipe(Recipe):
     """
 
     main_score, task_type = "f1", "question-answering"
+    measures = "answers found in a text"
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option(
         "squad",

@@ -87,6 +87,7 @@ class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
     main_score = "accuracy"
+    measures = "finding the translation of a sentence among many"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
     published: list[PublishedRetrieval] = option([], "published scores to print next to ours")

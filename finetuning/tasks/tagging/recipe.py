@@ -12,6 +12,7 @@ class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
     main_score, task_type = "f1", "token-classification"
+    measures = "labels of words"
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text",

@@ -118,6 +118,7 @@ class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
     main_score, task_type = "sacrebleu", "translation"
+    measures = "translations, compared with those of people"
     model: str = option(
         MISSING,
         "folder or Hub id of the checkpoint to fine-tune: an encoder (VECO, XLM-R, another of the zoo), which is made "

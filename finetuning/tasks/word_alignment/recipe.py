@@ -61,6 +61,7 @@ class WordAlignmentRecipe(FeatureRecipe):
     """Word alignment with a model's vectors, by layer and method, compared with gold links."""
 
     main_score, task_type = "aer", "word-alignment"
+    measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "pairs of languages to evaluate, each separately")
     methods: list[str] = option(
