@@ -95,7 +95,7 @@ class Measured:
         pairs = self.pairs + (self.gold.linked if self.gold else [])
         with screen.status("comparing layers"), memory_errors():
             values = aligner.compare_layers(pairs)
-        trainable = {layer: value for layer, value in values.items() if layer > 0}  # the objective reads states of layers
+        trainable = {layer: value for layer, value in values.items() if layer > 0}  # 0: the embeddings
         aligner.layer = clear_layer(trainable, aligner.default_layer)
         told = f"{len(pairs):,} held-out pairs, told from mismatched ones by"
         found = {told: values[aligner.layer]}
