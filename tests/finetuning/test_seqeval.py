@@ -21,7 +21,7 @@ def test_it_is_loaded_by_its_path_and_says_seqevals_version(metric):
     found = [["B-PER", "I-PER", "O", "B-PER"], ["O", "B-ORG"]]
     scores = metric.compute(predictions=found, references=gold)
     assert scores == pytest.approx({"f1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "token_accuracy": 500 / 6})
-    assert metric.version == f"1.1.0 (seqeval {version('seqeval')})"
+    assert metric.version == f"1.2.0 (seqeval {version('seqeval')})"
 
 
 def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
@@ -55,7 +55,7 @@ def test_every_scheme_has_chunks(metric, gold, found):
 
 def test_words_of_one_scheme_are_right_in_another(metric):
     scores = metric.compute(predictions=[["I-PER", "I-PER", "O"]], references=[["B-PER", "L-PER", "O"]])
-    assert set(scores.values()) == {100}
+    assert {scores[name] for name in ("f1", "precision", "recall")} == {100}
 
 
 def test_nothing_found_is_zero_without_a_warning(metric):
@@ -67,6 +67,16 @@ def test_parts_of_speech_are_chunks_of_equal_neighbors(metric):
     gold, found = [["DET", "NOUN", "NOUN", "VERB"]], [["DET", "NOUN", "VERB", "VERB"]]
     scores = metric.compute(predictions=found, references=gold)
     assert scores["token_accuracy"] == 75 and scores["f1"] == pytest.approx(100 / 3)
+    confused = metric.compute(predictions=[["SCONJ", "AUX", "CCONJ"]], references=[["CCONJ", "AUX", "SCONJ"]])
+    assert (confused["f1"], confused["token_accuracy"]) == (pytest.approx(100 / 3), pytest.approx(100 / 3))
+    # as in seqeval 0.0.12, X is a chunk, and so is each S label: 4 in gold, 3 found, 1 of them right
+    scores = metric.compute(predictions=[["SYM", "PUNCT", "X", "X"]], references=[["SYM", "SYM", "PUNCT", "X"]])
+    assert (scores["precision"], scores["recall"]) == (pytest.approx(100 / 3), 25)
+
+
+def test_token_accuracy_is_of_the_labels_as_written(metric):
+    scores = metric.compute(predictions=[["I-LOC", "I-LOC", "O"]], references=[["B-LOC", "I-LOC", "O"]])
+    assert (scores["f1"], scores["token_accuracy"]) == (100, pytest.approx(200 / 3))
 
 
 @pytest.mark.parametrize(

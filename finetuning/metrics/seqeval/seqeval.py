@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import itertools
-import warnings
 
 import datasets
 import evaluate
@@ -16,7 +15,8 @@ Precision, recall and F1 of chunks over all sentences (micro average), and the s
 percent. A chunk is right where its first word, its last word and its type are. Labels of IOB1, IOB2, IOBES, BILOU,
 BMES and BMEWO, as `B-PER`, `B_PER`, `PER-B`, `PER_B` or marks alone, are first read as IOB2, as the CoNLL shared tasks'
 conlleval does: a change of type begins a chunk too. All labels, predicted and gold, decide the scheme together. Labels
-that mark no chunks (parts of speech) are read as chunks of equal neighbors: compare their token accuracy.
+that mark no chunks (parts of speech) are read as chunks of equal neighbors, as XTREME does with seqeval 0.0.12: a label
+that begins with S is a chunk of its own. Compare their token accuracy, which is of the labels as written.
 """
 
 _INPUTS = """
@@ -31,7 +31,7 @@ schemes, such as U-PER and S-PER, or of which only some mark chunks, such as B-P
 class Seqeval(evaluate.Metric):
     """seqeval's default rules; its version is in ours, since its releases read some labels differently."""
 
-    version = f"1.1.0 (seqeval {importlib.metadata.version('seqeval')})"
+    version = f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})"
 
     def _info(self):
         labels = datasets.Sequence(datasets.Value("string"))
@@ -60,13 +60,16 @@ class Seqeval(evaluate.Metric):
             for label in labels
         }
         if scheme := scheme_of(places, places.get):
-            predictions, references = (list(map(scheme.to_iob2, side)) for side in sides.values())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of labels that mark no chunks, one a label
-            precision, recall, f1, _ = precision_recall_fscore_support(
-                references, predictions, average="micro", zero_division=0
-            )
+            found, gold = (list(map(scheme.to_iob2, side)) for side in sides.values())
+        else:  # seqeval 1.2.2 would take the first letter of a label for a mark: CCONJ and SCONJ would be equal
+            found, gold = ([list(map(_marked, labels)) for labels in side] for side in sides.values())
+        precision, recall, f1, _ = precision_recall_fscore_support(gold, found, average="micro", zero_division=0)
         pairs = zip(itertools.chain(*predictions), itertools.chain(*references), strict=True)
         right = numpy.mean([found == gold for found, gold in pairs])
         scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": right}
         return {name: 100.0 * float(score) for name, score in scores.items()}
+
+
+def _marked(label: str) -> str:
+    """A label without a scheme as seqeval 0.0.12 reads it: its first letter is its mark, its whole name its type."""
+    return label if label == "O" else f"{'S' if label.startswith('S') else 'I'}-{label}"

@@ -108,8 +108,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             )
         if labels.scheme is None:
             data.warnings.append(
-                "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: a run of equal labels counts as a chunk, which "
-                "depends on seqeval's version; compare token_accuracy"
+                "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: a run of equal labels counts as a chunk, as "
+                "in XTREME (seqeval 0.0.12); compare token_accuracy"
             )
         for scheme, languages in labels.others.items():
             data.warnings.append(f"the labels are {scheme}, and are read as IOB2, in {', '.join(sorted(languages))}")
