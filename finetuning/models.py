@@ -1,8 +1,13 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
+import re
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tokenizers import Regex, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
 from zoo_core.processes import main_first
@@ -50,6 +55,32 @@ def describe_model(
         check_positions(max_length, config, path)
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
+
+
+def names_as_text(tokenizer: Any) -> Any:
+    """Returns a tokenizer that reads the name of a special token in a text, such as `</s>`, as its characters.
+
+    `split_special_tokens` is not enough: a unigram vocabulary has the names, too. So a blank after their first letter
+    hides them, in a tokenizer that keeps this when it is saved; the library's own classes would not.
+    """
+    tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = True
+    names = [name for name in tokenizer.all_special_tokens if len(name) > 1 and name != tokenizer.unk_token]
+    found = set(chain.from_iterable(tokenizer(names, add_special_tokens=False)["input_ids"]))
+    if not tokenizer.is_fast or found.isdisjoint(tokenizer.convert_tokens_to_ids(names)):
+        return tokenizer
+    backend = tokenizer.backend_tokenizer
+    rests: dict[str, list[str]] = {}
+    for name in names:
+        rests.setdefault(name[0], []).append(re.escape(name[1:]))
+    blanks = [
+        normalizers.Replace(Regex(f"{re.escape(first)}(?={'|'.join(rest)})"), f"{first} ")
+        for first, rest in rests.items()
+    ]
+    own = [backend.normalizer] if backend.normalizer else []
+    backend.normalizer = normalizers.Sequence([*own, *blanks])
+    kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side", "split_special_tokens")
+    options = {name: getattr(tokenizer, name) for name in kept} | tokenizer.special_tokens_map
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **options)
 
 
 def check_positions(max_length: int, config: Any, path: str) -> None:

@@ -17,7 +17,7 @@ from transformers import TrainingArguments, set_seed
 
 from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.task_tables import TaskData, each_part
-from finetuning.models import Start, readable_errors
+from finetuning.models import Start, names_as_text, readable_errors
 from finetuning.recipe import Recipe
 from finetuning.results.files import table_names
 from finetuning.results.protocol import LanguageProtocol
@@ -149,14 +149,14 @@ class LanguageTask(Task[R]):
     def open(self) -> Start:
         start = describe_start(self.recipe, self.recipe.max_length)
         self.check_start(start)
-        tokenizer = start.tokenizer
+        tokenizer = names_as_text(start.tokenizer)
         # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
         # BERT's tokenizer gives the second text of a pair another type; a model with one type has no row for it
         if getattr(start.config, "type_vocab_size", 2) < 2:
             names = tokenizer.model_input_names
             tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
-        return start
+        return start._replace(tokenizer=tokenizer)
 
     def check_start(self, start: Start) -> None:
         """Raises ValueError for a model or tokenizer that does not fit the recipe."""

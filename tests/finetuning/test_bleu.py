@@ -60,4 +60,20 @@ def test_what_has_no_score_is_refused(monkeypatch):
         score("a", "a", tokenize="13b")
     monkeypatch.setitem(sys.modules, "MeCab", None)  # as where sacrebleu[ja] is not installed
     with pytest.raises(ValueError, match="'ja-mecab' is not installed.*Install sacrebleu"):
-        score("a", "a", tokenize="ja-mecab")
+        score("a", "a", language="ja")
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer", "text"),
+    [
+        ("zh", "zh", "我买了两张票。"),
+        ("zho_Hans", "zh", "我买了两张票。"),
+        ("th", "char", "ฉันชอบแมว"),
+        ("de-AT", "13a", "ich mag alle Katzen"),
+    ],
+)
+def test_the_tokenizer_is_that_of_the_target_language(language, tokenizer, text):
+    found = score(text, text, language=language)
+    assert found["sacrebleu"] == pytest.approx(100) and f"tok:{tokenizer}|" in found["signatures"]["sacrebleu"]
+    assert f"tok:{'intl' if tokenizer == '13a' else tokenizer}|" in found["signatures"]["bleu"]
+    assert "tok:13a|" in score(text, text, language=language, tokenize="13a")["signatures"]["sacrebleu"]

@@ -98,5 +98,5 @@ def test_a_run_whose_dev_loss_was_never_a_number_has_diverged(dev_captions, refu
 
 def test_a_tokenizer_that_is_not_installed_is_named_before_training(captions, tmp_path, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    assert "'ja-mecab' is not installed" in refused([*captions, "bleu_tokenizer=ja-mecab"])
+    assert "'ja-mecab' is not installed" in refused([*captions, "target_language=ja"])
     assert not (tmp_path / "out").exists()

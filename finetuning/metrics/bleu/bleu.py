@@ -3,6 +3,8 @@
 Loaded by its path, so that it works without the Hub.
 """
 
+import re
+
 import datasets
 import evaluate
 from sacrebleu.metrics import BLEU, CHRF
@@ -26,19 +28,27 @@ All in percent, over the whole corpus, with one reference.
 _INPUTS = """
 predictions: list of str, detokenized translations
 references: list of str, one reference each
-tokenize: sacreBLEU's tokenizer of the target language: 13a, intl, zh, ja-mecab, ko-mecab, char or none
+tokenize: 13a, intl, zh, ja-mecab, ko-mecab, char or none; default: as sacreBLEU chooses by the target language, or char
+for languages without spaces that it does not list
+language: the target language, such as de, zh or zho_Hans
 Returns {"sacrebleu", "bleu", "chrf": float in [0, 100], "length_ratio": float, hypothesis over reference in tokens,
 "signatures": {"sacrebleu", "bleu", "chrf": sacreBLEU's signature}}. Raises ValueError for no sentence and for another
 tokenizer.
 """
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none")
+NO_SPACES = {  # codes of ISO 639-1 and 639-3; Korean has spaces, and a tokenizer in sacreBLEU
+    **dict.fromkeys(("zh", "zho", "cmn", "yue", "wuu", "lzh"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"), "char"),
+}
 
 
 class Bleu(evaluate.Metric):
     """Corpus BLEU and chrF; never a mean over sentences."""
 
-    version = "1.0.0"  # of the definition; results carry it
+    version = "1.1.0"  # of the definition; results carry it
 
     def _info(self):
         return evaluate.MetricInfo(
@@ -50,7 +60,8 @@ class Bleu(evaluate.Metric):
             ),
         )
 
-    def _compute(self, predictions, references, tokenize="13a"):
+    def _compute(self, predictions, references, tokenize=None, language=""):
+        tokenize = tokenize or NO_SPACES.get(re.split("[-_]", language.lower())[0], "13a")
         if len(references) == 0:
             raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
         if tokenize not in TOKENIZERS:

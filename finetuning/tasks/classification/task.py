@@ -16,6 +16,7 @@ from finetuning.data.labels import LabelColumn, check_label_names, label_ids, la
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
 from finetuning.results.protocol import LanguageProtocol
 from finetuning.results.table import LabelScores
@@ -104,7 +105,7 @@ def _encode_batch(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
 ) -> dict[str, list]:
     """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
-    rows = len(numbers)
+    tokenizer, rows = names_as_text(tokenizer), len(numbers)
     fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * rows, "cut": [0] * rows}
     for prefix in ("", TRANSLATION):
         texts = [batch[prefix + column] for column in TEXTS if prefix + column in batch]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from finetuning.data.task_tables import TRANSLATION
+from finetuning.models import names_as_text
 from finetuning.tasks.question_answering.reach import Nearest, nearest_span, obstacles
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
@@ -124,6 +125,7 @@ def windows_of_rows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> list[list[dict[str, Any]]]:
     """Returns the windows of each row, without translations; see `encode_windows`."""
+    tokenizer = names_as_text(tokenizer)
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
     tokens = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
     lengths = [len(ids) for ids in tokens]

@@ -6,6 +6,7 @@ import numpy as np
 from datasets import Dataset
 
 from finetuning.data.task_tables import TRANSLATION
+from finetuning.models import names_as_text
 from zoo_core.masking import IGNORED
 
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
@@ -24,6 +25,7 @@ def windows_of(
     `is_further` is 1 at a sentence's second window; `cut`, `without_tokens`, `blank_first` and `translation_cut` are
     counts.
     """
+    tokenizer = names_as_text(tokenizer)
     first, last = _frame(tokenizer)
     room = max_length - len(first) - len(last)
     has_tags = is_train and TRANSLATION + "tags" in batch

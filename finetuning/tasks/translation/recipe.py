@@ -179,8 +179,10 @@ class TranslationRecipe(TrainedRecipe):
     )
     average_checkpoints: int = option(10, "number of checkpoints in the mean of `selection: average`", low=1)
     generation: Generation = field(default_factory=Generation)
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] = option(
-        "13a", "sacreBLEU's tokenizer for the target language; 13a: its default"
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
+        None,
+        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
+        "and others without spaces, else 13a",
     )
     seeds: list[int] = option(
         [1],
@@ -192,6 +194,15 @@ class TranslationRecipe(TrainedRecipe):
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
     published: PublishedTranslation | None = option(None, "published scores to print next to ours")
+
+    def languages_of(self, table: PairTable) -> tuple[str, str]:
+        """Returns the source and the target language of a table."""
+        return table.source_language or self.source_language, table.target_language or self.target_language
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """Returns the target language of each pair, such as en-de."""
+        return {"-".join(pair): pair[1] for pair in map(self.languages_of, [*self.dev, *self.test])}
 
     @property
     def max_length(self) -> int:

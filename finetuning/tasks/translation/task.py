@@ -22,7 +22,7 @@ from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables
 from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import TaskData, sample
-from finetuning.models import Start
+from finetuning.models import Start, names_as_text
 from finetuning.results.protocol import Selection
 from finetuning.results.report import published_figures, published_notes
 from finetuning.run_folder import RunFolder
@@ -57,7 +57,8 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def open(self) -> Start:
         check_architecture(self.recipe)
-        return describe_start(self.recipe, self.recipe.max_length)
+        start = describe_start(self.recipe, self.recipe.max_length)
+        return start._replace(tokenizer=names_as_text(start.tokenizer))
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
@@ -69,11 +70,8 @@ class TranslationTask(Task[TranslationRecipe]):
         def open_tables(part: str) -> list[Rows]:
             opened = []
             for position, table in enumerate(getattr(recipe, part)):
-                languages = (
-                    table.source_language or recipe.source_language,
-                    table.target_language or recipe.target_language,
-                )
-                rows = open_pairs(table, f"{part}.{position}", "-".join(languages), recipe.hub_root, loaded)
+                pair = "-".join(recipe.languages_of(table))
+                rows = open_pairs(table, f"{part}.{position}", pair, recipe.hub_root, loaded)
                 kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
                 if part in empty:
                     before = empty[part].get(rows.language, 0)
@@ -172,7 +170,9 @@ class TranslationTask(Task[TranslationRecipe]):
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
         # some of sacreBLEU's tokenizers need another library: report a missing one before the training
-        load_metric("bleu").compute(predictions=["a"], references=["a"], tokenize=recipe.bleu_tokenizer)
+        for language in set(recipe.targets.values()):
+            options = {"tokenize": recipe.bleu_tokenizer, "language": language}
+            load_metric("bleu").compute(predictions=["a"], references=["a"], **options)
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         config = self.start.config
@@ -211,7 +211,7 @@ class TranslationTask(Task[TranslationRecipe]):
                 pair: trainer.translate(rows, recipe.generation.beams) for pair, rows in data.evaluation.items()
             }
             results = {
-                pair: trainer.score(hypotheses[pair], rows["target"][:]) for pair, rows in data.evaluation.items()
+                pair: trainer.score(pair, hypotheses[pair], rows["target"][:]) for pair, rows in data.evaluation.items()
             }
             predictions = {
                 pair: functools.partial(_records, rows, hypotheses[pair]) for pair, rows in data.evaluation.items()
@@ -307,6 +307,7 @@ def _check_masking(table: TrainingPairs, name: str) -> None:
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
     """Sources with the tokenizer's special tokens, targets with the closing one only."""
+    tokenizer = names_as_text(tokenizer)
     source = tokenizer(batch["source"]).input_ids
     plain = tokenizer(batch["target"], add_special_tokens=False).input_ids
     target = [[*ids, tokenizer.eos_token_id] for ids in plain]

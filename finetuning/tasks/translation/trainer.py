@@ -80,7 +80,8 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         scores = {f"{metric_key_prefix}_loss": total / tokens}
         if self.recipe.dev_bleu_examples:
             chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
-            scored = self.score(self.translate(chosen, self.recipe.dev_beams), chosen["target"][:])
+            hypotheses = self.translate(chosen, self.recipe.dev_beams)
+            scored = self.score(next(iter(pairs)), hypotheses, chosen["target"][:])
             scores[f"{metric_key_prefix}_bleu"] = scored["sacrebleu"]
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
@@ -98,10 +99,10 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
         return [text for _, text in sorted(gather_object(mine))]
 
-    def score(self, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
-        """The metrics of finetuning/metrics/bleu."""
-        tokenize = self.recipe.bleu_tokenizer
-        return load_metric("bleu").compute(predictions=hypotheses, references=references, tokenize=tokenize)
+    def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
+        """The metrics of finetuning/metrics/bleu, with the tokenizer of the pair's target language."""
+        options = {"tokenize": self.recipe.bleu_tokenizer, "language": self.recipe.targets[pair]}
+        return load_metric("bleu").compute(predictions=hypotheses, references=references, **options)
 
     def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""
