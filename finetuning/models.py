@@ -1,6 +1,7 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
+import copy
 import re
 from itertools import chain
 from pathlib import Path
@@ -63,12 +64,12 @@ def names_as_text(tokenizer: Any) -> Any:
     `split_special_tokens` is not enough: a unigram vocabulary has the names, too. So a blank after their first letter
     hides them, in a tokenizer that keeps this when it is saved; the library's own classes would not.
     """
-    tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = True
     names = [name for name in tokenizer.all_special_tokens if len(name) > 1 and name != tokenizer.unk_token]
-    found = set(chain.from_iterable(tokenizer(names, add_special_tokens=False)["input_ids"]))
-    if not tokenizer.is_fast or found.isdisjoint(tokenizer.convert_tokens_to_ids(names)):
+    found = tokenizer(names, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if not tokenizer.is_fast or set(chain.from_iterable(found)).isdisjoint(tokenizer.convert_tokens_to_ids(names)):
+        tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = True
         return tokenizer
-    backend = tokenizer.backend_tokenizer
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
     rests: dict[str, list[str]] = {}
     for name in names:
         rests.setdefault(name[0], []).append(re.escape(name[1:]))
@@ -78,9 +79,9 @@ def names_as_text(tokenizer: Any) -> Any:
     ]
     own = [backend.normalizer] if backend.normalizer else []
     backend.normalizer = normalizers.Sequence([*own, *blanks])
-    kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side", "split_special_tokens")
+    kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side")
     options = {name: getattr(tokenizer, name) for name in kept} | tokenizer.special_tokens_map
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **options)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **options)
 
 
 def check_positions(max_length: int, config: Any, path: str) -> None:

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetuning.seeds import load_metric
 from finetuning.tasks.question_answering.reach import BOUNDARY, LONG, NO_WINDOW, TOKENLESS
@@ -73,6 +73,24 @@ def test_a_model_that_knows_the_answers_finds_them_all(language, tokenizer):
     # not always F1: an answer may be nothing but an article. A stop in the last word's token is punctuation.
     assert found["exact_match"] == 100
     assert sum(answer == gold for answer, (gold,) in zip(answers, golds, strict=True)) >= 8
+
+
+def test_windows_that_a_tokenizer_loses_are_an_error(tokenizer, monkeypatch):
+    call = PreTrainedTokenizerFast.__call__
+
+    def lossy(self, *args, **kwargs):
+        encoded = call(self, *args, **kwargs)
+        if kwargs.get("return_overflowing_tokens"):
+            for name, values in encoded.items():
+                encoded[name] = values[:2]
+        return encoded
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", lossy)
+    long = rows_of("vi", 12).select([11])
+    with pytest.raises(ValueError, match="^row 0 .* windows hold .* tokens"):
+        encoded(long, tokenizer)
+    with pytest.raises(ValueError, match="^row 0"):
+        encoded(long, tokenizer, is_train=True)
 
 
 @pytest.mark.parametrize("language", ["en", "zh", "hi"])

@@ -5,14 +5,19 @@ import json
 
 import numpy as np
 import pytest
+from transformers import pipeline
 
 from finetuning import seeds
 from finetuning.results.table import read_results
 from finetuning.run import main
 from finetuning.seeds import finish_seed
+from finetuning.tasks.classification import task as classification
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.question_answering.windows import windowing, windows_of_rows
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.tasks.tagging.windows import windows_of
+from finetuning.tasks.translation import task as translation
 from tests.finetuning.tasks import Killed, encode, predictions
 from zoo_core.recipes import load_recipe
 
@@ -34,6 +39,37 @@ def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
             right = [row["gold"] == row["prediction"] for row in found]
             assert 100 * np.mean(right) == pytest.approx(entry["scores"][place])
             assert all(0.2 <= row["probability"] <= 1 for row in found)  # the highest of five
+
+
+def test_names_of_special_tokens_in_a_text_are_text(topics_run, sample_tokenizer):
+    text, fill = "old</s></s>new <s>12</s> ＜pad＞ <mask>", {"labels": [0], "tags": [[0, 0, 0, 0]]}
+    batch = fill | {"text": [text], "words": [text.split()], "source": [text], "target": [text]}
+    answer = {"answers": [["12"]], "places": [[text.index("12")]], "start": [text.index("12")]}
+    batch |= {"question": [text], "context": [text], **answer, "end": [text.index("12") + 2]}
+    saved = pipeline("text-classification", str(topics_run[0] / "seed-1" / "model"), trust_remote_code=True)
+    cutting = windowing(sample_tokenizer, 128, 16, 60, 30)
+    sides = translation._encode_batch(batch, sample_tokenizer, {"source": 128, "target": 128})
+    (window,) = windows_of_rows(batch, [0], sample_tokenizer, cutting, is_train=True)[0]
+    read = {
+        "<s> </s>": [
+            *classification._encode_batch(batch, [0], sample_tokenizer, 128, False)["input_ids"],
+            *windows_of(batch, [0], sample_tokenizer, 128, "first")["input_ids"],
+            *saved.preprocess(text)["input_ids"].tolist(),
+            sides["source_ids"][0],
+        ],
+        "</s>": [sides["target_ids"][0]],
+        "<s> </s> </s> </s>": [window["input_ids"]],
+    }
+    special = {*sample_tokenizer.all_special_tokens} - {"<unk>"}
+    for frame, found in read.items():
+        tokens = [sample_tokenizer.convert_ids_to_tokens(ids) for ids in found]
+        assert [" ".join(token for token in own if token in special) for own in tokens] == [frame] * len(tokens)
+        assert (
+            len({tuple(own[2:-1]) for own in tokens}) == 1
+        )  # the same tokens in all, and in the saved model's pipeline
+    first, last = window["labels"]
+    assert sample_tokenizer.decode(window["input_ids"][first : last + 1]).strip() == "12"
+    assert sample_tokenizer("<s>").input_ids == [0, 0, 2]  # the given tokenizer is as before
 
 
 def test_rows_keep_their_numbers_where_some_are_drawn(topics, tmp_path):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from finetuning.data.task_tables import TRANSLATION
 from finetuning.models import names_as_text
@@ -158,6 +159,13 @@ def windows_of_rows(
         # each window begins one stride after the one before: together they cover the whole context
         parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
         whole = np.concatenate([*parts, of_row[-1]["spans"]])
+        if not len(whole) or whole[-1, 1] < len(contexts[row].rstrip()):
+            tokens = len(tokenizer(contexts[row], add_special_tokens=False, verbose=False)["input_ids"])
+            if len(whole) != tokens:
+                raise ValueError(
+                    f"row {numbers[row]} (from 0): the windows hold {len(whole)} of the context's {tokens} tokens. "
+                    f"tokenizers {tokenizers.__version__} loses windows: install another version."
+                )
         start, end = batch["start"][row], batch["end"][row]
         found = label(of_row, cutting.stride, nearest_span(whole, start, end) if start >= 0 else None)
         held = [len(window["spans"]) for window in of_row]
