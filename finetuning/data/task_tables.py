@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -182,7 +183,38 @@ def gather(
         layer=None,
         pooling=None,
     )
+    parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
+    texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
+    label = next((name for name in ("labels", "tags") if name in train.column_names), None)
+    warnings = [*warnings, *repeated_texts(parts, texts, label)]
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, evaluation, label_names)
+
+
+def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:
+    """Warnings of rows whose texts an earlier part has, too, and of equal texts with different labels."""
+    import pandas
+
+    def hashes(rows: "Dataset", columns: list[str]) -> list[int]:  # the texts themselves would need memory
+        values = zip(*(rows[column][:] for column in columns), strict=True)
+        return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
+
+    frames = [
+        pandas.DataFrame({"text": hashes(rows, texts), "label": hashes(rows, [label]) if label else 0}).assign(
+            part=part, language=language
+        )
+        for part, languages in parts.items()
+        for language, rows in languages.items()
+    ]
+    frame, warnings = pandas.concat(frames, ignore_index=True), []
+    for earlier, later in combinations(parts, 2):
+        own = frame[frame.part == later]
+        shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
+        if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):
+            warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
+    several = frame.groupby("text").label.transform("nunique") > 1
+    if shown := ", ".join(f"{part} {n:,}" for part, n in several.groupby(frame.part, sort=False).sum().items() if n):
+        warnings.append(f"rows whose text has another label elsewhere: {shown}")
+    return warnings
 
 
 def each_part(data: TaskData, change: Callable[["Dataset", str, str], "Dataset"]) -> TaskData:

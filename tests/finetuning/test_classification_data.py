@@ -1,13 +1,14 @@
 """Tables to encoded rows: languages, labels, selection data, and all their faults."""
 
 import json
+import re
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from finetuning.recipe import Recipe
 from finetuning.tasks.registry import task_of
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import encode, read_alike
 from zoo_core.recipes import load_recipe
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -17,7 +18,7 @@ def read(train, evaluation, *overrides):
     """Reads the tables given as dictionaries of fields; JSON is YAML."""
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
     tables = [f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
-    return task_of(load_recipe(Recipe, None, [*base, *tables, *overrides])).read()
+    return read_alike(load_recipe(Recipe, None, [*base, *tables, *overrides]))
 
 
 def rows(labels, column="label", **more):
@@ -40,6 +41,27 @@ def test_labels_are_matched_by_name_not_by_number(write):
         assert data.train["labels"][:] == [0, 1, 2, 2]
         assert data.evaluation["de"]["labels"][:] == expected
         assert data.warnings == []
+
+
+def test_texts_of_the_training_rows_and_texts_of_two_labels_are_counted(tmp_path, sample_corpus_dir):
+    for name, pairs in {
+        "train": [("a", "x"), ("b", "y"), ("b", "y"), ("c", "x")],
+        "dev": [("c", "x"), ("d", "y")],
+        "de": [("a", "y"), ("e", "x")],
+        "fr": [("b", "y"), ("d", "y"), ("f", "x")],
+    }.items():
+        text = "".join(f"{first},{label}\n" for first, label in pairs)
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{text}", encoding="utf-8")
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: en\n  data_files:\n  - {split: train, path: train.csv}\n"
+        "  - {split: dev, path: dev.csv}\n---\n"
+    )
+    train = {"path": str(tmp_path), "config": "en", "dev_split": "dev"}
+    tables = f"evaluation={json.dumps([{'path': str(tmp_path / '{language}.csv'), 'languages': ['de', 'fr']}])}"
+    recipe = ["model=m", "output_dir=o", "task=t", "training.learning_rate=1", f"train={json.dumps([train])}", tables]
+    found = [re.findall("[0-9]+", line) for line in task_of(load_recipe(Recipe, None, recipe)).read().warnings]
+    # c of dev; a of de and b of fr; d of fr; a is x in the training rows and y in de
+    assert found == [["1", "2"], ["1", "2", "1", "3"], ["1", "3"], ["1", "1"]]
 
 
 def test_csv_tables_of_any_delimiter(tmp_path):

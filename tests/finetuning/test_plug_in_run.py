@@ -21,7 +21,7 @@ from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
-from tests.finetuning.tasks import encode, record_of, task_with
+from tests.finetuning.tasks import encode, read_alike, record_of, task_with
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
@@ -32,7 +32,7 @@ BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learnin
 def read(train, evaluation, *overrides):
     """Reads the tables given as lists of dictionaries of fields; JSON is YAML."""
     tables = [f"train={json.dumps(train)}", f"evaluation={json.dumps(evaluation)}"]
-    return task_of(load_recipe(Recipe, None, [*BASE, *tables, *overrides])).read()
+    return read_alike(load_recipe(Recipe, None, [*BASE, *tables, *overrides]))
 
 
 # --- translate-train-all, plug-out ---

@@ -11,11 +11,10 @@ import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 
 from finetuning.data.label_schemes import Scheme
-from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import TaggingTask
-from tests.finetuning.tasks import encode
+from tests.finetuning.tasks import encode, read_alike
 from zoo_core.faults import listed_faults
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -37,7 +36,7 @@ def read(train, evaluation, *overrides):
         f"train={json.dumps([{**columns, **table} for table in (train if isinstance(train, list) else [train])])}",
         f"evaluation={json.dumps([{**columns, 'languages': ['de'], **evaluation}])}",
     ]
-    return task_of(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides])).read()
+    return read_alike(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides]))
 
 
 def names_of(data, dataset):

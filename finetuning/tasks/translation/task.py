@@ -21,7 +21,7 @@ from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
 from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import TaskData, sample
+from finetuning.data.task_tables import TaskData, repeated_texts, sample
 from finetuning.models import Start, names_as_text
 from finetuning.results.protocol import Selection
 from finetuning.results.report import published_figures, published_notes
@@ -112,7 +112,8 @@ class TranslationTask(Task[TranslationRecipe]):
             ),
         )
         joined = {pair: concatenate_datasets(parts) for pair, parts in dev_pairs.items()}
-        return TaskData(protocol, [], training, joined, evaluated)
+        parts = {"training": {"": training}, "development": joined, "evaluated": evaluated}
+        return TaskData(protocol, repeated_texts(parts, list(SIDES), None), training, joined, evaluated)
 
     def encode(self, data: TaskData) -> TaskData:
         """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
