@@ -19,7 +19,7 @@ from zoo_core.run_folders import not_own
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
 MAY_CHANGE += ("tracker", "push_to_hub", "licenses")
 # what a start that is killed leaves half written, and a sweep that chose the run's values (`sweep.py`)
-HALF_WRITTEN = r"\.(run|sweep)\.json\.\d+\.tmp"
+HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
 SWEEP = r"sweep(\.(json|md|csv|png))?"
 
 
@@ -32,7 +32,8 @@ class RunFolder:
         self.facts: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output_dir {self.path} is a file. Name a folder.")
-        held = not_own(self.path, f"{HALF_WRITTEN}|{SWEEP}")
+        was_killed = not (self.path / "recipe.yaml").exists() and "sessions" in read_json(self.path / "run.json", {})
+        held = not_own(self.path, rf"{HALF_WRITTEN}|{SWEEP}" + r"|run\.json" * was_killed)
         if not held:
             if resume and PartialState().is_main_process:
                 print(

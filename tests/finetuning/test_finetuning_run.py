@@ -237,11 +237,15 @@ def test_a_folder_is_that_of_one_run_at_a_time(topics, tmp_path, refused):
 
 
 @pytest.mark.slow
-def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path):
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, refused, options):
     (tmp_path / "out").mkdir()
-    for name in (LOCK, ".run.json.71.tmp"):
+    for name in (LOCK, ".run.json.71.tmp", ".recipe.yaml.71.tmp"):
         (tmp_path / "out" / name).touch()
-    main([*topics, "seeds=[1]", "training.max_steps=1"])
+    (tmp_path / "out" / "run.json").write_text('{"of": "another program"}')
+    assert "run.json" in refused([*topics, *options])
+    (tmp_path / "out" / "run.json").write_text('{"sessions": [], "model": {}, "data": {}}')  # before recipe.yaml
+    main([*topics, *options, "seeds=[1]", "training.max_steps=1"])
     assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
 
 
