@@ -1,11 +1,12 @@
 """Functions for a seed of any kind of task: hardware checks, the Trainer's arguments, metrics, signals, its end."""
 
+import contextlib
 import functools
 import json
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ import torch
 from accelerate import DistributedType, PartialState
 from accelerate.tracking import WandBTracker
 from accelerate.utils import gather, release_memory
+from safetensors import SafetensorError
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
@@ -28,6 +30,7 @@ from zoo_core.processes import main_first
 from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
+from zoo_core.table_files import first_line
 
 METRICS = Path(__file__).parent / "metrics"
 # scores of development rows; those by language are in the results
@@ -241,7 +244,7 @@ def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgr
         return
     if trainer.is_world_process_zero():
         _start_tracker(trainer, recipe.tracker, state.global_step)
-    with held_signals():
+    with held_signals(), explained_writes(trainer.args.output_dir):
         trainer.train(resume_from_checkpoint=resumed)
 
 
@@ -256,6 +259,20 @@ def _start_tracker(trainer: Trainer, tracker: str | None, step: int) -> None:
     elif tracker == "wandb":
         settings = {"name": trainer.args.run_name, "dir": str(folder), "reinit": "finish_previous"}
         WandBTracker(PROJECT, **settings).start()  # the Trainer logs to the active run
+
+
+@contextlib.contextmanager
+def explained_writes(folder: str | Path) -> Iterator[None]:
+    """Raises ValueError where weights cannot be written: safetensors and torch.save wrap the system's error."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # torch.save's writer
+            raise
+        raise ValueError(
+            f"{folder} could not be written ({first_line(error)}). Free some space on the disk, then resume with "
+            "--resume."
+        ) from error
 
 
 class Diverged(ValueError):
@@ -324,7 +341,8 @@ def finish(
         "history": finite(trainer.state.log_history),
     }
     if save_model:
-        trainer.save_model(str(folder / "model"))
+        with explained_writes(folder / "model"):
+            trainer.save_model(str(folder / "model"))
     state.wait_for_everyone()
     if state.is_main_process:
         if save_model:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
@@ -247,6 +249,29 @@ def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, r
     (tmp_path / "out" / "run.json").write_text('{"sessions": [], "model": {}, "data": {}}')  # before recipe.yaml
     main([*topics, *options, "seeds=[1]", "training.max_steps=1"])
     assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["safetensors", "optimizer.pt"])
+def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, name):
+    short = [*topics, "seeds=[1]", "training.max_steps=2"]
+    size, step = resource.getrlimit(resource.RLIMIT_FSIZE), FineTuningTrainer.training_step
+
+    def limited(self, *args, **kwargs):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, size[1]))
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuningTrainer, "training_step", limited)
+        if name == "optimizer.pt":  # the next file that is too long
+            patch.setattr(PreTrainedModel, "save_pretrained", lambda *args, **kwargs: None)
+        try:
+            message = refused(short)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, size)
+    assert str(tmp_path / "out" / "seed-1") in message.splitlines()[-1]
+    main([*short, "--resume"])
+    assert record_of(tmp_path / "out" / "seed-1")["steps"] == 2
 
 
 @pytest.mark.slow
