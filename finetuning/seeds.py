@@ -15,7 +15,6 @@ import torch
 from accelerate import DistributedType, PartialState
 from accelerate.tracking import WandBTracker
 from accelerate.utils import gather, release_memory
-from safetensors import SafetensorError
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer import TRAINER_STATE_NAME
@@ -263,11 +262,11 @@ def _start_tracker(trainer: Trainer, tracker: str | None, step: int) -> None:
 
 @contextlib.contextmanager
 def explained_writes(folder: str | Path) -> Iterator[None]:
-    """Raises ValueError where weights cannot be written: safetensors and torch.save wrap the system's error."""
+    """Raises ValueError where files cannot be written: safetensors, tokenizers and torch.save raise other errors."""
     try:
         yield
-    except (SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # torch.save's writer
+    except Exception as error:
+        if not re.search("os error|inline_container", str(error)):  # of Rust, of torch.save
             raise
         raise ValueError(
             f"{folder} could not be written ({first_line(error)}). Free some space on the disk, then resume with "

@@ -235,15 +235,15 @@ def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str] | N
 
     Of CoNLL-U, ids, comments, and lines of several words or of none (ids 3-4 and 3.1) are left out.
     """
-    separator = "\t" if kind == "conllu" else None
+    marks = ("#", "-DOCSTART-")
+    first = next((line for line in read_lines(path) if line.strip() and not line.startswith(marks)), "")
+    separator = "\t" if kind == "conllu" or "\t" in first else " +"
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             yield number, line, None
             continue
-        if separator is None and ("\t" in line or not line.startswith("#")):
-            separator = "\t" if "\t" in line else " +"
         # not `split()`: a token may hold a no-break space
-        fields = [field.strip(" ") for field in re.split(separator or " +", line.strip(" "))]
+        fields = [field.strip(" ") for field in re.split(separator, line.strip(" "))]
         if kind == "conll":
             yield number, line, fields
         elif not line.startswith("#") and not re.fullmatch(r"\d+[-.]\d+", fields[0]):
@@ -258,17 +258,28 @@ def _conll_columns(path: str, kind: str) -> list[str]:
     return ["tokens", *(f"column_{number}" for number in range(2, width)), *["tags"] * (width > 1)]
 
 
+def _labels(path: str) -> set[str]:
+    """The labels of all lines, except those that begin with "#" before a sentence: comments, or the token "#"."""
+    labels, in_sentence = set(), False
+    for _, line, fields in _token_lines(path, "conll"):
+        in_sentence = fields is not None and (in_sentence or not line.startswith("#"))
+        if in_sentence:
+            labels.add(fields[-1])
+    return labels
+
+
 def _read_sentences(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
 ) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
     """Yields the place and the row of each sentence of a CoNLL file, or the place and the fault of a wrong line."""
     place, tokens = (0, 0), []
+    labels = _labels(path) if kind == "conll" and len(columns) > 1 else set()
     for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", None)]):
         if fields is None:
             if tokens:
                 yield place, dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
             tokens = []
-        elif not tokens and re.match(r"# [\w.-]+ = ", line):
+        elif not tokens and line.startswith("#") and (fields[-1] not in labels or re.match(r"# [\w.-]+ = ", line)):
             continue  # a comment, which may have as many fields as the file has columns
         elif len(fields) == len(columns) and all(fields):
             place = place if tokens else (number, number)

@@ -389,7 +389,9 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
             "(HF_HUB_OFFLINE disables downloads), or set hub_root to a folder that mirrors the Hub."
             f"{_mirrored(path, hub_root)}"
         ) from error
-    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
+    except OSError:  # of the system
+        raise
+    except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
         message = str(error)
         if configs := re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*)\]", message):
             known = re.findall(r"'([^']+)'", configs[1])
@@ -401,8 +403,10 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
         if message.startswith(("Unknown split", "Bad split")):
             known = re.findall(r"'([^']+)'", message.partition("[")[2])
             raise ValueError(_unknown(table, "split", table.split, known)) from None
+        is_known = isinstance(error, (datasets.exceptions.DatasetGenerationError, ValueError))
+        reason = first_line(error.__cause__ or error) if is_known else " ".join(message.split())
         raise ValueError(
-            f"{describe(table)} cannot be read: {first_line(error.__cause__ or error)}. Check the files and the split."
+            f"{describe(table)} cannot be read: {reason}. Check its files, the YAML of its README.md, and the split."
         ) from error
 
 

@@ -61,6 +61,11 @@ def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
     if declared:
         return declared, True
     seen = {value for column in columns for value in column.values if not _is_empty(value)}
+    if not seen:
+        raise ValueError(
+            f"{columns[0].rows.place}: none of the {len(columns[0].values)} values in column "
+            f"{columns[0].rows.table.label_column} is a label. Name a column with labels."
+        )
     return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
 
 

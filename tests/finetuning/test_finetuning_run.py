@@ -252,8 +252,8 @@ def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["safetensors", "optimizer.pt"])
-def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, name):
+@pytest.mark.parametrize("written", [[], [PreTrainedModel], [PreTrainedModel, PreTrainedTokenizerFast]])
+def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, written):
     short = [*topics, "seeds=[1]", "training.max_steps=2"]
     size, step = resource.getrlimit(resource.RLIMIT_FSIZE), FineTuningTrainer.training_step
 
@@ -263,8 +263,8 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuningTrainer, "training_step", limited)
-        if name == "optimizer.pt":  # the next file that is too long
-            patch.setattr(PreTrainedModel, "save_pretrained", lambda *args, **kwargs: None)
+        for earlier in written:  # then the tokenizer or the optimizer is the first file that is too long
+            patch.setattr(earlier, "save_pretrained", lambda *args, **kwargs: None)
         try:
             message = refused(short)
         finally:
