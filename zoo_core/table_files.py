@@ -18,13 +18,13 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo_core.faults import are_listed, report_faults
 from zoo_core.input_lines import BOM, LONGEST_LINE, open_input, read_lines
-from zoo_core.json_files import check_json, is_array
+from zoo_core.json_files import LARGEST_ARRAY, check_json, is_array
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
@@ -63,9 +63,8 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
         try:
             # the key of the copy on disk includes the configuration's name: with the content in it, a file that was
             # rewritten within the clock's resolution is still read again
-            return datasets.load_dataset(
-                kind, name=identity[:32], data_files={"train": path}, split="train", streaming=streaming
-            )
+            arguments = {"name": identity[:32], "data_files": {"train": path}, "split": "train", "streaming": streaming}
+            return load_as_written(functools.partial(datasets.load_dataset, kind, **arguments))
         except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
             reason = kind == "json" and _mixed_in_lines(file) or first_line(error.__cause__ or error)
             raise ValueError(
@@ -92,13 +91,59 @@ def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "
         raise cause from None
 
 
+def load_as_written(load: Callable[..., "Dataset | IterableDataset"]) -> "Dataset | IterableDataset":
+    """Calls `load`, again where `datasets` reads JSON otherwise than it is written.
+
+    It infers the types of columns from the first 10 MB, and dates from texts. SQuAD's own file becomes its questions.
+    """
+    import datasets
+
+    try:
+        dataset = load()
+    except datasets.exceptions.DatasetGenerationError as error:
+        try:
+            dataset = load(chunksize=LARGEST_ARRAY)
+        except ValueError:  # an option of JSON alone
+            raise error from None
+    if not isinstance(dataset, datasets.Dataset) or dataset.builder_name != "json":
+        return dataset
+    if "timestamp" in str(dataset.features):
+        texts = _without_times(dataset.features, datasets.Value("string"))
+        dataset = load(features=_without_times(dataset.features, datasets.Json()))
+        dataset = dataset.map(lambda rows: {name: rows[name] for name in rows}, batched=True, features=texts)
+    if "'qas'" in str(dataset.features.get("data")):
+        dataset = dataset.map(_questions, batched=True, remove_columns=dataset.column_names)
+    return dataset
+
+
+def _without_times(feature: Any, other: Any) -> Any:
+    """The feature with `other` in the place of timestamps."""
+    import datasets
+
+    if isinstance(feature, dict):
+        return type(feature)({name: _without_times(own, other) for name, own in feature.items()})
+    if isinstance(feature, datasets.List):
+        return datasets.List(_without_times(feature.feature, other))
+    return other if "timestamp" in str(getattr(feature, "dtype", "")) else feature
+
+
+def _questions(batch: dict[str, list]) -> dict[str, list]:
+    """The questions of SQuAD's articles: of one object, or of an object a row."""
+    articles = itertools.chain.from_iterable(data if isinstance(data, list) else [data] for data in batch["data"])
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    asked = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
+    fields = {name: [question[name] for _, question in asked] for name in ("id", "question", "answers")}
+    return {"context": [context for context, _ in asked], **fields}
+
+
 def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[int]) -> list[str]:
     """Returns the place of each row of a file, such as `line 7`. `rows` count from 0 and increase."""
     if not rows:
         return []
     if kind == "json":
         with open_input(path) as stream:
-            kind = "array" if is_array(stream) else kind
+            is_line = next(read_lines(path)).rstrip().endswith("}")  # else one object of many lines
+            kind = kind if is_line and not is_array(stream) else "array"
     if kind in ("parquet", "array"):
         return [f"row {row} (from 0)" for row in rows]
     if kind == "json":
@@ -109,7 +154,8 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
     wanted = set(rows)
     # stop at the last row: the rest of the file may be unreadable
     first_to_last = itertools.islice(places, rows[-1] + 1)
-    return [_shown(place) for row, place in enumerate(first_to_last) if row in wanted]
+    found = [_shown(place) for row, place in enumerate(first_to_last) if row in wanted]
+    return found if len(found) == len(rows) else [f"row {row} (from 0)" for row in rows]  # an object of several rows
 
 
 def _shown(place: Place) -> str:

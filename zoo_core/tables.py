@@ -29,6 +29,7 @@ from zoo_core.table_files import (
     file_hash,
     first_line,
     kind_by_name,
+    load_as_written,
     load_file,
     mixed_types,
     places_of_rows,
@@ -338,14 +339,9 @@ def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Datas
         logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
     revision = None if is_local else table.revision
     with _explained(table, path, hub_root):
-        return datasets.load_dataset(
-            path,
-            table.config,
-            split=table.split,
-            streaming=table.streaming,
-            revision=revision,
-            cache_dir=_cache_of_folder(Path(path)) if is_local else None,
-        )
+        load = functools.partial(datasets.load_dataset, path, table.config, split=table.split, revision=revision)
+        cache = _cache_of_folder(Path(path)) if is_local else None
+        return load_as_written(functools.partial(load, streaming=table.streaming, cache_dir=cache))
 
 
 def looks_like_missing_folder(path: str) -> bool:

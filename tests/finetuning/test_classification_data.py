@@ -109,6 +109,7 @@ SWAHILI = rows(NLI, language="de") + rows(["neutral"] * 4, language="sw")
     [
         ("test", rows(["entailment", "nuetral"]), {}, "row 1 .*'nuetral'.* contradiction, entailment, .*'neutral'"),
         ("test", rows(["entailment", None]), {}, "row 1 .*no label"),
+        ("train", rows(["", " "]), {}, "train.*none of the 2 values in column label is a label"),
         ("test", rows([0, 1]), {}, "row 0 .*label 0 .*`label_names`"),  # sorted names: no order that numbers could mean
         ("test", rows([0.5, 1.0]), {}, "column label .*(double|float64)"),
         *[("train", rows([*NLI, empty, *NLI, empty]), {}, "train.*row 3 .*1 more") for empty in (None, "", "  ")],

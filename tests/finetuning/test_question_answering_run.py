@@ -125,6 +125,16 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
     second = {**row_of("q", "a b", "x", "b")}
     data = read_rows(tmp_path, plain, spaced, second)
     assert list(zip(data.train["start"], data.train["end"], strict=True)) == [(6, 13), (2, 3), (2, 3)]
+    objects = [
+        row
+        | {
+            "answers": [
+                dict(zip(row["answers"], one, strict=True)) for one in zip(*row["answers"].values(), strict=True)
+            ]
+        }
+        for row in (plain, spaced, second)
+    ]
+    assert read_rows(tmp_path, *objects).train.to_list() == data.train.to_list()  # as in SQuAD's own file
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,44 @@ def test_conll_gives_lists_of_tokens_and_tags(tmp_path, streaming):
     ]
 
 
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_comments_before_a_sentence_are_no_tokens(tmp_path, blank):
+    text = "# newdoc\n# id 7\tlang=en\nA DET\n# SYM\n\n# doc2 X\n# SYM\nb NOUN\n\n#tag NOUN\n"
+    text = "\n".join(line if line.startswith("# id") else line.replace(" ", blank) for line in text.split("\n"))
+    read = [row["tokens"] for row in rows(Table(path=write(tmp_path / "a.conll", text)))]
+    assert read == [["A", "#"], ["#", "b"], ["#tag"]]
+
+
+JSON_ROWS = {  # rows, which columns of the last one
+    "dates": (
+        [{"text": "2020-02-01"}, {"text": None}, {"text": "2020-02-01T10:00:00Z", "new": {"day": ["1999-12-31"]}}]
+    ),
+    "late": ([{"text": "x" * 999, "note": None}] * 11_000 + [{"text": "y", "note": "seen", "new": 1}]),
+    "late_dates": ([{"text": "x" * 999, "day": "2020-02-01"}] * 11_000 + [{"text": "y", "day": "today"}]),
+}
+
+
+@pytest.mark.parametrize("name", JSON_ROWS)
+@pytest.mark.parametrize("form", ["a.jsonl", "a.json.gz", "train.json"])
+def test_json_is_read_as_it_is_written_wherever_a_key_first_occurs(tmp_path, name, form):
+    wanted = JSON_ROWS[name]
+    text = json.dumps(wanted) if form == "train.json" else "".join(json.dumps(row) + "\n" for row in wanted)
+    write(tmp_path / form, gzip.compress(text.encode()) if form.endswith("gz") else text)
+    found = load_table(Table(path=str(tmp_path if form == "train.json" else tmp_path / form)))
+    every = {key for row in (wanted[0], wanted[-1]) for key in row}
+    for row, expected in ((found[0], wanted[0]), (found[-1], wanted[-1])):
+        assert row == dict.fromkeys(every) | expected
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_file_of_squad_is_its_questions(tmp_path, indent):
+    asked = [{"id": str(i), "question": f"q{i}", "answers": [{"text": "b", "answer_start": i}]} for i in range(3)]
+    paragraphs = [{"context": "a b", "qas": asked[:2]}, {"context": "2020-02-01", "qas": asked[2:]}]
+    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": [one]} for one in paragraphs]}
+    found = rows(Table(path=write(tmp_path / "train-v1.1.json", json.dumps(squad, indent=indent))))
+    assert found == [{"context": "a b" if i < 2 else "2020-02-01", **row} for i, row in enumerate(asked)]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_conllu_gives_syntactic_words(tmp_path, streaming):
     one = ["1-2 al _ _ _", "1 a a ADP _", "2 el el DET _", "2.1 x _ _ _", "3 mar mar NOUN _"]
@@ -277,6 +315,10 @@ FOLDER_ERRORS = [  # (path below the folder, fields, what is named)
     ("x", {"config": "en"}, "petsx.*'pets'"),
     ("/en", {"config": "en", "split": "test"}, "config en.*default"),
     ("/empty", {}, "no data files"),
+    ("/broken", {}, "pets/broken .*README.md"),
+    ("/list", {}, "pets/list .*README.md"),
+    ("/type", {}, "pets/type .*README.md"),
+    ("/script", {}, "pets/script .*script.py"),
 ]
 SEEN_WHEN_READ_IN_FULL = ("only_header", "only_comments", "damaged_json", "latin1_json")
 
@@ -292,6 +334,16 @@ def test_errors_of_files(tmp_path, case):
 
 def test_errors_of_folders(hub_folder):
     (hub_folder / "empty").mkdir()
+    for name, card in {
+        "broken": "a: [",
+        "list": "- a",
+        "type": "dataset_info: {features: [{name: a, dtype: b}]}",
+    }.items():
+        (hub_folder / name).mkdir()
+        write(hub_folder / name / "README.md", f"---\n{card}\n---\n")
+        write(hub_folder / name / "train.csv", "text\na\n")
+    (hub_folder / "script").mkdir()
+    write(hub_folder / "script" / "script.py", "raise SystemExit")
     for path, fields, named in FOLDER_ERRORS:
         with pytest.raises(ValueError, match=named):
             load_table(Table(path=f"{hub_folder}{path}", **fields))

@@ -234,6 +234,12 @@ def _columns(rows: Rows) -> dict[str, list]:
     names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
     columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
     if column := rows.table.label_column:
+        feature = rows.dataset.features.get(column)
+        if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
+            fields = {
+                name: [[one[name] for one in own or ()] for own in rows.dataset[column][:]] for name in feature.feature
+            }
+            rows = replace(rows, dataset=Dataset.from_dict({f"{column}.{name}": own for name, own in fields.items()}))
         columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
         columns["starts"] = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
     return columns
