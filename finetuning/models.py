@@ -70,15 +70,9 @@ def names_as_text(tokenizer: Any) -> Any:
         tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = True
         return tokenizer
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
-    rests: dict[str, list[str]] = {}
-    for name in names:
-        rests.setdefault(name[0], []).append(re.escape(name[1:]))
-    blanks = [
-        normalizers.Replace(Regex(f"{re.escape(first)}(?={'|'.join(rest)})"), f"{first} ")
-        for first, rest in rests.items()
-    ]
+    places = [(Regex(f"{re.escape(name[0])}(?={re.escape(name[1:])})"), f"{name[0]} ") for name in names]
     own = [backend.normalizer] if backend.normalizer else []
-    backend.normalizer = normalizers.Sequence([*own, *blanks])
+    backend.normalizer = normalizers.Sequence([*own, *(normalizers.Replace(*place) for place in places)])
     kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side")
     options = {name: getattr(tokenizer, name) for name in kept} | tokenizer.special_tokens_map
     return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **options)

@@ -138,22 +138,12 @@ def _place(table: Table, hub_root: str | None) -> str:
 def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     """Whether two tables share rows. Two slices of a split, as in train[:9], count as disjoint.
 
-    So do tables whose `where` has different values for a column.
+    So do tables whose `where` is not the same. Equal rows are counted when they are read.
     """
     if _place(one, hub_root) != _place(other, hub_root) or one.config != other.config:
         return False
-    wanted, others = (getattr(table, "where", {}) for table in (one, other))
-    if any(_exclude(text, others.get(column, "*")) for column, text in wanted.items()):
+    if getattr(one, "where", {}) != getattr(other, "where", {}):
         return False
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
     return same_split or Path(one.path).is_file()
-
-
-def _exclude(one: str, other: str) -> bool:
-    """Whether no text matches both values of `where`, in which `*` matches any text."""
-    if "*" not in one + other:
-        return one != other
-    begins = sorted((one.partition("*")[0], other.partition("*")[0]), key=len)
-    ends = sorted((one.rpartition("*")[2], other.rpartition("*")[2]), key=len)
-    return not (begins[1].startswith(begins[0]) and ends[1].endswith(ends[0]))
