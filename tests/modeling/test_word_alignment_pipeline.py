@@ -1,5 +1,7 @@
 """`pipeline("word-alignment")`: from folders in fresh processes, and its conventions."""
 
+import copy
+
 import pytest
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel, pipeline
@@ -124,7 +126,7 @@ def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
 
 
 def test_the_layer_of_the_model_s_configuration(aligner, sample_tokenizer, monkeypatch):
-    assert aligner.aligner.layer == 1  # two thirds of two
+    assert aligner.aligner.layer == 1  # three fifths of two
     monkeypatch.setattr(aligner.model.config, "word_alignment_layer", 2, raising=False)
     assert WordAlignmentPipeline(aligner.model, sample_tokenizer).aligner.layer == 2
     assert WordAlignmentPipeline(aligner.model, sample_tokenizer, layer=0).aligner.layer == 0
@@ -140,6 +142,13 @@ def test_what_it_refuses(parameters, named, aligner, sample_tokenizer):
         aligner(PAIRS[0], **parameters)
     with pytest.raises(ValueError, match=named):
         WordAlignmentPipeline(aligner.model, sample_tokenizer, **({"method": "mutual"} | parameters))
+
+
+def test_weights_that_are_not_finite_are_refused(aligner, sample_tokenizer):
+    model = copy.deepcopy(aligner.model)
+    torch.nn.init.constant_(model.encoder.layer[1].attention.self.key.bias, float("inf"))
+    with pytest.raises(ValueError, match=r"layer\.1\.attention\.self\.key\.bias"):
+        WordAlignmentPipeline(model, sample_tokenizer)
 
 
 @pytest.mark.parametrize("given, named", [("a text", "input 0"), ({"source": "a"}, "target")])
