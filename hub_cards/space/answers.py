@@ -23,7 +23,7 @@ METHODS = {  # of the zoo's aligner
     "Softmax (awesome-align)": "softmax",
 }
 ENCODINGS = {"each by itself": "separate", "both in one input": "joint"}
-DEFAULT_LAYER = -1  # two thirds of the way up
+DEFAULT_LAYER = -1  # three fifths of the way up
 MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
