@@ -28,6 +28,7 @@ MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
 MAX_MASKS = 20
+MAX_TOP = 20  # words for a mask
 MAX_ANSWER = 30  # tokens
 MATRIX_WORDS = 40  # of a side; more cannot be read
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
@@ -144,7 +145,7 @@ def align_words(
 
 @torch.inference_mode()
 def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
-    """The `top` most probable subwords of the vocabulary at each mask, each mask by itself.
+    """The `top` most probable subwords of the vocabulary, 1 to MAX_TOP, at each mask, each mask by itself.
 
     A mask may be spelled as the model's own, or as <mask> or [MASK].
     """
@@ -160,7 +161,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     if len(places_K) > MAX_MASKS:
         raise ValueError(f"There are {len(places_K)} masks in the text: up to {MAX_MASKS} are filled in.")
     logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
-    best = logits_KV.softmax(-1).topk(min(int(top), logits_KV.shape[1]))
+    best = logits_KV.softmax(-1).topk(int(min(max(top, 1), MAX_TOP, logits_KV.shape[1])))
     masks = [
         [
             (shown_subword(model.tokenizer, subword), model.tokenizer.convert_ids_to_tokens(subword), probability)

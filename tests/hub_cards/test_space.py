@@ -168,6 +168,12 @@ def half_the_weights(folder):
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def infinite_weight(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["roberta.encoder.layer.1.output.dense.bias"][3] = torch.inf
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def another_tokenizer(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["entirely", "new"])
@@ -183,6 +189,7 @@ def another_tokenizer(folder):
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (half_the_weights, r"\S*layer.1."),
+        (infinite_weight, r"not finite .*layer.1.output.dense.bias"),
         (another_tokenizer, "the tokenizer knows"),
     ],
 )
