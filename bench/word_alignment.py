@@ -33,9 +33,8 @@ from transformers.utils.logging import disable_progress_bar
 from bench._common import check_sizes, device_name, interleaved, make_parser, median_ratio, show, write_results
 from bench._flops import Size
 from bench._steps import sample_texts
-from modeling.layer_states import default_layer
 from modeling.optimal_transport import METHODS, align, sinkhorn
-from modeling.word_alignment import WordAligner
+from modeling.word_alignment import WordAligner, default_layer
 from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.command_line import user_errors
 

@@ -12,7 +12,6 @@ import functools
 import importlib
 import json
 import logging
-import math
 import os
 import pickle
 import re
@@ -52,8 +51,6 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # of toke
 # what libraries raise for damaged files; safetensors' and pickle's are no ValueErrors
 OF_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError)
 OF_DAMAGE += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
-IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # also with an underscore, and in parts
-FLASH = re.compile(r"flash_attention_(\d)")
 REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) runs it."
 SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 
@@ -162,11 +159,9 @@ def _read_settings(path: str) -> dict[str, Any]:
     for name, value in _implementations(found):
         if "/" in value:
             raise ValueError(f"{_of_hub(path)[0]} has {name} {value!r}, which is code of the Hub. {REMEDY}")
-        flash = FLASH.search(value)
+        flash = re.search(r"flash_attention_(\d)", value)
         if flash and not getattr(transformers_utils, f"is_flash_attn_{flash[1]}_available", bool)():
-            raise ValueError(
-                f"{path} has {name} {value!r}, which is not installed, or needs a GPU. Remove it from config.json."
-            )
+            raise ValueError(f"{path} has {name} {value!r}, which cannot be used here. Remove it from config.json.")
     return found
 
 
@@ -174,7 +169,7 @@ def _implementations(part: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """(key, value) of the implementations of attention and experts that a configuration names, of its parts as well."""
     if isinstance(part, dict):
         for key, value in part.items():
-            yield from _implementations(value, key if key.strip("_").startswith(IMPLEMENTATIONS) else name)
+            yield from _implementations(value, key if "_implementation" in key else name)
     elif name and isinstance(part, str):
         yield name, part
 
@@ -182,18 +177,15 @@ def _implementations(part: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
-    Raises ValueError where its code would be needed and `trust_remote_code` is False, for files that are damaged, for
-    numbers that no model has (`check_numbers`), and for a padding id outside of the vocabulary; and OSError of
-    transformers.
+    Raises ValueError where its code would be needed and `trust_remote_code` is False, for files that are damaged, and
+    for numbers that no model has (`check_numbers`), such as a padding id that is no token; and OSError of transformers.
     """
     with readable(path):
         config = _load_config(path, trust_remote_code)
         check_numbers(config)
-        check_numbers(config, {"pad_token_id": (0, (getattr(config, "vocab_size", None) or math.inf) - 1)})
+        check_numbers(config, {"pad_token_id": (0, (getattr(config, "vocab_size", None) or 2**31) - 1)})
         if config.model_type in SHORTENED and config.model_type != "bert" and config.pad_token_id is None:
-            raise ValueError(
-                "pad_token_id is null, and positions count from it. Write the tokenizer's into config.json."
-            )
+            raise ValueError("pad_token_id is null, and positions count from it. Correct config.json.")
     return config
 
 

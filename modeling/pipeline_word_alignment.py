@@ -40,8 +40,7 @@ class WordAlignmentPipeline(Pipeline):
     `similarity`. It takes a list of pairs and returns a list; or anything else that gives one pair after the other, and
     returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
 
-    Raises `ValueError` for a parameter that it does not have, for what is no pair, for weights that are not finite, and
-    as `WordAligner`.
+    Raises `ValueError` for unknown parameters, weights that are not finite, what is no pair, and as `WordAligner`.
 
     Example:
         >>> aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)

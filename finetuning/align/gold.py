@@ -107,23 +107,18 @@ def fit_gold(
 
 
 def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Reads an aligner's links, a line for each sentence: `0-0 1-2`, also with probabilities, `0-0:0.9 1-2:0.5`.
-
-    lengths: see `fit_gold`. Raises ValueError for another number of lines, and for what is no link of their words.
-    """
+    """Reads an aligner's links of sentences of these lengths (see `fit_gold`), which must fit them, a line for each:
+    `0-0 1-2`, also with probabilities, `0-0:0.9 1-2:0.5`."""
     lines = list(read_lines(path))
     if len(lines) != len(lengths):
-        raise ValueError(
-            f"{path} has {count_of(len(lines), 'line')}, the input {count_of(len(lengths), 'sentence')}: they are not "
-            "of one text."
-        )
+        raise ValueError(f"{path} has {len(lines):,} lines, the input {len(lengths):,}: they are not of one text.")
     found: list[list[tuple[int, int]]] = [[] for _ in lines]
-    for number, (line, words) in enumerate(zip(lines, lengths, strict=True)):
+    for number, (line, (n, m)) in enumerate(zip(lines, lengths, strict=True)):
         for item in line.split():
             match = FOUND_LINK.fullmatch(item)
-            if not match or not all(int(word) < count for word, count in zip(match.groups(), words, strict=True)):
-                what = "of {} and {} words from 0".format(*words)
-                raise ValueError(f"{path}, line {number + 1}: {item[:60]!r} is no link `i-j` or `i-j:0.9` {what}.")
+            if not match or int(match[1]) >= n or int(match[2]) >= m:
+                what = f"`i-j` or `i-j:0.9` of {n} and {m} words, from 0"
+                raise ValueError(f"{path}, line {number + 1}: {item[:60]!r} is no link {what}.")
             found[number].append((int(match[1]), int(match[2])))
     return found
 

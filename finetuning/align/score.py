@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -47,10 +47,6 @@ class ScoreOptions(PairOptions, AlignerOptions):
     links: list[str] = field(default_factory=list)
 
 
-# options that files of links use, too
-OF_LINKS = {one.name for one in fields(PairOptions)} | {"gold", "gold_base", "links", "quiet"}
-
-
 def read_options(arguments: list[str]) -> ScoreOptions:
     """Returns the parsed command line."""
     parser = make_parser("word-align score", DESCRIPTION, USAGE, ScoreOptions)
@@ -83,10 +79,9 @@ def add_gold_base(group: Any) -> None:
 def run(options: ScoreOptions) -> None:
     """Prints the scores, and draws the plot if the options request it."""
     screen = make_screen(options.quiet)
-    defaults = vars(ScoreOptions())
-    unused = [name for name in defaults if name not in OF_LINKS and getattr(options, name) != defaults[name]]
-    if options.links and unused:
-        raise ValueError(f"--links needs no model. Leave out --{unused[0].replace('_', '-')} or --links.")
+    for name, default in (vars(AlignerOptions()) | {"sweep_layers": False, "plot": None}).items():
+        if options.links and name != "quiet" and getattr(options, name) != default:
+            raise ValueError(f"--links needs no model. Leave out --{name.replace('_', '-')} or --links.")
     if options.sweep_layers and options.layer not in (None, "auto"):
         raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
     require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
@@ -100,7 +95,11 @@ def run(options: ScoreOptions) -> None:
     if options.split is None:
         report_unspaced(reader.unspaced, len(pairs), screen)
     if options.links:
-        score_files(options, pairs, gold)
+        from finetuning.tasks.word_alignment.layers import score
+
+        for path in options.links:
+            found = read_found(path, count_words(pairs))
+            print_scores(path, score({number: found[number] for number in gold}, gold), gold)
         return
     aligner = load_aligner(options, screen, options.sweep_layers or None, **rule)
     report_precision(options.precision, screen)
@@ -140,16 +139,6 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
 
     lengths = [len(words) for words in split_words(list(chain.from_iterable(pairs)))[0]]
     return list(zip(lengths[::2], lengths[1::2], strict=True))
-
-
-def score_files(options: ScoreOptions, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
-    """Prints the scores of the links of other aligners, a line for each file."""
-    from finetuning.tasks.word_alignment.layers import score
-
-    lengths = count_words(pairs)
-    for path in options.links:
-        found = read_found(path, lengths)
-        print_scores(path, score({number: found[number] for number in gold}, gold), gold)
 
 
 def score_links(

@@ -28,7 +28,6 @@ MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
 MAX_MASKS = 20
-MAX_TOP = 20  # words for a mask
 MAX_ANSWER = 30  # tokens
 MATRIX_WORDS = 40  # of a side; more cannot be read
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
@@ -145,7 +144,7 @@ def align_words(
 
 @torch.inference_mode()
 def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
-    """The `top` most probable subwords of the vocabulary, 1 to MAX_TOP, at each mask, each mask by itself.
+    """The `top` most probable subwords of the vocabulary, 1 to 20, at each mask, each mask by itself.
 
     A mask may be spelled as the model's own, or as <mask> or [MASK].
     """
@@ -161,7 +160,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     if len(places_K) > MAX_MASKS:
         raise ValueError(f"There are {len(places_K)} masks in the text: up to {MAX_MASKS} are filled in.")
     logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
-    best = logits_KV.softmax(-1).topk(int(min(max(top, 1), MAX_TOP, logits_KV.shape[1])))
+    best = logits_KV.softmax(-1).topk(int(min(max(top, 1), 20, logits_KV.shape[1])))
     masks = [
         [
             (shown_subword(model.tokenizer, subword), model.tokenizer.convert_ids_to_tokens(subword), probability)

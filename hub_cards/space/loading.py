@@ -167,8 +167,7 @@ def find(name: str) -> str:
 def load_weights(source: str, config: Any, trust_remote_code: bool) -> tuple[Any, Any, str, str]:
     """(encoder, the whole with its head or None, the task of that head or empty, why it fills no masks).
 
-    Raises ValueError for no text encoder, for weights without the encoder's, and for weights that are not
-    finite.
+    Raises ValueError for no text encoder, and for weights without the encoder's, or that are not finite.
     """
     auto_map = getattr(config, "auto_map", None) or {}
     suffix = next((end for end in HEADS if (config.architectures or [""])[0].endswith(end)), "")

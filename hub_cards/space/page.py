@@ -6,17 +6,7 @@ from html import escape
 from pathlib import Path
 
 import gradio as gr
-from answers import (
-    DEFAULT_LAYER,
-    ENCODINGS,
-    MAX_TOP,
-    METHODS,
-    Classified,
-    align_words,
-    fill_masks,
-    rank_sentences,
-    run_head,
-)
+from answers import DEFAULT_LAYER, ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
 from drawing import TABS, alignment, classified, filled, hint, marked, message, model_facts, ranking
 from loading import Model, Models
 from samples import LANGUAGE_OF, pool, samples
@@ -149,7 +139,7 @@ class Page:
         """The tab of masked words."""
         text = gr.Textbox(label="A sentence with masks in place of words", elem_id="masked-text")
         with gr.Accordion("Settings", open=False):
-            top = gr.Slider(1, MAX_TOP, value=5, step=1, label="Words for each mask", elem_id="top")
+            top = gr.Slider(1, 20, value=5, step=1, label="Words for each mask", elem_id="top")
 
         def draw(name, masked, count):
             return filled(fill_masks(self.models.get(name), masked, count))

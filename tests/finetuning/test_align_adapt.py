@@ -168,15 +168,12 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
     # background jobs of a shell ignore it, and so do their children
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    started = []
-
     def interrupt(process, run, show):
         def look(done, total):
             assert 1 <= done <= total == 4
             assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C goes to a whole group
             os.kill(os.getpid(), number)
 
-        started.append(process)
         wait(process, run, look)
 
     wait = adaptation.wait
@@ -188,7 +185,6 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
     finally:
         signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 128 + number and not (tmp_path / "model").exists()
-    assert started[0].returncode is not None
     assert list((tmp_path / "model.training" / "run" / "checkpoints").glob("step-*"))
     assert "--resume" in refused(capsys, *given)
     main(["adapt", *given, "--resume"])
