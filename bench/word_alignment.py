@@ -34,7 +34,7 @@ from bench._common import check_sizes, device_name, interleaved, make_parser, me
 from bench._flops import Size
 from bench._steps import sample_texts
 from modeling.optimal_transport import METHODS, align, sinkhorn
-from modeling.word_alignment import WordAligner, default_alignment_layer
+from modeling.word_alignment import WordAligner, default_layer
 from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.command_line import user_errors
 
@@ -208,7 +208,7 @@ def measure_end_to_end(flags: argparse.Namespace, peers: dict) -> list[dict]:
     """Words to links, in the order of the input, in float32 and in bfloat16."""
     if "simalign" not in peers:
         return []
-    layer = default_alignment_layer(flags.layers)  # the aligner's default
+    layer = default_layer(flags.layers)  # the aligner's default
     with tempfile.TemporaryDirectory() as model:
         words, drawn = save_encoder(model, flags), random.Random(0)
         pairs = [

@@ -113,16 +113,9 @@ def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool
 
 
 def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Loads a model as `load_whole` does; `name` is what a recipe or an option calls it.
-
-    Also raises ValueError for weights that are not finite.
-    """
+    """Loads a model as `load_whole` does; `name` is what a recipe or an option calls it."""
     with readable_errors(name):
-        model = load_whole(auto_class, path, name, trust_remote_code, **options)
-    for key, value in model.named_parameters():
-        if value.numel() and not all(bound.isfinite() for bound in value.aminmax()):  # NaN is both bounds
-            raise ValueError(f"The weights of {name} are not finite ({key}). Use another checkpoint.")
-    return model
+        return load_whole(auto_class, path, name, trust_remote_code, **options)
 
 
 @contextlib.contextmanager

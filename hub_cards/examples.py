@@ -137,7 +137,7 @@ def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
                     text += f" On these data, layer {best} is best ({score:.1f}). Compare both on your own sentences."
                 return layer, pooling, text
     vectors = chosen_vectors(None, None, config["num_hidden_layers"])
-    text = f"Uses the mean of the states of layer {vectors.layer}, two thirds of the layers."
+    text = f"Uses the mean of the states of layer {vectors.layer}, three fifths of the layers."
     return vectors.layer, vectors.pooling, f"{text} No scores are recorded, so compare layers on your own sentences."
 
 

@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> None:
         type=int,
         metavar="N",
         help="layer whose states are pooled, 0: embeddings; default: that of the retrieval or mining results in the "
-        "folder's record, or else two thirds of the layers",
+        "folder's record, or else three fifths of the layers",
     )
     parser.add_argument(
         "--results",

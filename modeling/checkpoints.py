@@ -26,6 +26,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import utils as transformers_utils
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import cached_file
@@ -33,6 +34,7 @@ from transformers.utils import logging as transformers_logging
 
 from .configuration_encoder import CUSTOM_PIPELINES, check_numbers, full_auto_map
 from .fresh_weights import fresh_weights
+from .layer_states import check_finite
 
 logger = logging.getLogger(__name__)
 
@@ -151,25 +153,39 @@ def check_weights(path: str) -> None:
 
 
 def _read_settings(path: str) -> dict[str, Any]:
-    """config.json, unchanged. Raises ValueError where it names a kernel of the Hub, which is code as well."""
+    """config.json, unchanged. Raises ValueError where it names a kernel of the Hub, which is code as well, or flash
+    attention that is not installed: transformers would load such a kernel in its place."""
     found, _ = PreTrainedConfig.get_config_dict(path)
-    of_parts = [found, *(part for part in found.values() if isinstance(part, dict))]
-    for name in ("attn_implementation", "experts_implementation"):
-        for part in of_parts:
-            if "/" in str(part.get(name)):
-                raise ValueError(f"{_of_hub(path)[0]} has {name} {part[name]!r}, which is code of the Hub. {REMEDY}")
+    for name, value in _implementations(found):
+        if "/" in value:
+            raise ValueError(f"{_of_hub(path)[0]} has {name} {value!r}, which is code of the Hub. {REMEDY}")
+        flash = re.search(r"flash_attention_(\d)", value)
+        if flash and not getattr(transformers_utils, f"is_flash_attn_{flash[1]}_available", bool)():
+            raise ValueError(f"{path} has {name} {value!r}, which cannot be used here. Remove it from config.json.")
     return found
+
+
+def _implementations(part: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """(key, value) of the implementations of attention and experts that a configuration names, of its parts as well."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from _implementations(value, key if "_implementation" in key else name)
+    elif name and isinstance(part, str):
+        yield name, part
 
 
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
     Raises ValueError where its code would be needed and `trust_remote_code` is False, for files that are damaged, and
-    for numbers that no model has (`check_numbers`); and OSError of transformers.
+    for numbers that no model has (`check_numbers`), such as a padding id that is no token; and OSError of transformers.
     """
     with readable(path):
         config = _load_config(path, trust_remote_code)
         check_numbers(config)
+        check_numbers(config, {"pad_token_id": (0, (getattr(config, "vocab_size", None) or 2**31) - 1)})
+        if config.model_type in SHORTENED and config.model_type != "bert" and config.pad_token_id is None:
+            raise ValueError("pad_token_id is null, and positions count from it. Correct config.json.")
     return config
 
 
@@ -234,7 +250,7 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     """Loads the model of a folder or Hub id with the class that `auto_class` (AutoModel, ...) selects, and
     from_pretrained's `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
-    with readable(path), _quantizer_installed(path):
+    with readable(path, AssertionError), _installed(path):
         if cls is auto_class:
             place, pinned = _of_hub(path) if trust_remote_code else (path, {})
             return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
@@ -256,7 +272,7 @@ def load_whole(
 
     It computes nothing at padding where it can. `name` is what the user calls the checkpoint. Of a model of
     `SHORTENED`, `layers` is how many to read; the weights of those above are not touched. Raises ValueError as
-    `load_auto_model` and `fresh_weights`.
+    `load_auto_model`, `fresh_weights` and `check_finite`.
     """
     report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     options |= {} if layers is None else {"num_hidden_layers": layers}
@@ -268,6 +284,7 @@ def load_whole(
             key for key in info["unexpected_keys"] if not ((found := above.search(key)) and int(found[1]) >= layers)
         }
     fresh_weights(model, info, name or path, is_whole=True)
+    check_finite(model, name or path)
     return without_padding(model).eval()
 
 
@@ -293,18 +310,15 @@ def without_load_report() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quantizer_installed(path: str) -> Iterator[None]:
-    """Raises ValueError instead of ImportError where a checkpoint is quantized: what reads it is not installed."""
+def _installed(path: str) -> Iterator[None]:
+    """Raises ValueError instead of ImportError where what loads a checkpoint, as a quantizer, is not installed."""
     try:
         yield
     except ImportError as error:
-        if "quantization_config" not in PreTrainedConfig.get_config_dict(path)[0]:
-            raise
+        is_quantized = "quantization_config" in PreTrainedConfig.get_config_dict(path)[0]
+        what = "is quantized (quantization_config in config.json)" if is_quantized else "cannot be loaded"
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"{path} is quantized (quantization_config in config.json): {reason}. Or name a checkpoint that is "
-            "not quantized."
-        ) from error
+        raise ValueError(f"{path} {what}: {reason}. Or name another checkpoint.") from error
 
 
 def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False) -> Any:

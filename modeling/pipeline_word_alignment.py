@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from transformers import AutoModel, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from .layer_states import check_finite
 from .optimal_transport import METHOD_OPTIONS
 from .word_alignment import WordAligner, WordAlignment
 
@@ -39,7 +40,7 @@ class WordAlignmentPipeline(Pipeline):
     `similarity`. It takes a list of pairs and returns a list; or anything else that gives one pair after the other, and
     returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
 
-    Raises `ValueError` for a parameter that it does not have, for what is no pair, and as `WordAligner`.
+    Raises `ValueError` for unknown parameters, weights that are not finite, what is no pair, and as `WordAligner`.
 
     Example:
         >>> aligner = pipeline("word-alignment", model=folder, trust_remote_code=True)
@@ -53,6 +54,7 @@ class WordAlignmentPipeline(Pipeline):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        check_finite(self.model, self.model.name_or_path or "the model")
         self.aligner = self.make_aligner()  # options are checked now, not at the first call
 
     def make_aligner(self, **options) -> WordAligner:

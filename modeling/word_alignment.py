@@ -29,7 +29,7 @@ import torch
 from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
-from .layer_states import LayerStates
+from .layer_states import LayerStates, default_layer
 from .optimal_transport import METHOD_OPTIONS, Links, align
 from .word_probabilities import share_of_plan
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
@@ -71,11 +71,6 @@ class WordAlignment:
     target_offsets: Offsets | None = None
 
 
-def default_alignment_layer(num_layers: int) -> int:
-    """The layer to align by where nothing is known of a model: three fifths of the way up, 7 of 12 and 14 of 24."""
-    return round(0.6 * num_layers)
-
-
 class WordAligner:
     """Aligns the words of sentence pairs.
 
@@ -85,7 +80,7 @@ class WordAligner:
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule with which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
-            `config.word_alignment_layer`, or `default_alignment_layer`.
+            `config.word_alignment_layer`, or `default_layer`.
             `compare_layers` finds the best one for a model and two languages.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
@@ -124,7 +119,7 @@ class WordAligner:
         self.num_layers: int = self.states.num_layers
         self.depth = self.num_layers  # layers of the checkpoint, read or not
         self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
-        self.default_layer = default_alignment_layer(self.num_layers)
+        self.default_layer = default_layer(self.num_layers)
         self.layer = next(one for one in (layer, self.recommended_layer, self.default_layer) if one is not None)
         self.batch_size = batch_size
         calibration = getattr(model.config, "word_alignment_calibration", None)
@@ -188,7 +183,7 @@ class WordAligner:
         checkpoints.check_weights(path)
         config = checkpoints.load_config(path, trust_remote_code)
         depth = getattr(config, "num_hidden_layers", None) or 0
-        wanted = (layer, getattr(config, "word_alignment_layer", None), default_alignment_layer(depth))
+        wanted = (layer, getattr(config, "word_alignment_layer", None), default_layer(depth))
         highest = next(one for one in wanted if one is not None)
         can_be_short = config.model_type in checkpoints.SHORTENED and getattr(config, "backbone_config", None) is None
         read = None
@@ -199,7 +194,7 @@ class WordAligner:
         loaded = checkpoints.load_tokenizer(checkpoints.download_pinned(tokenizer or model), trust_remote_code)
         aligner = cls(encoder.to(device), loaded, layer=layer, **options)
         if read is not None:
-            aligner.depth, aligner.default_layer = depth, default_alignment_layer(depth)
+            aligner.depth, aligner.default_layer = depth, default_layer(depth)
         return aligner
 
     def check_layer(self, layer: int, name: str = "layer") -> None:

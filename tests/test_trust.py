@@ -144,9 +144,11 @@ def test_code_of_a_type_that_transformers_knows_is_left_out_in_a_line(stranger, 
     assert "stranger_code.py" in notices()[0] and not marker.exists()
 
 
-def test_a_kernel_of_the_hub_is_refused(zoo_model_dir):
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "_experts_implementation"])
+@pytest.mark.parametrize("value", ["owner/kernel", {"": "owner/kernel@v1:flash"}])
+def test_a_kernel_of_the_hub_is_refused(zoo_model_dir, name, value):
     folder = zoo_model_dir("metaxlm", copy=True)
-    edit(folder / "config.json", attn_implementation="owner/kernel")
+    edit(folder / "config.json", **{name: value})
     for load in (load_config, lambda path: load_auto_model(AutoModel, path)):
         with pytest.raises(ValueError, match="owner/kernel"):
             load(str(folder))

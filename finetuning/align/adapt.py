@@ -7,7 +7,6 @@ FOLDER.training, next to FOLDER, has what --resume needs, the log and the curves
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from finetuning.align.options import ModelOptions, PairOptions, make_parser, req
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import add_gold_base, read_with_gold, score_links
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
+from zoo_core.interruption import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
@@ -290,7 +290,7 @@ def train(
 ) -> None:
     """Runs pre-training to its end, by the states of `layer` and with pairs of at most `length` positions.
 
-    Ctrl-C lets it save its state first, and ends this program with 130.
+    Ctrl-C and SIGTERM let it save its state first, and end this program with 130 and 143.
 
     Raises ValueError with what pre-training refuses.
     """
@@ -323,20 +323,26 @@ def train(
     root = str(Path(__file__).resolve().parents[2])  # of pretraining, too
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if options.device == "cpu" else {})
-    with log.open("a", encoding="utf-8") as stream, make_progress(screen, to_stdout=False) as progress:
+    with (
+        stop_signals(advice=""),
+        held_signals(),  # until there is a process to pass them to
+        log.open("a", encoding="utf-8") as stream,
+        make_progress(screen, to_stdout=False) as progress,
+    ):
         bar = progress.add_task("adapting", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved
         process = subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, env=os.environ | places, process_group=0
         )
         try:
-            wait(process, run, lambda done, total: progress.update(bar, completed=done, total=total))
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
+            with at_once():
+                wait(process, run, lambda done, total: progress.update(bar, completed=done, total=total))
+        except Stopped as stop:
+            process.send_signal(stop.signal)
             process.wait()
             progress.stop()
             screen.print("word-align: stopped. Resume with the same command and --resume.")
-            sys.exit(130)
+            raise Stopped(stop.signal, is_reported=True) from None
     if process.returncode:
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise ValueError(f"{said[-1] if said else 'Pre-training failed.'} (The log is {log}.)")

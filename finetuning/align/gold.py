@@ -20,6 +20,7 @@ from finetuning.align.screen import count_of
 from zoo_core.input_lines import read_lines
 
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
+FOUND_LINK = re.compile(r"(\d+)-(\d+)(?::[\d.]+(?:[eE][-+]?\d+)?)?")
 ALIGNV2_LINE = re.compile(r"(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.IGNORECASE)
 
 # A gold file has slips of the pen (Vilar et al.'s German-English one: 1 link in 10,534). Of three public files, 14-23%
@@ -103,6 +104,23 @@ def fit_gold(
             f"({'; '.join(left_out[:3])}; numbers from 1): check the files' order, words and base."
         )
     return fitting, left_out
+
+
+def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Reads an aligner's links of sentences of these lengths (see `fit_gold`), which must fit them, a line for each:
+    `0-0 1-2`, also with probabilities, `0-0:0.9 1-2:0.5`."""
+    lines = list(read_lines(path))
+    if len(lines) != len(lengths):
+        raise ValueError(f"{path} has {len(lines):,} lines, the input {len(lengths):,}: they are not of one text.")
+    found: list[list[tuple[int, int]]] = [[] for _ in lines]
+    for number, (line, (n, m)) in enumerate(zip(lines, lengths, strict=True)):
+        for item in line.split():
+            match = FOUND_LINK.fullmatch(item)
+            if not match or int(match[1]) >= n or int(match[2]) >= m:
+                what = f"`i-j` or `i-j:0.9` of {n} and {m} words, from 0"
+                raise ValueError(f"{path}, line {number + 1}: {item[:60]!r} is no link {what}.")
+            found[number].append((int(match[1]), int(match[2])))
+    return found
 
 
 def describe_left_out(left_out: Sequence[str], name: str | Path) -> str:

@@ -14,8 +14,8 @@ from finetuning.align.xml_pairs import ROOTS
 from zoo_core.command_line import CommandParser
 from zoo_core.recipes import TRUST_REMOTE_CODE
 
-DEFAULT_MODEL = "microsoft/xlm-align-base"
-PUBLISHED_RULES = {DEFAULT_MODEL: ("ot", 8)}  # method and layer of models that were published as aligners
+DEFAULT_MODEL = "intfloat/multilingual-e5-small"
+PUBLISHED_RULES = {"microsoft/xlm-align-base": ("ot", 8)}  # method and layer of models that were published as aligners
 METHODS_HELP = """Methods (--method). All except ot_words have the settings of their papers:
 
   ot_words     optimal transport of tokens and of whole words; keeps links that are right with a probability of at least
@@ -175,7 +175,7 @@ def _add_rule(parser: CommandParser) -> None:
     parser.epilog = METHODS_HELP
     group = parser.add_argument_group("alignment")
     group.add_argument(
-        "--method", metavar="NAME", help=f"method, see below (default: ot_words; for {DEFAULT_MODEL}: ot)"
+        "--method", metavar="NAME", help="method, see below (default: ot_words; for microsoft/xlm-align-base: ot)"
     )
     group.add_argument(
         "--threshold",
@@ -195,8 +195,7 @@ def _add_rule(parser: CommandParser) -> None:
         metavar="N",
         help="layer whose states are compared; 0: embeddings; auto: the layer that the model's configuration "
         "recommends, or else the one three fifths of the way up, 7 of 12, unless another layer separates the first 200 "
-        f"pairs clearly better from mismatched sentences (default: auto; for {DEFAULT_MODEL}: 8). The task "
-        "word_alignment reports layer 8 of 12, as XLM-Align's paper does",
+        "pairs clearly better from mismatched sentences (default: auto; for microsoft/xlm-align-base: 8)",
     )
     group.add_argument(
         "--symmetrization",

@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from finetuning.align.confidence import LOWEST, Confidence, cut, is_calibrated, threshold_of, with_threshold
-from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
+from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_found, read_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
 from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.output import require_writable
@@ -24,6 +24,7 @@ DESCRIPTION = """Evaluate word links on gold links, which people made: AER, prec
   word-align score test.de test.en --gold alignment.txt --plot confidence.png       scores by threshold, calibration
   word-align score test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
   word-align score xlwa.tsv --columns 1 2 --gold xlwa.tsv                   links in the last column of a table
+  word-align score test.de test.en --gold alignment.txt --links fast_align.txt eflomal.txt   links of other aligners
 
 AER (alignment error rate) is the share of wrong and missing links. LINKS has a line for each link, `sentence i j S|P`,
 or one for each sentence, `0-0 1p2 2-1`, where p marks a possible link. If it has links for some of the sentences, only
@@ -43,6 +44,7 @@ class ScoreOptions(PairOptions, AlignerOptions):
     gold_base: int | None = None
     sweep_layers: bool = False
     plot: str | None = None
+    links: list[str] = field(default_factory=list)
 
 
 def read_options(arguments: list[str]) -> ScoreOptions:
@@ -59,6 +61,8 @@ def read_options(arguments: list[str]) -> ScoreOptions:
         help="plot precision and recall by threshold, and the calibration of the probabilities; with --sweep-layers, "
         "plot AER by layer (png, pdf, svg)",
     )
+    text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
+    group.add_argument("--links", nargs="+", metavar="FILE", help=text)
     return parser.parse_args(arguments, ScoreOptions())
 
 
@@ -75,6 +79,9 @@ def add_gold_base(group: Any) -> None:
 def run(options: ScoreOptions) -> None:
     """Prints the scores, and draws the plot if the options request it."""
     screen = make_screen(options.quiet)
+    for name, default in (vars(AlignerOptions()) | {"sweep_layers": False, "plot": None}).items():
+        if options.links and name != "quiet" and getattr(options, name) != default:
+            raise ValueError(f"--links needs no model. Leave out --{name.replace('_', '-')} or --links.")
     if options.sweep_layers and options.layer not in (None, "auto"):
         raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
     require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
@@ -87,6 +94,13 @@ def run(options: ScoreOptions) -> None:
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     if options.split is None:
         report_unspaced(reader.unspaced, len(pairs), screen)
+    if options.links:
+        from finetuning.tasks.word_alignment.layers import score
+
+        for path in options.links:
+            found = read_found(path, count_words(pairs))
+            print_scores(path, score({number: found[number] for number in gold}, gold), gold)
+        return
     aligner = load_aligner(options, screen, options.sweep_layers or None, **rule)
     report_precision(options.precision, screen)
     if rule["layer"] is None:
@@ -96,7 +110,7 @@ def run(options: ScoreOptions) -> None:
         return
     confidence = Confidence(is_calibrated(aligner.method)) if options.plot else None
     scores, recalls = score_links(aligner, pairs, gold, screen, confidence)
-    print(f"{options.gold}: {describe_scores(scores)} (%, {count_of(len(gold), 'sentence')})")
+    print_scores(options.gold, scores, gold)
     print_recalls(recalls)
     if confidence:
         confidence.plot(options.plot, f"{reader.title}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
@@ -109,12 +123,7 @@ def read_with_gold(
     """Returns all pairs, and the gold links that fit their words; prints what does not fit."""
     links = read_gold(path, base=base)
     pairs = list(reader)
-
-    from modeling.word_tokens import split_words
-
-    words, _ = split_words(list(chain.from_iterable(pairs)))
-    lengths = [len(of_side) for of_side in words]
-    gold, left_out = fit_gold(links, list(zip(lengths[::2], lengths[1::2], strict=True)), path)
+    gold, left_out = fit_gold(links, count_words(pairs), path)
     for said in (describe_order(links, gold, path), describe_left_out(left_out, path)):
         if said:
             print(said, file=sys.stderr)
@@ -122,6 +131,14 @@ def read_with_gold(
         of = f"{len(gold):,} of the {len(pairs):,} sentences"
         print(f"{path} has links for {of}; only they are scored.", file=sys.stderr)
     return pairs, gold
+
+
+def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
+    """The numbers of words of both sides of each pair, as the aligner splits them."""
+    from modeling.word_tokens import split_words
+
+    lengths = [len(words) for words in split_words(list(chain.from_iterable(pairs)))[0]]
+    return list(zip(lengths[::2], lengths[1::2], strict=True))
 
 
 def score_links(
@@ -150,11 +167,12 @@ def score_links(
     return score(links, gold), recall_by_kind(alignments, gold)
 
 
-def describe_scores(scores: dict[str, float]) -> str:
-    """Scores in words: `AER 17.6, precision ...`."""
+def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
+    """Prints scores in a line: `alignment.txt: AER 17.6, precision ...`."""
     from finetuning.tasks.word_alignment.layers import METRICS
 
-    return ", ".join(f"{name} {scores[key]:.1f}" for key, name in METRICS.items())
+    text = ", ".join(f"{metric} {scores[key]:.1f}" for key, metric in METRICS.items())
+    print(f"{name}: {text} (%, {count_of(len(gold), 'sentence')})")
 
 
 def print_recalls(recalls: dict[str, tuple[int, int]]) -> None:

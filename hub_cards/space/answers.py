@@ -23,7 +23,7 @@ METHODS = {  # of the zoo's aligner
     "Softmax (awesome-align)": "softmax",
 }
 ENCODINGS = {"each by itself": "separate", "both in one input": "joint"}
-DEFAULT_LAYER = -1  # two thirds of the way up
+DEFAULT_LAYER = -1  # three fifths of the way up
 MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
@@ -144,7 +144,7 @@ def align_words(
 
 @torch.inference_mode()
 def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
-    """The `top` most probable subwords of the vocabulary at each mask, each mask by itself.
+    """The `top` most probable subwords of the vocabulary, 1 to 20, at each mask, each mask by itself.
 
     A mask may be spelled as the model's own, or as <mask> or [MASK].
     """
@@ -160,7 +160,7 @@ def fill_masks(model: Model, text: str, top: int = 5) -> Filled:
     if len(places_K) > MAX_MASKS:
         raise ValueError(f"There are {len(places_K)} masks in the text: up to {MAX_MASKS} are filled in.")
     logits_KV = model.masked_lm(**inputs).logits[0, places_K].float()
-    best = logits_KV.softmax(-1).topk(min(int(top), logits_KV.shape[1]))
+    best = logits_KV.softmax(-1).topk(int(min(max(top, 1), 20, logits_KV.shape[1])))
     masks = [
         [
             (shown_subword(model.tokenizer, subword), model.tokenizer.convert_ids_to_tokens(subword), probability)

@@ -120,6 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
             server_port=flags.port,
             share=False,  # no tunnel, regardless of GRADIO_SHARE
             ssr_mode=False,
+            max_file_size=0,  # the page takes no files, and they would stay on the disk
             footer_links=["api"],
             theme=gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=FONT_MONO).set(
                 button_primary_background_fill="*primary_700",  # lighter ones are too light for white text

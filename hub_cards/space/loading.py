@@ -16,8 +16,8 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, pipeline
 
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, split_revision
 from modeling.fresh_weights import POOLER, fresh_weights
+from modeling.layer_states import check_finite, default_layer
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
-from modeling.word_alignment import default_alignment_layer
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HEADS = {  # by the end of the class that was saved: what such a model was fine-tuned for
@@ -59,7 +59,7 @@ class Model:
     @property
     def default_layer(self) -> int:
         """The aligner's."""
-        return default_alignment_layer(self.layers)
+        return default_layer(self.layers)
 
     @property
     def is_toy(self) -> bool:
@@ -167,7 +167,7 @@ def find(name: str) -> str:
 def load_weights(source: str, config: Any, trust_remote_code: bool) -> tuple[Any, Any, str, str]:
     """(encoder, the whole with its head or None, the task of that head or empty, why it fills no masks).
 
-    Raises ValueError for no text encoder, and for weights without the encoder's.
+    Raises ValueError for no text encoder, and for weights without the encoder's, or that are not finite.
     """
     auto_map = getattr(config, "auto_map", None) or {}
     suffix = next((end for end in HEADS if (config.architectures or [""])[0].endswith(end)), "")
@@ -179,6 +179,7 @@ def load_weights(source: str, config: Any, trust_remote_code: bool) -> tuple[Any
     model, found = load_auto_model(kind, source, trust_remote_code, dtype=torch.float32, **report)
     base = model.eval().base_model
     fresh = fresh_weights(model, found, "the checkpoint", is_whole=base is model)
+    check_finite(model, "the checkpoint")
     missing = [key for key in fresh if not POOLER.search(key)]
     encoder = base.get_encoder() if getattr(base.config, "is_encoder_decoder", False) else base
     is_encoder = isinstance(getattr(encoder.config, "num_hidden_layers", None), int)

@@ -11,7 +11,7 @@ from drawing import TABS, alignment, classified, filled, hint, marked, message, 
 from loading import Model, Models
 from samples import LANGUAGE_OF, pool, samples
 
-from modeling.word_alignment import default_alignment_layer
+from modeling.layer_states import default_layer
 
 TITLE = "Try a cross-lingual encoder"
 ABOUT = "Which words are translations of each other, which word is behind a mask, which sentences mean the same."
@@ -41,7 +41,7 @@ class Page:
             gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_classes="zoo-title")
             self.add_choice()
             # what a newly chosen model changes in the tabs
-            layers, layer = (start.layers, start.default_layer) if start else (12, default_alignment_layer(12))
+            layers, layer = (start.layers, start.default_layer) if start else (12, default_layer(12))
             options = {"value": layer, "step": 1, "label": "Layer (0: the embeddings)", "render": False}
             self.sliders = [gr.Slider(0, layers, elem_id=f"{tab}-layer", **options) for tab in ("align", "nearest")]
             self.samples: dict[str, gr.Dataset] = {}
@@ -211,7 +211,7 @@ class Page:
         def called(function: Callable, model: str, *values) -> dict:
             try:
                 return asdict(function(self.models.get(model), *values))
-            except ValueError as error:
+            except (TypeError, ValueError) as error:  # programs may send numbers for texts
                 raise gr.Error(str(error), print_exception=False) from error
 
         def align(
@@ -222,7 +222,7 @@ class Page:
             encoding: str = "separate",
             model: str = first,
         ) -> dict:
-            """Word links of a pair, as numbers from 0 of its words. Layer -1: two thirds of the way up."""
+            """Word links of a pair, as numbers from 0 of its words. Layer -1: three fifths of the way up."""
             return called(align_words, model, source, target, method, layer, encoding)
 
         def fill(text: str, top: int = 5, model: str = first) -> dict:
@@ -230,7 +230,7 @@ class Page:
             return called(fill_masks, model, text, top)
 
         def nearest(query: str, sentences: str, layer: int = DEFAULT_LAYER, model: str = first) -> dict:
-            """Sentences, one a line, with their cosines, the nearest first. Layer -1: two thirds of the way up."""
+            """Sentences, one a line, with their cosines, the nearest first. Layer -1: three fifths of the way up."""
             return called(rank_sentences, model, query, sentences, layer)
 
         for function in (align, fill, nearest):

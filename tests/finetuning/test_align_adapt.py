@@ -159,8 +159,9 @@ def test_too_few_gold_links(gold, tiny_model, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
-    adapted, short, pairs, tiny_model, tmp_path, monkeypatch, capsys
+    number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
     given = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
@@ -171,7 +172,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
         def look(done, total):
             assert 1 <= done <= total == 4
             assert os.getpgid(process.pid) != os.getpgid(0)  # a terminal's Ctrl-C goes to a whole group
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
 
         wait(process, run, look)
 
@@ -183,7 +184,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
                 main(["adapt", *given])
     finally:
         signal.signal(signal.SIGINT, before)
-    assert stopped.value.code == 130 and not (tmp_path / "model").exists()
+    assert stopped.value.code == 128 + number and not (tmp_path / "model").exists()
     assert list((tmp_path / "model.training" / "run" / "checkpoints").glob("step-*"))
     assert "--resume" in refused(capsys, *given)
     main(["adapt", *given, "--resume"])

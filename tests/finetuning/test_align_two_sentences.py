@@ -139,20 +139,21 @@ def test_open_writes_the_page_and_says_where(run, has_browser, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "method", "layer"),
     [
-        ([], "ot", 8),
-        (["--method", "mutual"], "mutual", 8),
-        (["--layer", "auto"], "ot", None),
-        (["--model", "owner/encoder"], "ot_words", None),
-        (["--model", "owner/encoder", "--layer", "0"], "ot_words", 0),
+        ([], "ot_words", None),
+        (["--layer", "0"], "ot_words", 0),
+        (["--model", "microsoft/xlm-align-base"], "ot", 8),
+        (["--model", "microsoft/xlm-align-base@main", "--method", "mutual"], "mutual", 8),
+        (["--model", "microsoft/xlm-align-base", "--layer", "auto"], "ot", None),
     ],
 )
-def test_the_default_model_has_its_published_rule(arguments, method, layer):
+def test_a_published_aligner_has_its_published_rule(arguments, method, layer):
     rule = read_options(arguments).rule()
     assert (rule["method"], rule["layer"]) == (method, layer)
 
 
 def test_the_default_model_out_of_reach(capsys):
     err = refused(capsys, *SENTENCES)
+    assert DEFAULT_MODEL == "intfloat/multilingual-e5-small"
     assert DEFAULT_MODEL in err and "--model FOLDER|ID" in err and "HF_HUB_OFFLINE" in err
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,6 +104,28 @@ def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line[0] == "│"]
     assert rows[0] == ["one to one", "5", f"{100 * hits[0] / 5:.1f}"]  # of this gold all sure links
     assert sum(int(count) for _, count, _ in rows[1:]) == 5
+
+
+def test_links_in_files_are_scored_without_a_model(score, tiny_model, tmp_path, capsys):
+    expected = score(GOLD).out.splitlines()[0].partition(": ")[2]
+    pairs, files = str(tmp_path / "pairs.txt"), [str(tmp_path / name) for name in ("plain", "probable")]
+    for path, option in zip(files, ([], ["--probabilities"]), strict=True):
+        main(["--model", str(tiny_model), pairs, "--output", path, *option])
+    capsys.readouterr()
+    given = ["score", pairs, "--gold", str(tmp_path / "gold.txt"), "--links", *files]
+    main(given)
+    assert capsys.readouterr().out.splitlines() == [f"{path}: {expected}" for path in files]
+    links = Path(files[1]).read_text()
+    for text, option, named in (
+        (links, "--layer=1", "--layer"),
+        (links + "\n", "--quiet", f"{files[1]} has 6 lines"),
+        ("0-70:0.5 " + links, "--quiet", f"{files[1]}, line 1: '0-70:0.5'"),
+        (links.replace("\n", " 0\n"), "--quiet", f"{files[1]}, line 1: '0'"),
+    ):
+        Path(files[1]).write_text(text)
+        with pytest.raises(SystemExit) as stopped:
+            main([*given, option])
+        assert stopped.value.code == 2 and named in capsys.readouterr().err
 
 
 def test_gold_without_sure_links_has_no_recall_by_kind(score):

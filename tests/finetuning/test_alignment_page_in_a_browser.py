@@ -51,8 +51,11 @@ def test_the_slider_chooses_the_links(show):
 def test_the_likeliest_link_of_each_source_word_is_shown_where_all_are_linked(show):
     page = show(0.97, link_all=True)
     assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
+    page.locator("td").nth(3).click()
+    assert "is linked with" in page.locator("#note").inner_text()
     page.locator("#least").fill("0.1")
     assert page.locator("path").count() == 3
+    assert page.locator("path[stroke-dasharray]").count() == 1  # only the least likely one is not in the output
 
 
 def test_numbers_that_are_no_probabilities_have_no_slider(show):

@@ -48,7 +48,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
     expected = facts.protocol | {
         "method": facts.methods[0], "layer": 1, "depth": 2, "evaluated_rows": facts.rows,
-        "selection": {"rule": "two thirds of the layers", "data": None},
+        "selection": {"rule": "three fifths of the layers", "data": None},
         "metric": {
             "name": facts.metric, "module": facts.module, "version": load_metric(facts.module).version,
             "unit": "percent", "greater_is_better": facts.metric != "aer",
@@ -80,15 +80,15 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     assert ("lower is better" in page) == (facts.metric == "aer")
 
 
-@pytest.mark.parametrize(("depth", "layer"), [(12, 6), (24, 12), (5, 2)])
-def test_the_middle_layer_is_that_of_the_model(depth, layer, feature_recipe, zoo_model_dir, tmp_path):
+@pytest.mark.parametrize(("named", "depth", "layer"), [("middle", 5, 2), ("two_thirds", 12, 8), ("null", 12, 7)])
+def test_the_layer_is_that_of_the_model(named, depth, layer, feature_recipe, zoo_model_dir, tmp_path):
     model = zoo_model_dir("xlm_align", num_hidden_layers=depth)
-    main([*feature_recipe("retrieval", tmp_path), f"model={model}", "pairs.0.languages=[de]", "layer=middle"])
+    main([*feature_recipe("retrieval", tmp_path), f"model={model}", "pairs.0.languages=[de]", f"layer={named}"])
     results = read_results(tmp_path / "out")
     assert (results["protocol"]["layer"], results["protocol"]["depth"]) == (layer, depth)
-    assert results["protocol"]["selection"] == {"rule": "the middle layer", "data": None}
+    rule = results["protocol"]["selection"]["rule"]
     assert results.languages["de-en"] == results.of("de-en", layer=layer)
-    assert f"layer: {layer} of {depth} (the middle layer)" in (tmp_path / "out" / "results.md").read_text("utf-8")
+    assert f"layer: {layer} of {depth} ({rule})" in (tmp_path / "out" / "results.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)

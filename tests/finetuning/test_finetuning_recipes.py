@@ -408,6 +408,12 @@ def test_runs_start_from_those_that_the_papers_name(name, start):
         assert f"{start.rpartition('/')[2]}.yaml" in head(name)
 
 
+def test_the_layer_of_benchmarks_and_papers_is_two_thirds_up():
+    of_papers = ("xlm_align/word_alignment", "metaxlm/word_alignment", "metaxlm/tatoeba")
+    for recipe in map(load, ("bucc_pools", "xtreme/bucc", "xtreme/tatoeba", *of_papers)):
+        assert [reported_layer(recipe.layer, recipe.layers, depth)[0] for depth in (6, 12, 24)] == [4, 8, 16]
+
+
 def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchmark():
     translated, english = load("veco/tydiqa_plug_in").evaluation
     found = filled(translated, "ar")

@@ -155,7 +155,7 @@ def retrieval(layer=2, task="tatoeba", **protocol):
 
 def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     folder, title = zoo_model_dir("metaxlm"), PRE_TRAINED[2]
-    assert "hidden_states[1]" in the(folder, title).code  # two thirds of two
+    assert "hidden_states[1]" in the(folder, title).code  # three fifths of two
     shown = the(folder, title, record_of(retrieval(layer=0)))
     assert (
         "hidden_states[0]" in shown.code and "layer 0" in shown.text and SENTENCES["sw"]["sentences"][0] in shown.code

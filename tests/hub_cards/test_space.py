@@ -162,10 +162,11 @@ def test_texts_that_cannot_be_answered(space, model, tab, values, said):
         getattr(space.answers, tab)(model, *values)
 
 
-def half_the_weights(folder):
+def half_the_weights(folder, other_half=None):
     tensors = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in tensors.items() if "layer.1." not in name}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    others = {name: tensors[name] * other_half for name in tensors.keys() - kept if other_half}
+    save_file(kept | others, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def another_tokenizer(folder):
@@ -183,6 +184,7 @@ def another_tokenizer(folder):
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
         (half_the_weights, r"\S*layer.1."),
+        (lambda folder: half_the_weights(folder, torch.inf), "not finite .*layer.1."),
         (another_tokenizer, "the tokenizer knows"),
     ],
 )

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import tomllib
+import urllib.error
 import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,9 @@ def test_programs_get_what_the_page_shows(space, zoo_model_dir, client):
     assert client.predict(*PAIR, api_name="/align")["links"] == [list(link) for link in links]
     filled = client.predict("The <mask> is small.", 3, api_name="/fill")
     assert filled["text"] == space.answers.fill_masks(model, "The <mask> is small.", 3).text
+    for top, count in ((0, 1), (10**9, 20)):
+        filled = client.predict("The <mask> is small.", top, api_name="/fill")
+        assert len(filled["masks"][0]) == count
     found = client.predict("a house", "b\nc", api_name="/nearest")
     assert found["layer"] == 1 and sorted(text for text, _ in found["sentences"]) == ["b", "c"]
 
@@ -151,6 +156,13 @@ def test_requests_for_another_host_are_refused(space_server, host, status):
     connection.request("POST", "/gradio_api/call/nearest", body, headers)
     assert connection.getresponse().status == status
     connection.close()
+
+
+def test_files_are_refused(space_server):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nb\r\n--x--\r\n'
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    with pytest.raises(urllib.error.HTTPError, match="413"):
+        urllib.request.urlopen(urllib.request.Request(f"{space_server[0]}/gradio_api/upload", body, form))
 
 
 def test_programs_get_the_reasons_too(client, space_server):

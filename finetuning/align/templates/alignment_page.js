@@ -97,13 +97,14 @@ function draw() {
   const pair = pairs[current];
   const likeliest = new Map();
   for (const link of pair.links) if (!(likeliest.get(link[0])?.[2] >= link[2])) likeliest.set(link[0], link);
-  const links = pair.links.filter((link) => link[2] >= least || (linksAll && likeliest.get(link[0]) === link));
+  const isAlways = (link) => linksAll && likeliest.get(link[0]) === link;
+  const links = pair.links.filter((link) => link[2] >= least || isAlways(link));
   const partners = [pair.source.map(() => []), pair.target.map(() => [])];
   for (const [i, j, probability] of links) {
     partners[0][i].push([j, probability]);
     partners[1][j].push([i, probability]);
   }
-  shown = { pair, links, partners, words: [], cells: [], heads: [[], []], paths: [] };
+  shown = { pair, links, isAlways, partners, words: [], cells: [], heads: [[], []], paths: [] };
   $("chosen").textContent = `${least.toFixed(2)}: ${links.length} ${links.length === 1 ? "link" : "links"}`;
   drawSentences();
   drawMatrix();
@@ -242,7 +243,8 @@ function drawLinks(isWide) {
     return element;
   };
   shown.svg.replaceChildren();
-  shown.paths = shown.links.map(([i, j, probability], number) => {
+  shown.paths = shown.links.map((link, number) => {
+    const [i, j, probability] = link;
     const [x, y] = place(0, i),
       [u, v] = place(1, j);
     const curve = isWide
@@ -266,7 +268,7 @@ function drawLinks(isWide) {
       stroke: `url(#g${number})`,
       style: `opacity: ${strength(probability)}`,
     });
-    if (threshold !== null && probability < threshold) path.setAttribute("stroke-dasharray", "3 4");
+    if (threshold !== null && probability < threshold && !shown.isAlways(link)) path.setAttribute("stroke-dasharray", "3 4");
     shown.svg.append(gradient, path);
     return path;
   });
@@ -312,7 +314,7 @@ function highlight(i, j) {
 }
 
 function describe(i, j) {
-  const { pair, partners } = shown;
+  const { pair, links, partners } = shown;
   const word = (side, n) => make("bdi", { textContent: (side ? pair.target : pair.source)[n] });
   const numbers = (s, t, probability) => {
     const known = [];
@@ -325,7 +327,7 @@ function describe(i, j) {
     const link = pair.links.find(([s, t]) => s === i && t === j);
     return $("note").replaceChildren(
       word(0, i),
-      link?.[2] >= least ? " is linked with " : " is not linked with ",
+      links.includes(link) ? " is linked with " : " is not linked with ",
       word(1, j),
       numbers(i, j, link?.[2]),
     );

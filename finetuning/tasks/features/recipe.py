@@ -41,10 +41,10 @@ class FeatureRecipe(TaskRecipe):
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as word_alignment")
-    layer: int | Literal["middle"] | None = option(
+    layer: int | Literal["middle", "two_thirds"] | None = option(
         None,
         "layer whose scores are the main results; 0: embeddings; middle: the layer halfway up, 6 of 12 or 12 of 24; "
-        "default: the layer two thirds of the way up, 8 of 12",
+        "two_thirds: 8 of 12 or 16 of 24; default: the layer three fifths of the way up, 7 of 12 or 14 of 24",
     )
     layers: list[int] = option([], "layers to evaluate; default: all, with the embeddings")
     batch_size: int = option(64, "inputs per forward pass", low=1, high=LARGEST_BATCH)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -22,6 +22,7 @@ from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
 from finetuning.tasks.features.recipe import SEED, FeatureRecipe
+from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
 
@@ -31,11 +32,6 @@ def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
     for name in sorted(sizes, key=sizes.get, reverse=True):
         min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)
     return shares
-
-
-def two_thirds(num_layers: int) -> int:
-    """The layer two thirds of the way up, whose vectors are reported by default: 8 of 12 (XLM-Align, Table 2)."""
-    return round(2 * num_layers / 3)
 
 
 class FeatureProtocol(Protocol):
@@ -252,12 +248,16 @@ class FeatureTask(Task[R]):
         return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
 
 
-def reported_layer(layer: int | Literal["middle"] | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:
+def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:
     """Of a model of `depth` layers: the reported one, all that are scored, and the rule that chose it.
 
     `layer` and `layers` are those of a recipe. Raises ValueError where the reported one is not scored.
     """
-    relative = {None: (two_thirds(depth), "two thirds of the layers"), "middle": (depth // 2, "the middle layer")}
+    relative = {
+        None: (default_layer(depth), "three fifths of the layers"),
+        "middle": (depth // 2, "the middle layer"),
+        "two_thirds": (round(2 * depth / 3), "two thirds of the layers"),  # XLM-Align, Table 2: 8 of 12
+    }
     chosen, rule = relative.get(layer, (layer, "named in the recipe"))
     scored = sorted(set(layers)) or list(range(depth + 1))
     if chosen not in scored:
