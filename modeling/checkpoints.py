@@ -161,7 +161,7 @@ def _read_settings(path: str) -> dict[str, Any]:
             raise ValueError(f"{_of_hub(path)[0]} has {name} {value!r}, which is code of the Hub. {REMEDY}")
         flash = re.search(r"flash_attention_(\d)", value)
         if flash and not getattr(transformers_utils, f"is_flash_attn_{flash[1]}_available", bool)():
-            raise ValueError(f"{path} has {name} {value!r}, which cannot be used here. Remove it from config.json.")
+            raise ValueError(f"{path} has {name} {value!r}, which is not installed. Install it, or remove the key.")
     return found
 
 

@@ -254,7 +254,8 @@ def prepared(sample_corpus_dir, sample_tokenizer_dir, sample_tokenizer, tmp_path
         (place / f"runs/{name}_tokenizer").symlink_to(sample_tokenizer_dir)
     for side, language in {"corpus.de": "de", "corpus.en": "en", "test.de": "de", "test.en": "en"}.items():
         (place / side).write_text("\n".join(sample[language][:4]) + "\n", encoding="utf-8")
-    (place / "alignment.txt").write_text("0-0\n" * 4, encoding="utf-8")
+    for name in ("alignment.txt", "eflomal.txt", "fast_align.txt"):
+        (place / name).write_text("0-0\n" * 4, encoding="utf-8")
     pairs = list(zip(sample["en"], sample["de"], strict=True))
     (place / "pairs.txt").write_text("".join(f"{en} ||| {de}\n" for en, de in pairs), encoding="utf-8")
     for table in ("en-bg.tsv", "en-ru.tsv"):
