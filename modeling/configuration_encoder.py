@@ -106,6 +106,7 @@ class EncoderConfig(PreTrainedConfig):
     cross_attention = False
     add_pooling_layer = False
     lm_head_transform = True
+    lm_head_scale = 1.0
 
     def __post_init__(self, **kwargs):
         if isinstance(self.backbone_config, dict):
