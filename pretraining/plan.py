@@ -59,6 +59,9 @@ def print_plan(
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
             _print_first_batch(console, micro_batches[0], phase.objectives, feed.tokenizer, feed.languages)
+    often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
+    kept = f"the newest {recipe.keep_checkpoints}" if recipe.keep_checkpoints else "all"
+    console.print(f"checkpoints: {often}at the end of each phase; the run keeps {kept}")
     console.print("Dry run: nothing was trained or written.")
 
 

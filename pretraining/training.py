@@ -6,6 +6,7 @@ sums are back-propagated, and the gradients are scaled once, before clipping.
 """
 
 import math
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -102,6 +103,8 @@ def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | No
             found = [checked_checkpoint(Path(recipe.output_dir))]
         except ValueError as error:
             found = [error]
+        if found == [None]:
+            print("no checkpoint: from the beginning", file=sys.stderr)
     (found,) = broadcast_object_list(found)
     if isinstance(found, ValueError):
         raise stop_all(found, accelerator.is_main_process)
@@ -221,7 +224,7 @@ class Training:
             if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
             self._stop_if_asked(totals[2:])
-            if self._is_due(recipe.save_every_steps):
+            if self._is_due(recipe.checkpoint_steps):
                 self._save()
             if self._is_due(recipe.evaluation.every_steps):
                 self._evaluate()
@@ -291,6 +294,10 @@ class Training:
             if not is_alone:
                 raise
             self._end(reason)
+        for name, value in figures.items():  # a number, or one for each layer
+            if not torch.tensor(value).isfinite().all():
+                what = f"{name} of the held-out text is {value} at step {self.step} (phase {phase.name!r})."
+                self._end(ValueError(what), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)
 
     def _save(self) -> None:
