@@ -294,8 +294,8 @@ class Training:
             if not is_alone:
                 raise
             self._end(reason)
-        for name, value in figures.items():  # a number, or one for each layer
-            if not torch.tensor(value).isfinite().all():
+        for name, value in figures.items():
+            if not all(map(math.isfinite, value if isinstance(value, list) else [value])):  # a list: by layer
                 what = f"{name} of the held-out text is {value} at step {self.step} (phase {phase.name!r})."
                 self._end(ValueError(what), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)

@@ -190,7 +190,7 @@ def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
     assert not model.back_translate(btmlm)[is_pseudo & mask.bool()].eq(3).any()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
 @pytest.mark.parametrize("name", WITH_MASKS)
 def test_block_masks_isolate_exactly(name, attention, checkpoint):
     """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
