@@ -35,7 +35,8 @@ def print_plan(
     step, a memory estimate, and the first batch with its masks."""
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
-        model = start.model_class(config)
+        options = {"device_map": "meta"} if start.start_from else {}
+        model = start.load(config, attn_implementation="eager", **options)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
     total, taught = sum(parts.values()), teacher.model.num_parameters() if teacher else 0

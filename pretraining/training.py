@@ -81,7 +81,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
-        model = start.build_model(config, matching)
+        model = start.build_model(config, matching, checkpoint)
         if recipe.model.predict_among == "text":
             model.lm_head.predict_among(torch.from_numpy(tokens_of_text(corpora)).long())
         check_trainable(model, recipe.phases)
