@@ -225,7 +225,7 @@ class Training:
                 self.scheduler.step()
             self._stop_if_asked(totals[2:])
             if self._is_due(recipe.checkpoint_steps):
-                self._save()
+                self._save(recipe.keep_checkpoints)
             if self._is_due(recipe.evaluation.every_steps):
                 self._evaluate()
             if is_logged:
@@ -296,11 +296,11 @@ class Training:
             self._end(reason)
         for name, value in figures.items():
             if not all(map(math.isfinite, value if isinstance(value, list) else [value])):  # a list: by layer
-                what = f"{name} of the held-out text is {value} at step {self.step} (phase {phase.name!r})."
+                what = f"the held-out figure {name} is {value} at step {self.step} (phase {phase.name!r})."
                 self._end(ValueError(what), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)
 
-    def _save(self) -> None:
+    def _save(self, keep: int) -> None:
         if not all_finite(self.model, self.accelerator):
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
@@ -308,7 +308,7 @@ class Training:
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
         progress |= {"empty_steps": self.empty_steps}
-        save_checkpoint(self.accelerator, self.folder, progress, self.recipe.keep_checkpoints)
+        save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
@@ -333,13 +333,14 @@ class Training:
         """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
         kept = newest_checkpoint(self.folder)
         if self.step and (kept is None or kept.name != f"step-{self.step}"):
-            self._save()
+            # after an error, an older checkpoint may be the one that is wanted
+            self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
             kept = newest_checkpoint(self.folder)
         if isinstance(reason, Stopped):
             self.report.finish(self.step, reason.signal.name, is_kept=kept is not None)
             self.accelerator.wait_for_everyone()
             raise Stopped(reason.signal, is_reported=True)
-        where = f"Training has stopped at step {self.step}; the last good state is {kept or 'the start'}."
+        where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason
         raise stop_all(error, self.accelerator.is_main_process)

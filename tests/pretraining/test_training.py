@@ -118,13 +118,14 @@ def test_the_plan_says_how_often_a_run_saves(steps, save, every, train, capsys):
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
 def test_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_path):
-    """As a loss that is not finite: the state is saved, and one line names the step and the figure."""
+    """The state is saved, that before it is kept, and one line names the step and the figure."""
     evaluate = training.evaluate
     monkeypatch.setattr(training, "evaluate", lambda *given: evaluate(*given) | {"retrieval/en-de": value})
-    said = fails("phases.0.steps=6", "evaluation={held_out_fraction: 0.1, every_steps: 4, max_examples: 8}")
-    assert "retrieval/en-de" in said and "step 4" in said and "Traceback" not in said
-    kept = newest_checkpoint(tmp_path / "run")
-    assert kept.name == "step-4" and damage(kept) is None
+    evaluation = "evaluation={held_out_fraction: 0.1, every_steps: 3, max_examples: 8}"
+    said = fails("phases.0.steps=6", "save_every_steps=2", "keep_checkpoints=1", evaluation)
+    assert "retrieval/en-de" in said and "step 3" in said and "Traceback" not in said
+    kept = checkpoints_of(tmp_path / "run")
+    assert [path.name for path in kept] == ["step-2", "step-3"] and not any(map(damage, kept))
 
 
 MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}
