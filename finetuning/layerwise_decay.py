@@ -7,7 +7,8 @@ import torch
 
 # `encoder.layer.3.` of XLM-R's family, `encoder.layers.3.` of others
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
-EMBEDDINGS = re.compile(r"embeddings\.|(?:^|\.)embed_tokens\.")
+# without their LayerNorm, which learns at the full rate
+EMBEDDINGS = re.compile(r"(?:embeddings|(?:^|\.)embed_tokens)\.(?!(?:layer_?)?norm\.)", re.IGNORECASE)
 # of a translation model: decoder layer j was made from an encoder layer
 DECODER_LAYER = re.compile(r"(?:^|\.)decoder\.layers?\.(\d+)\.")
 
@@ -48,7 +49,9 @@ def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
     """Share of the learning rate of each parameter, by its `id`.
 
     d^(n-i) in encoder layer i of n (from 0), cross-attention included; d^(n+1) in the embeddings of words, positions
-    and languages; 1 in pooler and heads (ERNIE-M, Ouyang et al. 2021, Tables 11 and 12, which print d alone).
+    and languages; 1 in pooler, heads and the LayerNorm of the embeddings. ERNIE-M (Ouyang et al. 2021, Tables 11 and
+    12) prints d alone; the rule is that of its authors' code, which decays parameters with "embedding" in their names
+    (PaddlePaddle/ERNIE, ernie-m/model/optimization.py). Their LayerNorm is called `pre_encoder_layer_norm`.
 
     A decoder layer has the share of the encoder layer that it was made from, d^(n-i), tied to it or not: it has the
     same pre-trained weights. Tied parameters have one share, that of the first name: an LM head that of the embeddings.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
-from transformers.masking_utils import create_bidirectional_sliding_window_mask
+from transformers.masking_utils import sliding_window_bidirectional_overlay
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from .attention_masks import prepare_attention_mask
@@ -28,13 +28,9 @@ def one_mask(model, embeddings_BTH, allow_BTT) -> torch.Tensor:
 
 def mask_by_layer_type(model, embeddings_BTH, allow_BTT) -> dict[str, torch.Tensor]:
     """A mask for layers that attend to everything, and one for those that attend within a window."""
-    window = create_bidirectional_sliding_window_mask(
-        config=model.config, inputs_embeds=embeddings_BTH[:1], attention_mask=None
-    )
-    if window is None:  # the whole row fits
-        within_BTT = allow_BTT
-    else:
-        within_BTT = allow_BTT & (window[:, 0] if window.dtype == torch.bool else window[:, 0].eq(0))
+    is_near = sliding_window_bidirectional_overlay(model.config.sliding_window)
+    position_T = torch.arange(allow_BTT.shape[1], device=allow_BTT.device)
+    within_BTT = allow_BTT & is_near(0, 0, position_T[:, None], position_T)
     return {
         "full_attention": prepare_attention_mask(model.config, embeddings_BTH, allow_BTT),
         "sliding_attention": prepare_attention_mask(model.config, embeddings_BTH, within_BTT),

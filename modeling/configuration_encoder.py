@@ -51,6 +51,8 @@ RANGES = {
     "initializer_range": (0, 100),
     "layer_norm_eps": (1e-15, 1),
 }
+# Arguments of `from_pretrained` that say where a checkpoint is.
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 # Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
 CUSTOM_PIPELINES = {
     "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
@@ -106,6 +108,7 @@ class EncoderConfig(PreTrainedConfig):
     cross_attention = False
     add_pooling_layer = False
     lm_head_transform = True
+    lm_head_scale = 1.0
 
     def __post_init__(self, **kwargs):
         if isinstance(self.backbone_config, dict):
@@ -145,6 +148,7 @@ class EncoderConfig(PreTrainedConfig):
 
         Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
         """
+        of_hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         found, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         model_type = found.get("model_type", cls.model_type)
         if model_type in ARCHITECTURES:
@@ -162,7 +166,7 @@ class EncoderConfig(PreTrainedConfig):
             found |= {
                 "positions_from_zero": True,
                 "eos_token_id": None,
-                **ids_of_tokenizer(pretrained_model_name_or_path),
+                **ids_of_tokenizer(pretrained_model_name_or_path, **of_hub),
             }
         return found, kwargs
 
@@ -191,11 +195,11 @@ def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float
         raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}, got {activation!r}.")
 
 
-def ids_of_tokenizer(checkpoint: str) -> dict[str, int]:
+def ids_of_tokenizer(checkpoint: str, **of_hub) -> dict[str, int]:
     """Special ids of the tokenizer in the checkpoint's folder, or none if it has no tokenizer: BERT's configurations
-    lack them, or have wrong ones (multilingual-e5's vocabulary is XLM-R's)."""
+    lack them, or have wrong ones (multilingual-e5's vocabulary is XLM-R's). `of_hub`: some of `HUB_ARGUMENTS`."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **of_hub)
     except (OSError, ValueError):
         return {}
     if len(tokenizer) == len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone

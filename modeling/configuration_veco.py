@@ -50,6 +50,8 @@ class VecoConfig(EncoderConfig):
     tie_decoder: bool = True
     # False: states times embeddings, without XLM-R's dense, GELU and LayerNorm (fairseq's checkpoints)
     lm_head_transform: bool = True
+    # what states are multiplied with then: fairseq scales the embeddings that it looks up, and not the output layer
+    lm_head_scale: float = 1.0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

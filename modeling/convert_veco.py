@@ -227,7 +227,8 @@ def scale_words(weights: State, config: VecoConfig, setting: str | None, notes: 
     """Multiplies the word embeddings by sqrt(hidden size), where they are stored to be multiplied when looked up.
 
     fairseq does that, XLM-R and this zoo do not, and pre-training did not. If no setting says it, the rows do: words
-    are 1.0 to 2.4 times as long as positions (median length, in this project's models), or that much shorter.
+    are 1.0 to 2.4 times as long as positions (median length, in this project's models), or that much shorter. fairseq
+    does not scale its output layer, which is tied: `config.lm_head_scale` divides by the same root.
     """
     names = ("roberta." + WORDS, "lm_head.decoder.weight")
     rows = weights[names[0]], weights["roberta." + POSITIONS]
@@ -237,7 +238,8 @@ def scale_words(weights: State, config: VecoConfig, setting: str | None, notes: 
         setting = "multiply" if words * math.sqrt(root) < positions else "keep"
     if setting == "multiply":
         weights |= dict.fromkeys(names, rows[0] * root)
-    done = f"multiplied by {root:.4g}, and the logits with them" if setting == "multiply" else "kept"
+        config.lm_head_scale = 1 / root
+    done = f"multiplied by {root:.4g} for the lookup, not for the logits" if setting == "multiply" else "kept"
     notes.append(f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}; {done}")
 
 

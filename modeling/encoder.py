@@ -23,6 +23,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import checked_block_mask, prepare_attention_mask
 from .backbone import ARCHITECTURES, BERT_NAMES, key_mapping, make_backbone, run_backbone
+from .configuration_encoder import HUB_ARGUMENTS
 from .embeddings import Embeddings
 from .unpadded import RealPositions, UnpaddedAttention, is_real
 
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
     # folder of every model holds the pipeline that its configuration promises.
     from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
-
-
-# arguments of `from_pretrained` that say where a checkpoint is
-HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 def eager_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):

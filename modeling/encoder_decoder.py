@@ -48,7 +48,7 @@ SHARED_MODULES = ("attention", "intermediate", "output")
 SET_BY_DECODER = ("cross_attention", "decoder_layer_indices", "is_encoder_decoder", "plug_in")
 FIXED_BY_WEIGHTS = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings "
-    "type_vocab_size lm_head_transform"
+    "type_vocab_size lm_head_transform lm_head_scale"
 ).split()
 
 

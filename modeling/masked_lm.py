@@ -161,7 +161,7 @@ class LMHead(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.has_transform = config.lm_head_transform
+        self.has_transform, self.scale = config.lm_head_transform, config.lm_head_scale
         if self.has_transform:
             self.dense = nn.Linear(config.hidden_size, config.hidden_size)
             self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -184,7 +184,7 @@ class LMHead(nn.Module):
 
     def transform(self, states):
         """What the embeddings are multiplied with: (..., H) -> (..., H)."""
-        return self.layer_norm(nn.functional.gelu(self.dense(states))) if self.has_transform else states
+        return self.layer_norm(nn.functional.gelu(self.dense(states))) if self.has_transform else states * self.scale
 
     def forward(self, states):
         """Logits (..., V) of states (..., H)."""

@@ -142,16 +142,15 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def link_losses(self, batch: dict) -> Losses:
         """Binary cross-entropies of word pairs, summed up for each source word: is the target word its translation?
 
-        Possible links are left out. Rows without links are labeled by the model: a pair of words is one with a
-        probability of `SURE` or more, none below 1 - `SURE`, and left out in between.
+        Possible links are left out. Examples without links (not `has_links`) are labeled by the model: a pair of words
+        is one with a probability of `SURE` or more, none below 1 - `SURE`, and left out in between.
         """
         logits_PST, cells_PST = self.word_logits(batch)
         row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
         right_PST, is_asked_PST = torch.zeros_like(logits_PST), cells_PST.clone()
         right_PST[row_K, source_K, target_K] = is_sure_K.to(right_PST.dtype)
         is_asked_PST[row_K, source_K, target_K] = is_sure_K.bool()
-        has_links_P11 = torch.zeros_like(cells_PST[:, :1, :1])
-        has_links_P11[row_K] = True
+        has_links_P11 = batch["has_links"][:, None, None]
         own_PST = logits_PST.detach().sigmoid()
         right_PST = torch.where(has_links_P11, right_PST, own_PST.ge(SURE).to(right_PST.dtype))
         is_asked_PST &= has_links_P11 | own_PST.ge(SURE) | own_PST.lt(1 - SURE)

@@ -187,6 +187,9 @@ def sinkhorn(
     k_BST.nan_to_num_(nan=epsilon).clamp_(min=epsilon, max=max(most, epsilon))
     if not k_BST.numel():
         return k_BST
+    # in a pair with an empty side no token has a place to go
+    source_mask_BS = source_mask_BS & target_mask_BT.any(1, keepdim=True)
+    target_mask_BT = target_mask_BT & source_mask_BS.any(1, keepdim=True)
     scale = _scale if is_safe else _scale_logs
     return scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, first)
 
@@ -195,7 +198,7 @@ def _scale(k_BST, source_mask_BS, target_mask_BT, iterations, regularization, fi
     """Eq. 6 as printed, in the place of K. u and v of tokens that may not be linked are 0."""
     if regularization != 1:
         k_BST.pow_(1 / regularization)
-    tiny = torch.finfo(k_BST.dtype).tiny  # where the other side has no token, sums are 0
+    tiny = torch.finfo(k_BST.dtype).tiny  # sums of an empty side are 0
     source_BS1, target_BT1 = source_mask_BS[:, :, None].to(k_BST.dtype), target_mask_BT[:, :, None].to(k_BST.dtype)
     u_BS1, v_BT1 = source_BS1, target_BT1
     for half in range(2 * iterations):

@@ -35,7 +35,8 @@ def print_plan(
     step, a memory estimate, and the first batch with its masks."""
     console = Console(soft_wrap=True, highlight=False)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
-        model = start.model_class(config)
+        options = {"device_map": "meta"} if start.start_from else {}
+        model = start.load(config, attn_implementation="eager", **options)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
     total, taught = sum(parts.values()), teacher.model.num_parameters() if teacher else 0
@@ -59,6 +60,9 @@ def print_plan(
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
             _print_first_batch(console, micro_batches[0], phase.objectives, feed.tokenizer, feed.languages)
+    often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
+    kept = f"the newest {recipe.keep_checkpoints}" if recipe.keep_checkpoints else "all"
+    console.print(f"checkpoints: {often}at the end of each phase; the run keeps {kept}")
     console.print("Dry run: nothing was trained or written.")
 
 

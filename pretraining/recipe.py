@@ -303,7 +303,10 @@ class Recipe:
     num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
     seed: int = option(1, "seed of weights, sampling, masks and dropout", below=SEEDS)
     log_every_steps: int = option(10, "steps between lines of events.jsonl", low=1)
-    save_every_steps: int = option(0, "steps between checkpoints; 0: save only at the end of each phase")
+    save_every_steps: int | None = option(
+        None,
+        "steps between checkpoints; 0: save only at the end of each phase; default: a tenth of all steps, at least 10",
+    )
     keep_checkpoints: int = option(2, "number of newest checkpoints to keep; 0: all")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
@@ -311,6 +314,12 @@ class Recipe:
     def __post_init__(self) -> None:
         self.monolingual = [one for corpus in self.monolingual for one in by_language(corpus)]
         self.bitext = [one for corpus in self.bitext for one in by_pair(corpus)]
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between checkpoints: `save_every_steps` or its default."""
+        default = max(10, sum(phase.steps for phase in self.phases) // 10)
+        return default if self.save_every_steps is None else self.save_every_steps
 
     @property
     def languages(self) -> list[str]:

@@ -6,6 +6,7 @@ sums are back-propagated, and the gradients are scaled once, before clipping.
 """
 
 import math
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
@@ -80,7 +81,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
-        model = start.build_model(config, matching)
+        model = start.build_model(config, matching, checkpoint)
         if recipe.model.predict_among == "text":
             model.lm_head.predict_among(torch.from_numpy(tokens_of_text(corpora)).long())
         check_trainable(model, recipe.phases)
@@ -102,6 +103,8 @@ def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | No
             found = [checked_checkpoint(Path(recipe.output_dir))]
         except ValueError as error:
             found = [error]
+        if found == [None]:
+            print("no checkpoint: from the beginning", file=sys.stderr)
     (found,) = broadcast_object_list(found)
     if isinstance(found, ValueError):
         raise stop_all(found, accelerator.is_main_process)
@@ -221,8 +224,8 @@ class Training:
             if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
             self._stop_if_asked(totals[2:])
-            if self._is_due(recipe.save_every_steps):
-                self._save()
+            if self._is_due(recipe.checkpoint_steps):
+                self._save(recipe.keep_checkpoints)
             if self._is_due(recipe.evaluation.every_steps):
                 self._evaluate()
             if is_logged:
@@ -291,9 +294,13 @@ class Training:
             if not is_alone:
                 raise
             self._end(reason)
+        for name, value in figures.items():
+            if not all(map(math.isfinite, value if isinstance(value, list) else [value])):  # a list: by layer
+                what = f"the held-out figure {name} is {value} at step {self.step} (phase {phase.name!r})."
+                self._end(ValueError(what), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)
 
-    def _save(self) -> None:
+    def _save(self, keep: int) -> None:
         if not all_finite(self.model, self.accelerator):
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
@@ -301,7 +308,7 @@ class Training:
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
         progress |= {"empty_steps": self.empty_steps}
-        save_checkpoint(self.accelerator, self.folder, progress, self.recipe.keep_checkpoints)
+        save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
@@ -326,13 +333,14 @@ class Training:
         """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
         kept = newest_checkpoint(self.folder)
         if self.step and (kept is None or kept.name != f"step-{self.step}"):
-            self._save()
+            # after an error, an older checkpoint may be the one that is wanted
+            self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
             kept = newest_checkpoint(self.folder)
         if isinstance(reason, Stopped):
             self.report.finish(self.step, reason.signal.name, is_kept=kept is not None)
             self.accelerator.wait_for_everyone()
             raise Stopped(reason.signal, is_reported=True)
-        where = f"Training has stopped at step {self.step}; the last good state is {kept or 'the start'}."
+        where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason
         raise stop_all(error, self.accelerator.is_main_process)

@@ -75,6 +75,7 @@ ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_stand_in")
 CASES = [(name, attention, skip) for name in PREFIXES for attention in ATTENTIONS[:2] for skip in (False, True)]
 CASES += [(name, attention, True) for name in PREFIXES for attention in ATTENTIONS[2:]]
 CASES += [(f"xlm_align on {name}", "sdpa", name != "deberta-v2") for name in ARCHITECTURES]
+CASES += [("xlm_align on modernbert", "flex_attention", True)]
 
 
 @pytest.mark.parametrize("name, attention, skip_padding", CASES)

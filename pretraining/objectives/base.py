@@ -379,6 +379,8 @@ class Objective:
     """Whether its collator makes (B, T, T) masks, which flash attention does not support."""
     is_masked_lm: ClassVar[bool] = False
     """Whether its loss is that of masked language modeling, which every model has."""
+    predicts_tokens: ClassVar[bool] = True
+    """Whether it predicts tokens of the text. Their entropy is the loss of a model without context."""
     has_teacher: ClassVar[bool] = False
     """Whether it learns from the recipe's `teacher`, whose predictions are added to the rows that it reads."""
     panels: ClassVar[dict[str, str]] = {}
@@ -447,8 +449,6 @@ class ExampleObjective(Objective):
     )
 
     packed: ClassVar[bool] = False
-    predicts_tokens: ClassVar[bool] = True
-    """Whether it predicts tokens of the text. Their entropy is the loss of a model without context."""
     collator_class: ClassVar[type[Collator]]
 
     @property

@@ -24,6 +24,7 @@ class Dwa(Objective):
     name = "dwa"
     text = "bitext"
     reads = Tlm
+    predicts_tokens = False
     draws = True
     panels: ClassVar[dict[str, str]] = {"self_labels/": "share of self-labeled links that are right"}
 

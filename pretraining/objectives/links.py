@@ -37,7 +37,8 @@ class LinksCollator(Collator):
 
     The sub-batch has `x` and `y`, each with `words` (B, T): the number of a token's word among those of its row that
     have tokens, -1 elsewhere. It also has `links` (K, 4): row, source word, target word, and whether the link is sure.
-    Sides are cut to `max_length` positions, and links to words that are cut off are left out.
+    Sides are cut to `max_length` positions, and links to words that are cut off are left out. `has_links` (B,) tells
+    whether the example has any link, cut off or not.
 
     Raises ValueError for options out of range, an example without its keys, a side without words, and links that cannot
     be read.
@@ -69,7 +70,7 @@ class LinksCollator(Collator):
 
         links = [np.reshape(of_row, (-1, 3)) for of_row in sides.tokens[4]]
         links_K4 = np.concatenate([np.insert(of_row, 0, row, axis=1) for row, of_row in enumerate(links)])
-        fields = {}
+        fields = {"has_links": torch.from_numpy(np.array([len(of_row) > 0 for of_row in links]))}
         for side, name in enumerate(SIDES):
             rows = lay_out([sides.tokens[side]], sides.lengths_SB[side : side + 1], self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)

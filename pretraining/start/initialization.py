@@ -21,9 +21,12 @@ from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
 from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.vocabulary_matching import Matching
+from pretraining.trainable import is_trainable
 from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
+
+HEAD_RECIPE = "pretraining/recipes/e5_small_head.yaml"
 
 
 @dataclass(frozen=True)
@@ -191,17 +194,20 @@ class Start:
         _ = self.source.tokenizer, self.source.weights  # their errors come before the slow comparison of vocabularies
         return self.source.match(tokenizer)
 
-    def build_model(self, config: PreTrainedConfig, matching: Matching | None = None) -> PreTrainedModel:
+    def build_model(
+        self, config: PreTrainedConfig, matching: Matching | None = None, checkpoint: Path | None = None
+    ) -> PreTrainedModel:
         """Returns the model to train. Weights are random (from `seed`), or those of the checkpoint where it has them.
 
         `matching`: the result of `match`; without it, nothing of a meta-pretrained checkpoint is carried over.
+        `checkpoint`: that of a resumed run.
         """
         attention = self.model.attention
         if attention == "flex_attention" and not torch.cuda.is_available():
             raise ValueError("model.attention is flex_attention, which cannot train on a CPU. Use sdpa.")
         torch.manual_seed(self.seed)
         try:
-            model = self._load_or_make(config)
+            model = self.load(config, checkpoint, attn_implementation=attention)
         except ImportError as error:  # of flash attention's package
             raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
         if matching:
@@ -214,16 +220,17 @@ class Start:
             enable()
         return model
 
-    def _load_or_make(self, config: PreTrainedConfig) -> PreTrainedModel:
-        cls, attention = self.model_class, self.model.attention
+    def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
+        """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
+        cls = self.model_class
         if self.start_from is None:
-            return cls._from_config(config, attn_implementation=attention)
-        path = self.start_from.path
+            return cls._from_config(config, **options)
+        path = str(checkpoint / "model") if checkpoint else self.start_from.path
         with readable(path):
             model, report = cls.from_pretrained(
                 path,
                 config=config,
-                attn_implementation=attention,
+                **options,
                 dtype=torch.float32,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported below, with the recipe's field
@@ -237,6 +244,12 @@ class Start:
         if fresh := fresh_weights(model, report, str(self.start_from)):
             name = self.start_from.name
             logger.info("%s lacks %d weights, which are newly initialized: %s", name, len(fresh), listed(fresh))
+            has_head = not any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
+            encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
+            learning = [phase for phase in self.phases if any(is_trainable(key, phase) for key in encoder)]
+            objectives = [found for phase in learning for found in phase.objectives.values() if found.predicts_tokens]
+            if not has_head and any(weight for found in objectives for weight in found.loss_weights().values()):
+                logger.info("the LM head starts at random: train it first with %s", HEAD_RECIPE)
         return model
 
 

@@ -190,7 +190,7 @@ def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
     assert not model.back_translate(btmlm)[is_pseudo & mask.bool()].eq(3).any()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
 @pytest.mark.parametrize("name", WITH_MASKS)
 def test_block_masks_isolate_exactly(name, attention, checkpoint):
     """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
@@ -385,6 +385,21 @@ def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
     again = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     with torch.no_grad():
         torch.testing.assert_close(again.eval()(**batch, token_type_ids=types).logits, found)
+
+
+def test_bert_s_special_ids_are_those_of_the_loaded_revision(tmp_path, sample_tokenizer):
+    """A commit in a cache, a subfolder: where the configuration is, and not where `main` or the root is."""
+    commits = {"main": "a" * 40, "old": "b" * 40}
+    for name, commit in commits.items():
+        folder = tmp_path / "models--own--bert" / "snapshots" / commit / "encoder"
+        AutoConfig.for_model("bert", pad_token_id=7).save_pretrained(folder)
+        if name == "old":
+            sample_tokenizer.save_pretrained(folder)
+    where = {"cache_dir": tmp_path, "subfolder": "encoder", "local_files_only": True, "token": False}
+    found = {name: XlmAlignConfig.from_pretrained("own/bert", revision=oid, **where) for name, oid in commits.items()}
+    ids = {name: (config.pad_token_id, config.bos_token_id, config.eos_token_id) for name, config in found.items()}
+    special = sample_tokenizer.pad_token_id, sample_tokenizer.cls_token_id, sample_tokenizer.sep_token_id
+    assert ids["old"] == special and ids["main"][0] == 7
 
 
 class ToyConfig(PreTrainedConfig):

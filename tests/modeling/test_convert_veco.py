@@ -6,12 +6,13 @@ from fractions import Fraction
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
 from transformers.utils import logging
 
 from modeling.convert_common import names_of
 from modeling.convert_veco import fairseq_table, from_fairseq, from_native, main, native_table
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoModel
+from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoForPreTraining, VecoModel
 
 # native
 
@@ -122,7 +123,16 @@ def test_words_that_are_stored_to_be_multiplied(originals, words, setting, facto
     source, target = originals.ids(9), originals.ids(6, seed=2)
     reference = originals.FairseqForward(state, factor)
     originals.close(model.roberta(source).last_hidden_state, reference.side("encoder", source))
-    expected = factor * reference.logits(source, target)
+    expected = reference.logits(source, target)
+    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
+
+    from_fairseq(path, str(tmp_path / "encoder"), model="encoder", embedding_scale=setting, **options)
+    # the causal S stream is the decoder, and translation models keep the scale
+    encoder = VecoForPreTraining.from_pretrained(tmp_path / "encoder", cross_stream="causal").eval()
+    x, y = ({"input_ids": ids, "labels": ids, "attention_mask": torch.ones_like(ids)} for ids in (source, target))
+    losses = encoder(ca_mlm_pairs={"x": x, "y": y}).token_losses["ca_mlm_pairs.cross"][-target.numel() :]
+    originals.close(losses, cross_entropy(expected.flatten(0, 1), target.flatten(), reduction="none"))
+    model = VecoForConditionalGeneration.from_encoder(tmp_path / "encoder").eval()
     originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 

@@ -205,6 +205,7 @@ def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
         {"max_position_embeddings": 40},
         {"type_vocab_size": 2},
         {"lm_head_transform": False},
+        {"lm_head_scale": 0.5},
     ],
     ids=str,
 )

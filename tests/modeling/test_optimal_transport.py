@@ -177,6 +177,11 @@ def test_no_plan_has_nan(dtype, regularization):
         similarity = torch.rand(4, 5).to(dtype)
         similarity[1, 2] = similarity[3] = value
         assert one(sinkhorn, similarity).isfinite().all()
+    for empty in (0, 1):  # the second pair has no token on this side
+        masks = whole(2, 3, 4)
+        masks[empty][1] = False
+        plan_BST = sinkhorn(60 * torch.rand(2, 3, 4).to(dtype), *masks, regularization=regularization)
+        assert plan_BST.isfinite().all() and plan_BST[0].any() and not plan_BST[1].any()
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])

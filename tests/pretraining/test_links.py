@@ -87,6 +87,19 @@ def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tok
     assert confident
 
 
+@pytest.mark.parametrize("links", ["7-7 6-6", "0-7"])
+def test_a_pair_whose_links_are_all_cut_off_has_no_links(links, model, sample_tokenizer):
+    """The model does not label it: each pair of the words that are left is none."""
+    example = {"source": "a b c d e f g h", "target": "i j k l m n o p", "links": links}
+    batch = LinksCollator(sample_tokenizer, max_length=8)([example, {**example, "links": ""}])
+    logits_BST, cells_BST = model.word_logits(batch["word_links"])
+    output = model(**batch)
+    losses_N = output.token_losses["word_links"][output.batch_rows["word_links"] == 0]
+    expected = binary_cross_entropy(logits_BST[0].sigmoid(), torch.zeros_like(logits_BST[0]), reduction="none")
+    torch.testing.assert_close(losses_N, (expected * cells_BST[0]).sum(1)[: len(losses_N)])
+    assert len(batch["word_links"]["links"]) == 0 and losses_N.sum() > 0
+
+
 def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
     """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}

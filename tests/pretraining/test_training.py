@@ -1,6 +1,7 @@
 """The training loop: a step is the same with any split; phases; resuming in the middle of a phase."""
 
 import json
+import math
 import re
 
 import pytest
@@ -9,7 +10,8 @@ import yaml
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from pretraining.checkpoints import newest_checkpoint
+from pretraining import training
+from pretraining.checkpoints import checkpoints_of, damage, newest_checkpoint
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Recipe
@@ -93,6 +95,37 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     train(*settings, f"output_dir={resumed}", "--resume")
     assert_same_run(resumed, tmp_path / "run")
     assert re.search(rf"\b{len(empty)} of 8\b", capsys.readouterr().err)
+
+
+def test_a_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_path, capsys):
+    train("phases.0.steps=12")
+    assert [path.name for path in checkpoints_of(tmp_path / "run")] == ["step-10", "step-12"]
+    for step, said in ((10, "step-10"), (0, "no checkpoint: from the beginning")):
+        resumed = cut_back(tmp_path / "run", step, tmp_path / f"resumed-{step}")
+        capsys.readouterr()
+        train("phases.0.steps=12", f"output_dir={resumed}", "--resume")
+        assert said in capsys.readouterr().err
+        assert_same_run(resumed, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "steps, save, every", [(60, "null", ["10"]), (2500, "null", ["250"]), (60, 0, []), (60, 7, ["7"])]
+)
+def test_the_plan_says_how_often_a_run_saves(steps, save, every, train, capsys):
+    train("--dry_run", f"phases.0.steps={steps}", f"save_every_steps={save}")
+    assert re.findall(r"every (\d+) steps", capsys.readouterr().out) == every
+
+
+@pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
+def test_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_path):
+    """The state is saved, that before it is kept, and one line names the step and the figure."""
+    evaluate = training.evaluate
+    monkeypatch.setattr(training, "evaluate", lambda *given: evaluate(*given) | {"retrieval/en-de": value})
+    evaluation = "evaluation={held_out_fraction: 0.1, every_steps: 3, max_examples: 8}"
+    said = fails("phases.0.steps=6", "save_every_steps=2", "keep_checkpoints=1", evaluation)
+    assert "retrieval/en-de" in said and "step 3" in said and "Traceback" not in said
+    kept = checkpoints_of(tmp_path / "run")
+    assert [path.name for path in kept] == ["step-2", "step-3"] and not any(map(damage, kept))
 
 
 MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}

@@ -214,6 +214,30 @@ def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
     assert stop.value.code == 2 and named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "settings, is_named",
+    [
+        ([], True),
+        (["--dry_run"], True),
+        (["phases.0.trainable=[lm_head.*]"], False),
+        (["phases.0.objectives={tlm: {batch_size: 8, max_length: 64, weight: 0}, dwa: {}}"], False),
+    ],
+)
+def test_a_head_that_starts_at_random_is_to_be_trained_first(
+    settings, is_named, train, zoo_model_dir, tmp_path, caplog
+):
+    folder = zoo_model_dir("xlm_align", head="Model")
+    caplog.set_level("INFO")
+    settings = [f"model.start_from={folder}", "model.config={}", "phases.0.steps=1", *settings]
+    train(*settings)
+    assert ("pretraining/recipes/e5_small_head.yaml" in caplog.text) == is_named
+    if "--dry_run" not in settings:  # a resumed run has a head
+        caplog.clear()
+        shutil.rmtree(tmp_path / "run" / "model")
+        train(*settings, "--resume")
+        assert "lm_head" not in caplog.text and "e5_small_head" not in caplog.text
+
+
 @pytest.mark.slow
 def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
     train()
