@@ -1,11 +1,12 @@
 """Runs a task: every seed, then its results; or only reads and checks its data, for `--check_data`."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from accelerate import PartialState
 
-from finetuning.checkpoints import fine_tuned_on
+from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
 from finetuning.data.data_report import as_table, print_labels, source_lines
 from finetuning.results.comparison import read_others, write_beside
 from finetuning.results.files import print_table
@@ -69,6 +70,9 @@ def each_seed(
     begin()
     for seed in waiting:
         folder.check_is_there()
+        began, checkpoints = folder.path / f"seed-{seed}", folder.path / f"seed-{seed}" / "checkpoints"
+        if began.is_dir() and not last_complete_checkpoint(checkpoints) and PartialState().is_main_process:
+            print(f"seed {seed}: no checkpoint: from the beginning", file=sys.stderr)
         try:
             records[seed] = run_seed(seed, models.pop() if models else build(seed))
         finally:  # the Trainer recreates a removed folder, or fails while writing into it

@@ -253,7 +253,7 @@ def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [[], [PreTrainedModel], [PreTrainedModel, PreTrainedTokenizerFast]])
-def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, written):
+def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, capsys, written):
     short = [*topics, "seeds=[1]", "training.max_steps=2"]
     size, step = resource.getrlimit(resource.RLIMIT_FSIZE), FineTuningTrainer.training_step
 
@@ -271,6 +271,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypat
             resource.setrlimit(resource.RLIMIT_FSIZE, size)
     assert str(tmp_path / "out" / "seed-1") in message.splitlines()[-1]
     main([*short, "--resume"])
+    assert "seed 1: no checkpoint: from the beginning" in capsys.readouterr().err
     assert record_of(tmp_path / "out" / "seed-1")["steps"] == 2
 
 
