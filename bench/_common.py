@@ -29,9 +29,6 @@ from zoo_core.provenance import run_facts, write_json
 LEAST = {"hidden": 64, "vocab": 10, "length": 8}
 HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 
-# Peaks of the data sheets: dense bf16, FLOP/s, without sparsity
-DATA_SHEET = {"H200": 989e12, "H100 80GB HBM3": 989e12, "H100 PCIe": 756e12, "A100": 312e12, "L4": 121e12}
-
 
 def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> CommandParser:
     """A parser with whole-number flags (default, what it is) and `--output`, bench/results/<name>.json."""
@@ -155,14 +152,6 @@ def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
     out = torch.empty(size, size, dtype=dtype, device=a.device)
     seconds = interleaved({"product": lambda number: torch.mm(a, b, out=out)}, rounds)
     return 2 * size**3 / min(seconds["product"])
-
-
-def sheet_peak() -> float | None:
-    """FLOP/s in bf16 that the data sheet of this GPU names; None where it is not known here."""
-    if not torch.cuda.is_available():
-        return None
-    name = torch.cuda.get_device_name()
-    return next((peak for part, peak in DATA_SHEET.items() if part in name), None)
 
 
 def number(value: Any) -> str:

@@ -36,7 +36,7 @@ from transformers import PrinterCallback, TrainerCallback, XLMRobertaConfig, XLM
 from transformers.utils import logging
 
 from bench._common import check_sizes, clock, device_name, make_parser, median_ratio, show, wait, write_results
-from bench._flops import Size
+from bench._steps import Size
 from finetuning.data.task_tables import each_part
 from finetuning.steps import LengthGroups
 from finetuning.tasks.registry import KINDS, kind_of, task_of

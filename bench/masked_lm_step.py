@@ -10,7 +10,9 @@ because sdpa has no fast kernel with dropout on a CPU.
 Parts: TLM on news pairs in random batches, fp32 and bf16; TLM with the peer's batches grouped by length, as the Trainer
 groups them; MLM on rows full of text. Times are per real token, without padding. Memory is the peak of one update in a
 process of its own, as torch's allocator counts it, without weights, gradients and Adam's moments. If the peer's logits
-do not fit into this machine's memory, a part takes fewer pairs, and says so. Writes bench/results/masked_lm_step.json.
+do not fit into this machine's memory, a part takes fewer pairs, and says so. With `--mfu`, the table has model FLOP
+utilization, too: useful FLOPs (`Size.mlm`) a second, over those of a product of two large matrices in the same
+precision. Writes bench/results/masked_lm_step.json.
 """
 
 import argparse
@@ -28,14 +30,13 @@ from bench._common import (
     in_fresh_process,
     interleaved,
     make_parser,
+    matrix_peak,
     max_resident_bytes,
     median_ratio,
     peak_bytes,
     show,
     write_results,
 )
-from bench._flops import Size
-from bench._lengths import read_lengths
 from bench._steps import (
     DROPOUT,
     ENCODERS,
@@ -43,11 +44,13 @@ from bench._steps import (
     Contest,
     OurStep,
     PeerStep,
+    Size,
     made_up_examples,
     made_up_tokenizer,
     masked_lm,
     missing_gradients,
     ours_of,
+    read_lengths,
     set_attention_dropout,
 )
 from zoo_core.command_line import user_errors
@@ -210,6 +213,9 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
     memory = {
         way: in_fresh_process(measure_memory, flags.encoder, size, part, pairs_M2, way) for way in timed["seconds"]
     }
+    useful = [sum(size.mlm(row_lengths(batch), PREDICTED * batch.sum()) for batch in batches) for batches in drawn]
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[part.precision]
+    peak = matrix_peak(flags.mfu, dtype) if flags.mfu else None
     rows = []
     for way, seconds in timed["seconds"].items():
         ours = way != PEER
@@ -225,6 +231,7 @@ def measure(size: Size, part: Part, pairs_M2: np.ndarray, flags: argparse.Namesp
                 "memory_ratio": memory[PEER]["above_mib"] / above if ours else None,
                 "memory_aim": MEMORY_AIM if ours else None,
                 "process_mib": memory[way]["process_mib"],
+                "mfu": peak and statistics.median(n / a for n, a in zip(useful, seconds, strict=True)) / peak,
                 "seconds": seconds,
             }
         )
@@ -249,6 +256,7 @@ COLUMNS = {
     "memory_mib": "MiB above",
     "memory_ratio": "less by",
     "memory_aim": "aim",
+    "mfu": "of the peak",
 }
 
 
@@ -287,6 +295,9 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
     parser.add_argument("--pairs", type=int, help="pairs of a batch, or packed rows (default: that of each part)")
+    parser.add_argument(
+        "--mfu", type=int, metavar="N", help="also show the share of the peak, that of a product of N x N matrices"
+    )
     flags = parser.parse_args(argv)
     check_sizes(flags)
     return flags

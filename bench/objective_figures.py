@@ -1,4 +1,4 @@
-"""Draws for each objective who predicts what from whom, and the data flow: `python -m bench.objective_figures`.
+"""Draws for each objective who predicts what from whom: `python -m bench.objective_figures`.
 
 The masks are those of the collators' batches, the links of DWA those of its labeling, and the matches those of
 vocabulary matching. Special tokens are left out, and each word is one token. Made up are the pseudo tokens of BTMLM,
@@ -273,92 +273,6 @@ def draw_grid(axes: Axes, panel: Panel) -> None:
     axes.set(xlim=(-2.6, 8), ylim=(9, -2.6), aspect="equal", anchor="N")
 
 
-class Part(NamedTuple):
-    """A box of the data flow: its text, where it is, and its height in rows."""
-
-    title: str
-    detail: str
-    is_code: bool
-    column: float
-    row: float
-    height: float = 0.62
-
-
-class Flow(NamedTuple):
-    """An arrow of the data flow, between parts of one row or of one column."""
-
-    start: str
-    end: str
-    label: str = ""
-    shift: float = 0  # across the arrow, in inches
-
-
-PARTS = {
-    "recipe": Part("recipe", "", False, 0, -0.2, 0.27),
-    "text": Part("", "text, translations", False, 0, 0.2, 0.27),
-    "collators": Part("collators", "pretraining/\nobjectives/", True, 1, 0),
-    "model": Part("model", "modeling/", True, 2, 0),
-    "loop": Part("training loop", "pretraining/\ntraining.py", True, 3, 0),
-    "task_recipe": Part("recipe", "", False, 0, 0.8, 0.27),
-    "tables": Part("", "labeled tables", False, 0, 1.2, 0.27),
-    "task": Part("task", "finetuning/\ntasks/", True, 1, 1),
-    "running": Part("fine-tuning", "finetuning/\nrunning.py", True, 2, 1),
-    "checkpoint": Part("checkpoint", "weights, code,\ntokenizer", False, 3, 1),
-    "results": Part("results", "results.json,\nresults.csv", False, 2, 2),
-    "cards": Part("card, push", "hub_cards/", True, 3, 2),
-    "hub": Part("the Hub", "checkpoint with\ncard, provenance/", False, 3, 3),
-    "legend_files": Part("", "file or folder", False, 0, 3, 0.27),
-    "legend_code": Part("", "code", True, 1, 3, 0.27),
-}
-FLOWS = (
-    Flow("recipe", "collators"), Flow("text", "collators"), Flow("collators", "model", "batch"),
-    Flow("model", "loop", "loss"), Flow("loop", "checkpoint"), Flow("task_recipe", "task"), Flow("tables", "task"),
-    Flow("task", "running", "inputs"), Flow("checkpoint", "running", shift=0.12),
-    Flow("running", "checkpoint", shift=-0.12), Flow("running", "results"), Flow("results", "cards"),
-    Flow("checkpoint", "cards"), Flow("cards", "hub"),
-)  # fmt: skip
-PART_WIDTH, COLUMN, ROW = 1.08, 1.46, 0.92  # inches
-
-
-def draw_part(axes: Axes, part: Part) -> None:
-    x, y = part.column * COLUMN, -part.row * ROW
-    shape = dict(boxstyle="round,pad=0,rounding_size=0.06", facecolor=FILL[part.is_code], edgecolor=LINE[part.is_code])
-    axes.add_patch(FancyBboxPatch((x, y - part.height / 2), PART_WIDTH, part.height, zorder=3, **shape))
-    lines = [line for line in (part.title, *part.detail.split("\n")) if line]
-    for number, line in enumerate(lines):
-        at = y + 0.155 * ((len(lines) - 1) / 2 - number)
-        weight = "bold" if line == part.title else "normal"
-        axes.text(x + PART_WIDTH / 2, at, line, ha="center", va="center", size=SIZE, weight=weight, zorder=4)
-
-
-def draw_flow(axes: Axes, flow: Flow) -> None:
-    start, end = PARTS[flow.start], PARTS[flow.end]
-    if start.column == end.column:
-        x = start.column * COLUMN + PART_WIDTH / 2 + flow.shift
-        draw_line(axes, (x, -start.row * ROW - start.height / 2), (x, -end.row * ROW + end.height / 2), DARK)
-        return
-    (left, right), y = sorted((start, end), key=lambda part: part.column), -start.row * ROW + flow.shift
-    ends = (left.column * COLUMN + PART_WIDTH, y), (right.column * COLUMN, y)
-    draw_line(axes, *(ends if start is left else ends[::-1]), DARK)
-    axes.text((ends[0][0] + ends[1][0]) / 2, y + 0.05, flow.label, ha="center", va="bottom", size=SIZE - 1, color=DARK)
-
-
-def draw_data_flow(folder: Path) -> None:
-    """Writes the figure of what passes between the parts of the project."""
-    above = [part.height / 2 - part.row * ROW for part in PARTS.values()]
-    below = [-part.height / 2 - part.row * ROW for part in PARTS.values()]
-    bottom, top = min(below) - 0.08, max(above) + 0.08
-    figure = Figure(figsize=(WIDTH, top - bottom), dpi=DPI, facecolor="white")
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    axes.set(xlim=(-0.07, WIDTH - 0.07), ylim=(bottom, top))
-    for part in PARTS.values():
-        draw_part(axes, part)
-    for flow in FLOWS:
-        draw_flow(axes, flow)
-    save(figure, folder / "data_flow.png")
-
-
 def draw(name: str, folder: Path) -> None:
     """Writes the figure of this objective."""
     panels = FIGURES[name]()
@@ -371,14 +285,10 @@ def draw(name: str, folder: Path) -> None:
             axes = figure.add_axes((left, bottom, width, (HEIGHT - 0.2) / height))
             axes.set_axis_off()
             draw_half(axes, panel)
-    save(figure, folder / f"objective_{name}.png")
-
-
-def save(figure: Figure, path: Path) -> None:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-    picture.quantize(48).save(path, optimize=True)  # a third of the size
+    picture.quantize(48).save(folder / f"objective_{name}.png", optimize=True)  # a third of the size
 
 
 def read_flags(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -391,7 +301,6 @@ def read_flags(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     folder = read_flags(argv).output
     folder.mkdir(parents=True, exist_ok=True)
-    draw_data_flow(folder)
     for name in FIGURES:
         draw(name, folder)
 

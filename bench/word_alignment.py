@@ -31,8 +31,7 @@ from transformers import AutoModel, AutoTokenizer, XLMRobertaConfig, XLMRobertaM
 from transformers.utils.logging import disable_progress_bar
 
 from bench._common import check_sizes, device_name, interleaved, make_parser, median_ratio, show, write_results
-from bench._flops import Size
-from bench._steps import sample_texts
+from bench._steps import Size, sample_texts
 from modeling.optimal_transport import METHODS, align, sinkhorn
 from modeling.word_alignment import WordAligner, default_layer
 from pretraining.tools.train_tokenizer import train_tokenizer

@@ -25,7 +25,7 @@ def in_this_process(monkeypatch):
 
 @pytest.fixture
 def figures(in_this_process, tmp_path):
-    """`figures("mfu", "--rounds", "1")`: the figures that the command writes."""
+    """`figures("finetuning", "--rounds", "1")`: the figures that the command writes."""
 
     def written(name: str, *flags: str) -> dict:
         output = tmp_path / "results" / "figures.json"

@@ -1,12 +1,10 @@
-"""The figures: there is one for each objective, they show the masks and matches of the code, and the data flow."""
-
-from pathlib import Path
+"""The figures: there is one for each objective, and they show the masks and matches of the code."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from bench.objective_figures import FIGURES, FLOWS, PARTS, camlm, draw, draw_data_flow, dwa, vocabulary_matching
+from bench.objective_figures import FIGURES, camlm, draw, dwa, vocabulary_matching
 from pretraining.objectives import OBJECTIVES
 
 
@@ -39,17 +37,3 @@ def test_vocabulary_matching_shows_each_route():
     _, panel, _ = vocabulary_matching()
     assert [route for _, route in panel.new] == ["normalized", "dictionary", "exact", "dictionary", "random"]
     assert np.array_equal(panel.grid, np.eye(5, 4, dtype=bool))
-
-
-def test_the_data_flow_is_drawn(tmp_path):
-    draw_data_flow(tmp_path)
-    with Image.open(tmp_path / "data_flow.png") as image:
-        assert image.width == 1400 and len(image.getcolors()) > 8
-
-
-def test_the_data_flow_names_code_that_exists():
-    root = Path(__file__).parents[2]
-    named = [part.detail.replace("\n", "") for part in PARTS.values() if part.is_code and part.title]
-    assert len(named) == 6 and all((root / name).exists() for name in named)
-    joined = {name for flow in FLOWS for name in (flow.start, flow.end)}
-    assert joined == {name for name in PARTS if not name.startswith("legend")}

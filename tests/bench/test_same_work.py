@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench import finetuning, generation
-from bench._flops import Size
-from bench._lengths import read_lengths
-from bench._steps import ENCODERS, Contest, features, made_up_examples, made_up_tokenizer, our_batch
+from bench import finetuning
+from bench._steps import ENCODERS, Contest, Size, features, made_up_examples, made_up_tokenizer, our_batch, read_lengths
 from bench.masked_lm_step import LONGEST, OURS, PARTS, PEER, Part, round_batches, row_lengths, that_fits
-from bench.paper_steps import STEPS, make_batches, make_model, run
 from bench.word_alignment import draw_sorted, require_same
 
 SIZE = Size(layers=1, hidden=64, vocab=300)
@@ -57,43 +54,6 @@ def test_masked_lm_rounds_have_the_same_sentences():
     smaller, asked = that_fits(size, part, pairs_M2, 2, 1, 12 * 2**30)
     assert 1 <= smaller.pairs < part.pairs == 32 and asked > 12 * 2**30
     assert that_fits(size, part, pairs_M2, 2, 1, asked) == (part, asked)
-
-
-def test_papers_steps_have_the_same_tokens_and_labels():
-    batches = make_batches(PAIRS, SIZE.vocab, "cpu")
-    assert all(batches["camlm"][name].equal(batches["tlm"][name]) for name in ("input_ids", "labels"))
-    for field in ("labels", "attention_mask", "segment_ids"):
-        assert torch.equal(batches["btmlm"][field], batches["tlm of btmlm's rows"][field])
-    gold = {}
-    for name in ("tlm", "ca_mlm_pairs", "ca_mlm_segments"):
-        sides = [batches[name]] if name == "tlm" else [batches[name][side] for side in "xy"]
-        rows = [torch.where(side["labels"] != -100, side["labels"], side["input_ids"]) for side in sides]
-        gold[name] = [sorted(torch.cat([row[i][(row[i] > 2)] for row in rows]).tolist()) for i in range(len(PAIRS))]
-    assert gold["tlm"] == gold["ca_mlm_pairs"] == gold["ca_mlm_segments"]
-
-
-def test_one_forward_for_tlm_and_dwa_learns_what_two_do():
-    batches, gradients = make_batches(PAIRS, SIZE.vocab, "cpu"), []
-    for step in ("tlm + dwa", "tlm, then dwa"):
-        model = make_model("xlm_align", SIZE, 64)
-        run(model, STEPS["xlm_align"][step], batches)
-        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
-
-
-def test_translation_models_are_the_same_function():
-    sizes = dict(layers=1, decoder_layers=1, hidden=64, vocab=200, sentences=6, length=9, new=5, rounds=1)
-    flags = generation.read_flags([item for name, value in sizes.items() for item in (f"--{name}", str(value))])
-    models, sources = generation.make_models(flags), generation.make_sources(flags)
-    assert set(generation.peer_state(models[generation.OURS].state_dict())) == set(
-        models[generation.PEER].state_dict()
-    ), "no weight of the peer is its own"
-    target = torch.randint(4, 199, (6, 5))
-    with torch.no_grad():
-        logits = [model(**sources, decoder_input_ids=target).logits for model in models.values()]
-    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
-    with pytest.raises(AssertionError):
-        generation.same_share(torch.zeros(6, 6), torch.ones(6, 6), flags)
 
 
 @pytest.mark.slow
