@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModel
 
 from bench._common import make_parser, show, write_results
-from bench.alignment_quality import GoldSet, add_gold_sets, read_gold_sets
+from bench.word_alignment import GoldSet, add_gold_sets, read_gold_sets
 from finetuning.align.confidence import Confidence
 from finetuning.align.gold import Gold
 from finetuning.models import describe_model, load_pretrained

@@ -35,7 +35,7 @@ def test_word_alignment(figures, monkeypatch):
     assert not any(figures("word_alignment", *sizes)["parts"].values())
 
 
-def test_alignment_quality(figures, tmp_path):
+def test_word_alignment_with_gold_links(figures, tmp_path):
     model = str(tmp_path / "model")
     save_encoder(model, SimpleNamespace(layers=8, hidden=64))
     texts = {"source": "ein Haus\nzwei Hunde spielen\n", "target": "a house\ntwo dogs play\n", "gold": "0-0 1-1\n" * 2}
@@ -44,7 +44,7 @@ def test_alignment_quality(figures, tmp_path):
     files = [str(tmp_path / name) for name in texts]
     ways = ["word-align", "simalign inter"]
     flags = ["--model", model, "--gold_set", "tiny", *files, "--ways", *ways]
-    rows = figures("alignment_quality", *flags)["rows"]
+    rows = figures("word_alignment", *flags)["rows"]
     assert [(row["gold"], row["way"]) for row in rows] == [(gold, way) for gold in ("tiny", "mean") for way in ways]
     assert [row["aer"] for row in rows[:2]] == [row["aer"] for row in rows[2:]]  # of one gold set, the mean is its own
     assert all(0 <= row["aer"] <= 100 and row["seconds"] > 0 and row["memory"] > 0 for row in rows)
