@@ -313,13 +313,14 @@ class GoldSet(NamedTuple):
     gold: dict[int, Gold]
 
 
-def add_gold_sets(parser: argparse.ArgumentParser) -> None:
+def add_gold_sets(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Adds the flag that names them."""
     parser.add_argument(
         "--gold_set",
         nargs="+",
         action="append",
         default=[],
+        required=required,
         metavar="PART",
         help="name, and a table with tabs (.tsv: source, target, links), or file of pairs or two files, file of links "
         "and, where it does not show, the number from which it counts (0 or 1); several times for several",

@@ -122,7 +122,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--half", nargs="+", default=[], metavar="NAME", help="sets that are fitted to a half of their sentences"
     )
-    add_gold_sets(parser)
+    add_gold_sets(parser, required=True)
     return parser.parse_args(argv)
 
 
