@@ -6,6 +6,7 @@ sums are back-propagated, and the gradients are scaled once, before clipping.
 """
 
 import math
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,14 @@ from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, send_to_device, set_seed
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    ProjectConfiguration,
+    broadcast_object_list,
+    parse_flag_from_env,
+    send_to_device,
+    set_seed,
+)
 from transformers import get_scheduler
 
 from pretraining.checkpoints import (
@@ -32,7 +40,6 @@ from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
-from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
@@ -40,7 +47,7 @@ from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
 from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
-from zoo_core.processes import check_shared_folder
+from zoo_core.processes import check_shared_folder, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -111,6 +118,30 @@ def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | No
     return found
 
 
+def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
+    """Sets up process group, precision and tracker of the run in `folder`. Raises `ValueError` if that fails.
+
+    The processes divide the examples, and each has the whole model. DeepSpeed clips and steps at the end of its
+    backward pass, but this loop scales gradients by the number of predictions, which it counts later.
+    """
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
+    for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
+            raise ValueError(
+                f"accelerate is configured to use {name.lower()}, which this training does not support. Use "
+                "--config_file pretraining/accelerate/ddp.yaml."
+            )
+    start_processes()
+    return Accelerator(
+        mixed_precision={"fp32": "no"}.get(precision, precision),
+        log_with=tracker,
+        project_config=ProjectConfiguration(logging_dir=folder),
+        # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
+
 class Training:
     """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all."""
 
@@ -119,7 +150,7 @@ class Training:
         recipe: Recipe,
         model,
         feed: Feed,
-        accelerator: ShardingAccelerator,
+        accelerator: Accelerator,
         argv: list[str],
         teacher: TeacherModel | None = None,
     ):
@@ -168,7 +199,6 @@ class Training:
         model.zero_grad()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_trainable(name, phase))
-        model = self.accelerator.shard(model)
         together = scheduled_together(recipe.phases, index)
         first, steps = together[0], sum(phase.steps for phase in together)
         optimizer = make_optimizer(model, first, recipe)
@@ -237,11 +267,8 @@ class Training:
         with accelerator.autocast():
             if self.teacher:
                 self.teacher.answer(batch, phase.objectives, weights)
-        # Gradients are sent between processes once per step. Sharded ones are sent with each micro-batch: kept whole
-        # until the last one, they would need the memory that sharding saves.
-        with nullcontext() if is_last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
-            with accelerator.autocast():  # accelerate does not do this for a sharded model
-                output = self.model(**batch, objective_weights=weights)
+        with nullcontext() if is_last else accelerator.no_sync(self.model):  # gradients are sent once per step
+            output = self.model(**batch, objective_weights=weights)
             if not output.loss_sum.requires_grad:
                 losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
                 raise ValueError(
@@ -265,15 +292,15 @@ class Training:
             return math.nan
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # DDP and FSDP2 have averaged over processes what the rule sums
+        # DDP has averaged over processes what the rule sums
         scale = accelerator.num_processes / predictions
-        norm = gradient_norm(gradients) * scale
+        norm = torch.nn.utils.get_total_norm(gradients) * scale
         if not torch.isfinite(norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {norm.item()}")
         limit = self.recipe.optimizer.max_grad_norm
         if limit:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(local_parts(gradients), scale)
+        torch._foreach_mul_(gradients, scale)
         self.optimizer.step()
         clear_gradients(self.model, self.optimizer)
         return norm.item()
@@ -286,7 +313,7 @@ class Training:
         phase, is_alone = self.recipe.phases[self.index], self.accelerator.num_processes == 1
         if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
             return
-        model = self.accelerator.whole_model(self.model)
+        model = self.accelerator.unwrap_model(self.model)
         try:
             with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
                 figures = evaluate(model, self.feed, phase, self.recipe.evaluation, self.accelerator, self.teacher)
@@ -301,7 +328,8 @@ class Training:
         self.report.evaluation(self.step, phase.name, figures)
 
     def _save(self, keep: int) -> None:
-        if not all_finite(self.model, self.accelerator):
+        is_finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()]).all()
+        if self.accelerator.reduce((~is_finite).double()):  # all processes stop together
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise stop_all(ValueError(error), self.accelerator.is_main_process)
