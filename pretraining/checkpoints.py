@@ -31,7 +31,7 @@ CHECKSUMS = "checksums.json"
 # Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
 # still start in the folder.
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
-HALF_WRITTEN = rf"{BEGUN}|\.((run|not_finite|vocabulary_matching)\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
+HALF_WRITTEN = rf"{BEGUN}|\.((run|not_finite)\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
 HALF_A_CHECKPOINT = rf"\.(damaged-)?{STEP}(\.old)?\.tmp"
 THREADS = 4  # hashing releases the interpreter lock; weights and optimizer are two files
 # Fields that may differ on resume: they change the output of a run, but never the training.

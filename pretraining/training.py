@@ -34,7 +34,7 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import CorpusReader, load_corpora, tokens_of_text
+from pretraining.data.corpora import load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
@@ -94,9 +94,6 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)
-            if matching and start.source.carries_rows:
-                counts = CorpusReader.of(recipe).token_counts(tokenizer)
-                start.source.report_match(matching, tokenizer, counts, Path(recipe.output_dir))
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()

@@ -45,7 +45,6 @@ class Matching:
 
     sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
     routes: list[str]  # (W) of ROUTES
-    overruled: list[int]  # new ids that a dictionary filled although the old vocabulary has the same token
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
@@ -142,7 +141,6 @@ def match_vocabularies(
     read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)
-    overruled: list[int] = []
     if rows != "random":
         for number, source in _match_specials(old, new, olds, news).items():
             matches[number] = _Match((source,), "special")
@@ -156,16 +154,13 @@ def match_vocabularies(
             match = subword is not None and next(filter(None, (way(subword) for way in ways)), None)
             if match:
                 matches[number] = match
-                text = index.match(subword) if match.route == "dictionary" else None
-                if text and text.route == "exact" and text.source != match.source:
-                    overruled.append(number)
     if rows in ("subwords", "matched_or_subwords"):
         left = [i for i, subword in enumerate(news.subwords) if not matches[i].source and isinstance(subword, Subword)]
         segmented = segment_subwords(old, names[0], [news.subwords[i] for i in left], olds.kind)
         for number, source in zip(left, segmented, strict=True):
             if source:
                 matches[number] = _Match(tuple(source), "subwords")
-    return Matching(*map(list, zip(*matches, strict=True)), overruled, read)
+    return Matching(*map(list, zip(*matches, strict=True)), read)
 
 
 class _TextIndex:

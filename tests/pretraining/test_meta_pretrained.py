@@ -230,8 +230,6 @@ def test_a_run_keeps_its_frozen_body_and_goes_on_without_its_start(train, teache
     ]
     train(*arguments)
     run = tmp_path / "run"
-    report = json.loads((run / "vocabulary_matching.json").read_text(encoding="utf-8"))
-    assert report["rows"]["exact"] > 50
     before = BertForMaskedLM.from_pretrained(source).state_dict()
     after = load_file(run / "model" / "model.safetensors")
     body = [name for name in after if name.startswith(BODY)]
