@@ -37,9 +37,7 @@ THREADS = 4  # hashing releases the interpreter lock; weights and optimizer are 
 # Fields that may differ on resume: they change the output of a run, but never the training.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
-FREE_ON_RESUME += tuple(
-    f"evaluation.{field}" for field in ("every_steps", "batch_size", "retrieval", "alignment", "back_translation")
-)
+FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "evaluation.retrieval")
 FREE_ON_RESUME += ("model.attention", "model.skip_padding")
 
 

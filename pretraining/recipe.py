@@ -243,21 +243,6 @@ class Evaluation:
         "measure retrieval: find the translation of each held-out sentence by cosine of mean-pooled states, at every "
         "layer",
     )
-    alignment: bool = option(
-        False,
-        "measure alignment: find the translation of each token in its held-out pair, by cosine at every layer, and by "
-        "cross-attention if an objective trains it. Needs pairs whose tokens correspond one to one, such as those "
-        "of `python -m pretraining.tools.controlled_pair`; other pairs raise an error",
-    )
-    back_translation: float = option(
-        0.0,
-        "pseudo tokens to generate for each token of a held-out sentence, such as 0.2; only for ERNIE-M with language "
-        "embeddings (model.config.languages). The "
-        "score is the share of them found in the sentence's translation, minus the share found in another sentence's "
-        "translation; 0: off",
-        low=0,
-        high=1,
-    )
 
 
 @dataclass

@@ -30,7 +30,6 @@ def check_recipe(recipe: Recipe) -> None:
             _check_corpus(corpus, f"{kind}.{index}")
     check_meta_pretrained(recipe)
     _check_teacher(recipe)
-    _check_evaluation(recipe)
     betas = recipe.optimizer.betas
     _require(len(betas) == 2, "optimizer.betas", betas, "give two numbers, such as [0.9, 0.98]")
 
@@ -138,16 +137,6 @@ def check_meta_pretrained(recipe: Recipe) -> None:
         name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
         why = f"the recipe has no text in this language. {nearest(language, languages)}"
         _require(not languages or language in languages, name, language, why)
-
-
-def _check_evaluation(recipe: Recipe) -> None:
-    evaluation, held_out = recipe.evaluation, recipe.evaluation.held_out_fraction
-    for name in ("back_translation", "alignment"):
-        if value := getattr(evaluation, name):
-            why = "it needs held-out translation pairs, but "
-            _require(bool(recipe.bitext), f"evaluation.{name}", value, f"{why}`bitext` lists no corpus")
-            why += "evaluation.held_out_fraction is 0; set it above 0, such as 0.02"
-            _require(held_out > 0, f"evaluation.{name}", value, why)
 
 
 def _require_defaults(given: Any, names: Sequence[str], place: str, why: str) -> None:

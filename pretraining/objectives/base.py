@@ -423,10 +423,7 @@ class Objective:
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """Returns figures of a corpus of held-out pairs, in addition to its losses.
-
-        `evaluator.objectives` are those of the phase. It is called without gradients.
-        """
+        """Returns figures of a corpus of held-out pairs, in addition to its losses, without gradients."""
         return {}
 
 

@@ -39,7 +39,6 @@ class Start:
     source: Source | None  # of model.meta_pretrained
     phases: list[Phase]
     languages: list[str]  # of the corpora
-    back_translation: float  # evaluation.back_translation
     seed: int
 
     @classmethod
@@ -54,7 +53,6 @@ class Start:
             source=Source(model.meta_pretrained, *access) if model.meta_pretrained else None,
             phases=recipe.phases,
             languages=recipe.languages,
-            back_translation=recipe.evaluation.back_translation,
             seed=recipe.seed,
         )
 
@@ -152,14 +150,9 @@ class Start:
         return settings
 
     def _check_languages(self, config: PreTrainedConfig, source: str) -> None:
-        """Raises `ValueError` for a language of the recipe without an embedding in the model, for languages without
-        names, and for a model without languages if the evaluation needs them."""
+        """Raises `ValueError` for a language of the recipe without an embedding in the model, and for languages without
+        names."""
         if not getattr(config, "num_languages", 0):
-            if self.back_translation:
-                raise ValueError(
-                    f"evaluation.back_translation is {self.back_translation}, but {source} has no languages to "
-                    "translate into. Leave it out."
-                )
             return
         if config.languages is None:
             raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
