@@ -7,7 +7,7 @@ from typing import Any
 
 from pretraining.objectives import OBJECTIVES, Objective
 from pretraining.recipe import Phase, Recipe, scheduled_together
-from pretraining.recipe_corpora import Bitext, LinkedPairs, Monolingual, is_selected
+from pretraining.recipe_corpora import Bitext, LinkedPairs, Monolingual
 from zoo_core.recipes import nearest
 
 
@@ -75,23 +75,6 @@ def _check_objective(recipe: Recipe, phase: Phase, objective: Objective, place: 
         raise ValueError(
             f"{place} learns from a teacher, but the recipe has none. Set teacher.path and teacher.language."
         )
-    if getattr(objective, "packed", False):
-        _check_packed(recipe, phase, objective, f"{place}.packed")
-
-
-def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
-    for name, other in phase.with_examples.items():
-        shares = objective.text == "bitext" == other.text
-        why = f"{objective.name} and {name} read the same pairs; set packed to the same value for both"
-        _require(other.packed or not shares, place, True, why)
-    if recipe.prepared is not None:
-        return
-    for corpus_name, corpus in recipe.named_corpora().items():
-        tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
-        is_read = corpus.kind == objective.text and is_selected(corpus_name, phase.corpora)
-        streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
-        why = f"{corpus_name} is streamed; set streaming to false, or prepare it (python -m pretraining.tools.prepare)"
-        _require(not streamed, place, True, why)
 
 
 def _check_corpus(corpus: Monolingual | Bitext | LinkedPairs, place: str) -> None:

@@ -162,15 +162,14 @@ def test_generation(num_beams, attention):
 
 
 ROWS = "{batch_size: 4, max_length: 48}"
-PACKED = "{batch_size: 2, max_length: 128, packed: true}"
 RUNS = {  # objectives, settings
     "veco": (
-        f"{{mlm: {PACKED}, ca_mlm_segments: {ROWS}, ca_mlm_pairs: {ROWS}}}",
+        f"{{mlm: {ROWS}, ca_mlm_segments: {ROWS}, ca_mlm_pairs: {ROWS}}}",
         ["model.predict_among=text", "model.config.cross_stream=causal", "model.skip_padding=true"],
     ),
-    "ernie_m": (f"{{camlm: {PACKED}, btmlm: {ROWS}}}", []),
+    "ernie_m": (f"{{camlm: {ROWS}, btmlm: {ROWS}}}", []),
     "xlm_align": (
-        f"{{mlm: {ROWS}, tlm: {PACKED}, dwa: {{}}, word_links: {ROWS}}}",
+        f"{{mlm: {ROWS}, tlm: {ROWS}, dwa: {{}}, word_links: {ROWS}}}",
         ["linked=[{source_language: en, target_language: de, path: LINKS}]", "model.skip_padding=true"],
     ),
     "metaxlm": (

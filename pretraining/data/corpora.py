@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.batches import packings
 from pretraining.data.examples import Example
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sampling import check_batch_sizes, corpus_probabilities
@@ -146,9 +145,6 @@ class CorpusReader:
                     counts = f"{corpus.counts['examples']:,} examples"
                 losses = "".join(f"; {item}" for item in lost)
                 logger.info("%s: %s, drawn %.1f%%%s", corpus.name, counts, 100 * share, losses)
-        for phase in self.phases:
-            for name, packed in packings(corpora, phase, self.seed):
-                logger.info("%s: packed for %s (phase %s): %s", packed.name, name, phase.name, packed)
 
 
 def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:

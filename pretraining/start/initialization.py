@@ -265,12 +265,10 @@ def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, 
     """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
     if objective.own_mask and "flash" in attention:
         raise ValueError(f"{place} needs its own attention masks, which model.attention={attention} ignores. Use sdpa.")
-    is_packed = getattr(objective, "packed", False)
-    if (objective.own_mask or is_packed) and not honors_block_masks(config.backbone_config):
-        what = place if objective.own_mask else f"{place}.packed"
+    if objective.own_mask and not honors_block_masks(config.backbone_config):
         raise ValueError(
-            f"{what} needs its own attention masks, which a model of type {config.backbone_config.model_type} does not "
-            "support. Leave it out."
+            f"{place} needs its own attention masks, which a model of type {config.backbone_config.model_type} does "
+            "not support. Leave it out."
         )
     longest = config.longest_input
     if isinstance(objective, ExampleObjective) and objective.max_length > longest:

@@ -109,7 +109,7 @@ def full_recipe(sample, recipe_of, **fields):
     )
 
 
-@pytest.mark.parametrize("kind", ["stored", "streamed", "packed"])
+@pytest.mark.parametrize("kind", ["stored", "streamed"])
 def test_a_step_is_the_same_however_it_is_shared_out(
     kind, files, sample, recipe_of, sample_tokenizer, batches_of, rows_of
 ):
@@ -123,17 +123,13 @@ def test_a_step_is_the_same_however_it_is_shared_out(
         text = {"language": "en", "path": files.lines("en.txt", lines), **stream}
         texts = [text, {"language": "de", **sample("de")}]  # a stream and a stored corpus
         recipe = recipe_of(BOTH, monolingual=texts, bitext=[EN_DE | sides | {"size": 90}], shuffle_buffer=16)
-    if kind == "packed":
-        for objective in recipe.phases[0].objectives.values():
-            objective.packed, objective.batch_size, objective.max_length = True, 4, 128
     corpora = load_corpora(recipe, sample_tokenizer)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     whole = batches_of(recipe, corpora)
     assert torch.equal(torch.get_rng_state(), before)
     assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
-    counts = [len(fields["languages"]) for batch in whole for fields in batch.values()]
-    assert min(counts) > 4 if kind == "packed" else set(counts) == {8}  # several rows a bin
+    assert all(len(fields["languages"]) == 8 for batch in whole for fields in batch.values())
     assert [rows_of([batch]) for batch in batches_of(recipe, corpora, 4)] == [rows_of([b]) for b in whole[4:]]
     recipe.gradient_accumulation_steps = 2
     accumulated = batches_of(recipe, corpora)
