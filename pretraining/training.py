@@ -17,15 +17,14 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     ProjectConfiguration,
-    broadcast_object_list,
     parse_flag_from_env,
     send_to_device,
     set_seed,
 )
 from transformers import get_scheduler
 
+from modeling.checkpoints import readable
 from pretraining.checkpoints import (
-    checked_checkpoint,
     newest_checkpoint,
     open_run_folder,
     publish_model,
@@ -42,7 +41,7 @@ from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
-from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
+from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_random_states
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
@@ -68,7 +67,9 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         if not dry_run:
             check_recording(recipe.tracker, recipe.push_to_hub)
-        checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
+        checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
+        if resume and not checkpoint and accelerator.is_main_process:
+            print("no checkpoint: from the beginning", file=sys.stderr)
         with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
             start = Start.of(recipe)
             tokenizer = start.load_tokenizer()
@@ -97,22 +98,6 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
-
-
-def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | None:
-    """Returns the checkpoint that the main process has found; if none is usable, all processes stop."""
-    found: list = [None]
-    if accelerator.is_main_process:
-        try:
-            found = [checked_checkpoint(Path(recipe.output_dir))]
-        except ValueError as error:
-            found = [error]
-        if found == [None]:
-            print("no checkpoint: from the beginning", file=sys.stderr)
-    (found,) = broadcast_object_list(found)
-    if isinstance(found, ValueError):
-        raise stop_all(found, accelerator.is_main_process)
-    return found
 
 
 def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
@@ -215,19 +200,18 @@ class Training:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
         weights = phase.loss_weights(accelerator.unwrap_model(self.model))
         corpora = phase_corpora(self.feed.corpora, phase)
-        log, trace = StepLog(phase, corpora, accelerator, self.phase_step), LossTrace(accelerator)
+        log = StepLog(phase, corpora, accelerator, self.phase_step)
         loader = self.feed.training(phase, self.index, self.phase_step)
         batches = iter(loader if self.phase_step < phase.steps else ())
         micro_batches = self.stops.fetch(batches, recipe)
         self._stop_if_asked(accelerator.reduce(self.stops.reasons()))
         while self.phase_step < phase.steps:
-            trace.start_step()
+            before = random_states(accelerator.device)
             totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
             for micro, batch in enumerate(micro_batches):
                 batch = send_to_device(batch, accelerator.device)
                 output = self._backward(batch, weights, is_last=micro == len(micro_batches) - 1)
                 log.add(batch, output)
-                trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss_sum.detach()
             # of the next step, while the device is busy; before the step, all processes learn if one has none
@@ -239,8 +223,8 @@ class Training:
                     raise FloatingPointError(f"the loss is {loss_sum}")
                 grad_norm = self._step(predictions)
             except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
-                reason = trace.report(f"{error} at step {self.step + 1} (phase {phase.name!r})", self.folder)
-                self._end(ValueError(reason), AFTER_DIVERGENCE)
+                set_random_states(before, accelerator.device)  # of the checkpoint
+                self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
             self.phase_step += 1
             self.step += 1
 
@@ -337,7 +321,8 @@ class Training:
         self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
-        self.accelerator.load_state(str(checkpoint))
+        with readable(str(checkpoint)):
+            self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
         self.empty_steps = progress["empty_steps"]

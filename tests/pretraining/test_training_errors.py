@@ -60,7 +60,7 @@ def test_leftovers_are_removed_by_their_own_names(tmp_path):
     """A run that was killed before it wrote its recipe does not count as a run."""
     folder = tmp_path / "run"
     own = [".recipe.yaml.71.tmp", ".run.json.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp"]
-    own += ["checkpoints/.step-2.old.tmp", "checkpoints/.damaged-step-2.old.tmp"]
+    own += ["checkpoints/.step-2.old.tmp"]
     others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", "checkpoints/.mine.tmp", ".git"]
     folder.mkdir()
     for name in (".zoo-run.lock", ".recipe.yaml.71.tmp"):
