@@ -62,9 +62,6 @@ class Dictionary:
         "default: the order of the codes in the file name. For language de, `de-en.txt` has the word first and "
         "`en-de.txt` the translation",
     )
-    limit: int | None = option(
-        None, "number of lines to read; MUSE's files begin with the most frequent words; default: all", low=1
-    )
 
 
 @dataclass
@@ -95,11 +92,6 @@ class MetaPretrained:
         "first",
         "first: a word is looked up in the dictionaries before equal tokens are searched (the paper, 3.2); fallback: "
         "after",
-    )
-    translations: Literal["first", "average"] = option(
-        "first",
-        "what to do with several translations in the checkpoint's vocabulary. first: take the row of the first; "
-        "average: take the mean of their rows",
     )
 
 

@@ -129,7 +129,6 @@ class Source:
             settings.rows,
             settings.dictionaries,
             settings.dictionary,
-            settings.translations,
             self.checkpoint.hub_root,
         )
 

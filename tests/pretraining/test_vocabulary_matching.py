@@ -121,8 +121,6 @@ def test_translations_are_matched_as_words_exactly_then_normalized(tokenizer_of,
     assert matched["▁Regen"] == ("dictionary", "Ġrain") and matched["▁kaffee"] == ("dictionary", "ĠCafe")
     assert matched["▁Zwölf"] == ("dictionary", "Ġ12") and matched["▁tal"] == ("random",)
     assert matched["▁haus"] == ("dictionary", "Ġhouse")  # the first that the old vocabulary has
-    matched = Matched(old, new, dictionaries=[dictionary("de", *lines)], translations="average")
-    assert matched["▁haus"] == ("dictionary", "Ġhouse", "Ġhome")
 
 
 def test_words_of_a_script_without_spaces_are_looked_up_without_the_mark(tokenizer_of, dictionary):
@@ -141,8 +139,6 @@ def test_dictionaries_are_asked_in_their_order(tokenizer_of, dictionary):
     both = Matched(old, new, dictionaries=[french, spanish])
     assert both["▁fin"] == ("dictionary", "end") and both["▁final"] == ("dictionary", "end")
     assert Matched(old, new, dictionaries=[spanish, french])["▁fin"] == ("dictionary", "purpose")
-    average = Matched(old, new, dictionaries=[french, spanish], translations="average")
-    assert average["▁fin"] == ("dictionary", "end", "purpose")
     assert [read.pairs for read in both.matching.dictionaries] == [2, 2]
 
 
