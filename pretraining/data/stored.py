@@ -111,7 +111,7 @@ class Corpus:
         return self._example(self.example_ids[index], epoch)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Returns training examples by their indices, without their documents."""
+        """Returns training examples by their indices."""
         windows_M = self.example_ids[indices_M].astype(np.int64)
         return Texts(
             self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
@@ -123,10 +123,8 @@ class Corpus:
 
     def _example(self, window: int, epoch: int) -> Example:
         windows = np.array([window], dtype=np.int64)
-        rows = self._rows_of(windows)
-        document = self.columns[0].document(int(rows[0])) if len(self.columns) == 1 else None
-        sides = [tokens for (tokens,) in self._sides(windows, rows)]
-        return Example(sides, self.name, int(window), epoch, document)
+        sides = [tokens for (tokens,) in self._sides(windows, self._rows_of(windows))]
+        return Example(sides, self.name, int(window), epoch)
 
     def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
         return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
@@ -208,14 +206,13 @@ class SegmentPairs(Corpus):
             ids = self.columns[0].ids(row)
             half = len(ids) // 2
             sides = [ids[max(0, half - room) : half], ids[half : half + room]]
-            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW, 0, self.columns[0].document(row)))
+            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW))
         return examples
 
     def fetch(self, epoch: int, index: int) -> Example:
         """Returns training example `index`: a segment and the next one."""
         texts = self.read(np.array([epoch]), np.array([index]))
-        document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
-        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
+        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
         """Returns training examples by their indices: each is a segment and the next one."""
