@@ -29,7 +29,7 @@ def evaluate(
     teacher: TeacherModel | None = None,
 ) -> dict:
     """Returns held-out losses in nats by objective and corpus, with unigram entropies; on translation pairs also the
-    accuracy of retrieval, unless the recipe turns it off, and the objectives' own figures.
+    accuracy of retrieval at every layer, and the objectives' own figures.
 
     The masks are the same at every call. If a loss is below the unigram entropy of the same text, the model has learned
     more than the frequency of each token. The batches are divided among the processes.
@@ -59,7 +59,7 @@ def evaluate(
             continue
         if corpus.apart:  # the same text as for objectives that read both sides in one input
             corpus = corpus.with_form(min(2 * corpus.max_length, model.config.longest_input), False)
-        if settings.retrieval and len(corpus.held_out) > 1:
+        if len(corpus.held_out) > 1:
             accuracy_L = retrieval_accuracy(evaluator, corpus.held_out)
             figures |= {f"retrieval/{corpus.name}": max(accuracy_L), f"retrieval_by_layer/{corpus.name}": accuracy_L}
             figures[f"retrieval_chance/{corpus.name}"] = 1 / len(corpus.held_out)

@@ -230,11 +230,6 @@ class Evaluation:
     max_examples: int = option(300, "largest number of held-out examples per corpus", low=1)
     every_steps: int = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")
     batch_size: int = option(32, "held-out examples per forward pass", low=1, high=LARGEST_BATCH)
-    retrieval: bool = option(
-        True,
-        "measure retrieval: find the translation of each held-out sentence by cosine of mean-pooled states, at every "
-        "layer",
-    )
 
 
 @dataclass
