@@ -12,7 +12,7 @@ from bench._claims import Claim, Column, CommandJob, Plan
 from finetuning.results.files import markdown_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import read_results, summary
-from pretraining.tools.compare import evaluations
+from pretraining.tracking import EVALUATIONS, read_events
 from zoo_core.provenance import write_csv
 
 FOLDER = Path("bench")
@@ -80,8 +80,14 @@ def _scores(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
                 )
                 found.append(frame.assign(model=name, seed=seed, task=path.parent.name))
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
-                last = evaluations(str(folder))
-                last = last[last["step"] == last["step"].max()].rename(columns={"figure": "metric"})
+                figures = [
+                    (event["step"], *item)
+                    for event in read_events(folder)
+                    for item in event.items()
+                    if item[0].startswith(EVALUATIONS)
+                ]
+                last = pandas.DataFrame(figures, columns=["step", "metric", "value"])
+                last = last[last["step"] == last["step"].max()]
                 found.append(last.assign(model=name, seed=seed, task=RUN))
     return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
 

@@ -33,8 +33,7 @@ from pretraining.data.batches import Feed
 from pretraining.data.examples import Example, Texts
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import ModelStart, Phase, Recipe
-from pretraining.sharding import make_accelerator
-from pretraining.training import Training
+from pretraining.training import Training, make_accelerator
 
 PREDICTED = 0.15  # both sides' default
 DROPOUT = 0.1  # XLM-R's, of states and of attention

@@ -217,7 +217,6 @@ def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: 
     """What the architecture takes for a block mask."""
     if not honors_block_masks(model.config):
         raise ValueError(
-            f"{model.config.model_type} does not support a (B, T, T) attention_mask: train mlm, tlm and dwa, in rows "
-            "that are not packed."
+            f"{model.config.model_type} does not support a (B, T, T) attention_mask: train mlm, tlm and dwa."
         )
     return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

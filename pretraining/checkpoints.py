@@ -2,17 +2,13 @@
 
 <output_dir>/recipe.yaml  run.json  events.jsonl  curves.png
              checkpoints/step-N/model/        loads like the final model
-             checkpoints/step-N/              optimizer, random states, progress.json, checksums.json
-             checkpoints/damaged-step-N/      a checkpoint whose files have changed since they were written
+             checkpoints/step-N/              optimizer, random states, progress.json
              model/                           the result: this folder is the Hub repository
 """
 
-import hashlib
-import logging
 import os
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,26 +17,19 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pretraining.recipe import Recipe
-from zoo_core.provenance import forget_machine, read_json, write_json
+from zoo_core.provenance import forget_machine, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import STEP, not_own, remove_own
 
-logger = logging.getLogger(__name__)
-
-CHECKSUMS = "checksums.json"
 # Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
 # still start in the folder.
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
-HALF_WRITTEN = rf"{BEGUN}|\.((run|not_finite|vocabulary_matching)\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
-HALF_A_CHECKPOINT = rf"\.(damaged-)?{STEP}(\.old)?\.tmp"
-THREADS = 4  # hashing releases the interpreter lock; weights and optimizer are two files
+HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
+HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
 # Fields that may differ on resume: they change the output of a run, but never the training.
 FREE_ON_RESUME = ("output_dir", "prepared", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
-FREE_ON_RESUME += tuple(
-    f"evaluation.{field}" for field in ("every_steps", "batch_size", "retrieval", "alignment", "back_translation")
-)
-FREE_ON_RESUME += ("model.attention", "model.skip_padding")
+FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "model.attention", "model.skip_padding")
 
 
 def open_run_folder(recipe: Recipe, resume: bool) -> None:
@@ -97,54 +86,6 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return next(reversed(checkpoints_of(folder)), None)
 
 
-def checked_checkpoint(folder: Path) -> Path | None:
-    """Returns the newest checkpoint whose files are as they were written, or None where there is no checkpoint.
-
-    Renames newer, damaged checkpoints to `damaged-step-N`. Raises `ValueError` where all are damaged.
-    """
-    damaged = []
-    for checkpoint in reversed(checkpoints_of(folder)):
-        if not (found := damage(checkpoint)):
-            for bad in damaged:
-                aside = bad.with_name(f"damaged-{bad.name}")
-                _remove(aside)
-                bad.rename(aside)
-            return checkpoint
-        logger.warning("%s is damaged: %s", checkpoint, found)
-        damaged.append(checkpoint)
-    if damaged:
-        raise ValueError(
-            f"no checkpoint of {str(folder)!r} can be resumed. In {checkpoint.name}: {found.rstrip('.')}. Restore the "
-            "files, or start a new run in another output_dir."
-        )
-    return None
-
-
-def damage(checkpoint: Path) -> str | None:
-    """Returns what is wrong with the files of a checkpoint according to its `checksums.json`, or None."""
-    try:
-        written, found = read_json(checkpoint / CHECKSUMS), _checksums(checkpoint)
-    except (OSError, ValueError) as error:
-        return f"{CHECKSUMS} or another file cannot be read ({error})"
-    changed = [name for name, checksum in written.items() if found.get(name) != checksum]
-    if "progress.json" not in written:
-        return f"{CHECKSUMS} does not list the files of a checkpoint"
-    others = f" and {len(changed) - 3} others" if len(changed) > 3 else ""
-    return f"files are missing or have changed: {', '.join(changed[:3])}{others}" if changed else None
-
-
-def _checksums(folder: Path) -> dict[str, str]:
-    """{path in the folder: sha256} of all files but the list itself."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / CHECKSUMS)
-    with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_sha256, files), strict=True))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def save_model_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes weights, configuration, code and tokenizer as a folder for the Auto classes and the Hub."""
     model.save_pretrained(folder)
@@ -192,7 +133,6 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             write_json(aside / "progress.json", progress)
-            write_json(aside / CHECKSUMS, _checksums(aside))
             _synchronize(aside)
             _remove(final)  # it exists only if the same step is saved again
             os.rename(aside, final)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.data.batches import Feed, packings
+from pretraining.data.batches import Feed
 from pretraining.data.languages import Languages
 from pretraining.data.sampling import corpus_probabilities
 from pretraining.data.stored import Corpus
@@ -54,8 +54,6 @@ def print_plan(
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes))
-        for name, packed in packings(feed.corpora, phase, recipe.seed):
-            console.print(f"packed for {name}: {packed.name}, {packed}")
         trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
         console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
         if index == 0:
@@ -123,9 +121,8 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
         # every term predicts the same tokens
         predictions = sum(map(objective.predictions, fields)) * num_processes * (len(terms) or 1)
         shown = name + (f" ({' + '.join(terms)})" if terms else "")
-        examples = f"{objective.batch_size:,}" + (" bins" if objective.packed else "")
-        counts = (f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
-        rows.append((shown, f"{objective.weight:g}", examples, *counts))
+        counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
+        rows.append((shown, f"{objective.weight:g}", *counts))
     for name, objective in phase.objectives.items():
         if objective.reads:
             examples = f"those of {objective.sub_batch()}"

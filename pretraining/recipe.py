@@ -62,9 +62,6 @@ class Dictionary:
         "default: the order of the codes in the file name. For language de, `de-en.txt` has the word first and "
         "`en-de.txt` the translation",
     )
-    limit: int | None = option(
-        None, "number of lines to read; MUSE's files begin with the most frequent words; default: all", low=1
-    )
 
 
 @dataclass
@@ -95,11 +92,6 @@ class MetaPretrained:
         "first",
         "first: a word is looked up in the dictionaries before equal tokens are searched (the paper, 3.2); fallback: "
         "after",
-    )
-    translations: Literal["first", "average"] = option(
-        "first",
-        "what to do with several translations in the checkpoint's vocabulary. first: take the row of the first; "
-        "average: take the mean of their rows",
     )
 
 
@@ -238,26 +230,6 @@ class Evaluation:
     max_examples: int = option(300, "largest number of held-out examples per corpus", low=1)
     every_steps: int = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")
     batch_size: int = option(32, "held-out examples per forward pass", low=1, high=LARGEST_BATCH)
-    retrieval: bool = option(
-        True,
-        "measure retrieval: find the translation of each held-out sentence by cosine of mean-pooled states, at every "
-        "layer",
-    )
-    alignment: bool = option(
-        False,
-        "measure alignment: find the translation of each token in its held-out pair, by cosine at every layer, and by "
-        "cross-attention if an objective trains it. Needs pairs whose tokens correspond one to one, such as those "
-        "of `python -m pretraining.tools.controlled_pair`; other pairs raise an error",
-    )
-    back_translation: float = option(
-        0.0,
-        "pseudo tokens to generate for each token of a held-out sentence, such as 0.2; only for ERNIE-M with language "
-        "embeddings (model.config.languages). The "
-        "score is the share of them found in the sentence's translation, minus the share found in another sentence's "
-        "translation; 0: off",
-        low=0,
-        high=1,
-    )
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from pretraining.objectives import OBJECTIVES, Objective
 from pretraining.recipe import Phase, Recipe, scheduled_together
-from pretraining.recipe_corpora import Bitext, LinkedPairs, Monolingual, is_selected
+from pretraining.recipe_corpora import Bitext, LinkedPairs, Monolingual
 from zoo_core.recipes import nearest
 
 
@@ -30,7 +30,6 @@ def check_recipe(recipe: Recipe) -> None:
             _check_corpus(corpus, f"{kind}.{index}")
     check_meta_pretrained(recipe)
     _check_teacher(recipe)
-    _check_evaluation(recipe)
     betas = recipe.optimizer.betas
     _require(len(betas) == 2, "optimizer.betas", betas, "give two numbers, such as [0.9, 0.98]")
 
@@ -76,23 +75,6 @@ def _check_objective(recipe: Recipe, phase: Phase, objective: Objective, place: 
         raise ValueError(
             f"{place} learns from a teacher, but the recipe has none. Set teacher.path and teacher.language."
         )
-    if getattr(objective, "packed", False):
-        _check_packed(recipe, phase, objective, f"{place}.packed")
-
-
-def _check_packed(recipe: Recipe, phase: Phase, objective: Objective, place: str) -> None:
-    for name, other in phase.with_examples.items():
-        shares = objective.text == "bitext" == other.text
-        why = f"{objective.name} and {name} read the same pairs; set packed to the same value for both"
-        _require(other.packed or not shares, place, True, why)
-    if recipe.prepared is not None:
-        return
-    for corpus_name, corpus in recipe.named_corpora().items():
-        tables = [corpus, *(getattr(corpus, part, None) for part in ("table", "source", "target"))]
-        is_read = corpus.kind == objective.text and is_selected(corpus_name, phase.corpora)
-        streamed = is_read and any(getattr(table, "streaming", False) for table in tables)
-        why = f"{corpus_name} is streamed; set streaming to false, or prepare it (python -m pretraining.tools.prepare)"
-        _require(not streamed, place, True, why)
 
 
 def _check_corpus(corpus: Monolingual | Bitext | LinkedPairs, place: str) -> None:
@@ -138,16 +120,6 @@ def check_meta_pretrained(recipe: Recipe) -> None:
         name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
         why = f"the recipe has no text in this language. {nearest(language, languages)}"
         _require(not languages or language in languages, name, language, why)
-
-
-def _check_evaluation(recipe: Recipe) -> None:
-    evaluation, held_out = recipe.evaluation, recipe.evaluation.held_out_fraction
-    for name in ("back_translation", "alignment"):
-        if value := getattr(evaluation, name):
-            why = "it needs held-out translation pairs, but "
-            _require(bool(recipe.bitext), f"evaluation.{name}", value, f"{why}`bitext` lists no corpus")
-            why += "evaluation.held_out_fraction is 0; set it above 0, such as 0.02"
-            _require(held_out > 0, f"evaluation.{name}", value, why)
 
 
 def _require_defaults(given: Any, names: Sequence[str], place: str, why: str) -> None:

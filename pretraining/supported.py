@@ -69,10 +69,7 @@ def show(checkpoint: Pretrained) -> None:
         table.add_row(model_type, can, cannot)
     Console().print(table)
     if not honors_block_masks(config.backbone_config):
-        print(
-            "`packed` and `skip_padding` do not work: both need their own attention masks, which this encoder does not "
-            "support"
-        )
+        print("`skip_padding` does not work: it needs its own attention masks, which this encoder does not support")
     print("fine-tuning and word-align work with it, both before and after pre-training")
 
 

@@ -26,8 +26,6 @@ from zoo_core.recording import PROJECT, CheckpointUploads
 # {beginning of a column: title} of the main figures of an evaluation; other columns are their parts
 MEASURED = {
     "retrieval/": "retrieval accuracy, best layer",
-    "alignment_joint/": "alignment accuracy, best layer, one input",
-    "alignment_separate/": "alignment accuracy, best layer, sides apart",
     **{prefix: title for objective in OBJECTIVES.values() for prefix, title in objective.panels.items()},
 }
 EVALUATIONS = ("held_out/", *MEASURED)
@@ -56,9 +54,8 @@ class RunReport:
     Evaluation lines have
 
     - `held_out/<objective>/<corpus>` and `unigram_entropy/<objective>/<corpus>`;
-    - `retrieval/<pair>`, `retrieval_chance/<pair>`, `alignment_joint/<pair>` and `alignment_separate/<pair>` of the
-      best layer, and `<figure>_by_layer/<pair>` of all layers; a pair of several corpora has a figure for each, such as
-      `retrieval/en-de/ntrex`;
+    - `retrieval/<pair>` of the best layer, `retrieval_chance/<pair>`, and `retrieval_by_layer/<pair>` of all layers; a
+      pair of several corpora has a figure for each, such as `retrieval/en-de/ntrex`;
     - the figures of `Objective.measure`.
     """
 

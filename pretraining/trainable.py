@@ -4,7 +4,6 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from pretraining.recipe import Phase, Recipe
 from pretraining.start.meta_pretrained import of_body
@@ -54,7 +53,7 @@ def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.opti
 
 def clear_gradients(model: nn.Module, optimizer) -> None:
     """Clears the gradients. That of the vocabulary's matrix becomes zero in place, and the next backward pass adds to
-    it (`modeling.embeddings.grad_to_add_to`), except for a sharded matrix.
+    it (`modeling.embeddings.grad_to_add_to`).
 
     It exists before the first step, too. Otherwise the order of the sums, and so their last bit, would be different
     after every start, and a resumed run would differ.
@@ -62,5 +61,5 @@ def clear_gradients(model: nn.Module, optimizer) -> None:
     matrix = getattr(model, "module", model).get_input_embeddings().weight
     kept = matrix.grad
     optimizer.zero_grad()
-    if matrix.requires_grad and not isinstance(matrix, DTensor):
+    if matrix.requires_grad:
         matrix.grad = torch.zeros_like(matrix) if kept is None else kept.zero_()

@@ -6,6 +6,7 @@ sums are back-propagated, and the gradients are scaled once, before clipping.
 """
 
 import math
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,11 +14,17 @@ from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, send_to_device, set_seed
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    ProjectConfiguration,
+    parse_flag_from_env,
+    send_to_device,
+    set_seed,
+)
 from transformers import get_scheduler
 
+from modeling.checkpoints import readable
 from pretraining.checkpoints import (
-    checked_checkpoint,
     newest_checkpoint,
     open_run_folder,
     publish_model,
@@ -26,21 +33,20 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import CorpusReader, load_corpora, tokens_of_text
+from pretraining.data.corpora import load_corpora, tokens_of_text
 from pretraining.evaluation import evaluate
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
-from pretraining.sharding import ShardingAccelerator, all_finite, gradient_norm, local_parts, make_accelerator
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
-from pretraining.stopping import AFTER_DIVERGENCE, LossTrace, Stops
+from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_random_states
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
 from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
-from zoo_core.processes import check_shared_folder
+from zoo_core.processes import check_shared_folder, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -61,7 +67,9 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         if not dry_run:
             check_recording(recipe.tracker, recipe.push_to_hub)
-        checkpoint = _checkpoint_to_resume(recipe, accelerator) if resume else None
+        checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
+        if resume and not checkpoint and accelerator.is_main_process:
+            print("no checkpoint: from the beginning", file=sys.stderr)
         with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
             start = Start.of(recipe)
             tokenizer = start.load_tokenizer()
@@ -87,28 +95,33 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)
-            if matching and start.source.carries_rows:
-                counts = CorpusReader.of(recipe).token_counts(tokenizer)
-                start.source.report_match(matching, tokenizer, counts, Path(recipe.output_dir))
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
 
-def _checkpoint_to_resume(recipe: Recipe, accelerator: Accelerator) -> Path | None:
-    """Returns the checkpoint that the main process has found; if none is usable, all processes stop."""
-    found: list = [None]
-    if accelerator.is_main_process:
-        try:
-            found = [checked_checkpoint(Path(recipe.output_dir))]
-        except ValueError as error:
-            found = [error]
-        if found == [None]:
-            print("no checkpoint: from the beginning", file=sys.stderr)
-    (found,) = broadcast_object_list(found)
-    if isinstance(found, ValueError):
-        raise stop_all(found, accelerator.is_main_process)
-    return found
+def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
+    """Sets up process group, precision and tracker of the run in `folder`. Raises `ValueError` if that fails.
+
+    The processes divide the examples, and each has the whole model. DeepSpeed clips and steps at the end of its
+    backward pass, but this loop scales gradients by the number of predictions, which it counts later.
+    """
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
+    for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
+            raise ValueError(
+                f"accelerate is configured to use {name.lower()}, which this training does not support. Use "
+                "--config_file pretraining/accelerate/ddp.yaml."
+            )
+    start_processes()
+    return Accelerator(
+        mixed_precision={"fp32": "no"}.get(precision, precision),
+        log_with=tracker,
+        project_config=ProjectConfiguration(logging_dir=folder),
+        # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
 
 
 class Training:
@@ -119,7 +132,7 @@ class Training:
         recipe: Recipe,
         model,
         feed: Feed,
-        accelerator: ShardingAccelerator,
+        accelerator: Accelerator,
         argv: list[str],
         teacher: TeacherModel | None = None,
     ):
@@ -168,7 +181,6 @@ class Training:
         model.zero_grad()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(is_trainable(name, phase))
-        model = self.accelerator.shard(model)
         together = scheduled_together(recipe.phases, index)
         first, steps = together[0], sum(phase.steps for phase in together)
         optimizer = make_optimizer(model, first, recipe)
@@ -188,19 +200,18 @@ class Training:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
         weights = phase.loss_weights(accelerator.unwrap_model(self.model))
         corpora = phase_corpora(self.feed.corpora, phase)
-        log, trace = StepLog(phase, corpora, accelerator, self.phase_step), LossTrace(accelerator)
+        log = StepLog(phase, corpora, accelerator, self.phase_step)
         loader = self.feed.training(phase, self.index, self.phase_step)
         batches = iter(loader if self.phase_step < phase.steps else ())
         micro_batches = self.stops.fetch(batches, recipe)
         self._stop_if_asked(accelerator.reduce(self.stops.reasons()))
         while self.phase_step < phase.steps:
-            trace.start_step()
+            before = random_states(accelerator.device)
             totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
             for micro, batch in enumerate(micro_batches):
                 batch = send_to_device(batch, accelerator.device)
                 output = self._backward(batch, weights, is_last=micro == len(micro_batches) - 1)
                 log.add(batch, output)
-                trace.add(batch, output)
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss_sum.detach()
             # of the next step, while the device is busy; before the step, all processes learn if one has none
@@ -212,8 +223,8 @@ class Training:
                     raise FloatingPointError(f"the loss is {loss_sum}")
                 grad_norm = self._step(predictions)
             except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
-                reason = trace.report(f"{error} at step {self.step + 1} (phase {phase.name!r})", self.folder)
-                self._end(ValueError(reason), AFTER_DIVERGENCE)
+                set_random_states(before, accelerator.device)  # of the checkpoint
+                self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
             self.phase_step += 1
             self.step += 1
 
@@ -237,11 +248,8 @@ class Training:
         with accelerator.autocast():
             if self.teacher:
                 self.teacher.answer(batch, phase.objectives, weights)
-        # Gradients are sent between processes once per step. Sharded ones are sent with each micro-batch: kept whole
-        # until the last one, they would need the memory that sharding saves.
-        with nullcontext() if is_last or accelerator.is_fsdp2 else accelerator.no_sync(self.model):
-            with accelerator.autocast():  # accelerate does not do this for a sharded model
-                output = self.model(**batch, objective_weights=weights)
+        with nullcontext() if is_last else accelerator.no_sync(self.model):  # gradients are sent once per step
+            output = self.model(**batch, objective_weights=weights)
             if not output.loss_sum.requires_grad:
                 losses, trained = ", ".join(output.token_losses), ", ".join(phase.trainable)
                 raise ValueError(
@@ -265,15 +273,15 @@ class Training:
             return math.nan
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # DDP and FSDP2 have averaged over processes what the rule sums
+        # DDP has averaged over processes what the rule sums
         scale = accelerator.num_processes / predictions
-        norm = gradient_norm(gradients) * scale
+        norm = torch.nn.utils.get_total_norm(gradients) * scale
         if not torch.isfinite(norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {norm.item()}")
         limit = self.recipe.optimizer.max_grad_norm
         if limit:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(local_parts(gradients), scale)
+        torch._foreach_mul_(gradients, scale)
         self.optimizer.step()
         clear_gradients(self.model, self.optimizer)
         return norm.item()
@@ -286,7 +294,7 @@ class Training:
         phase, is_alone = self.recipe.phases[self.index], self.accelerator.num_processes == 1
         if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
             return
-        model = self.accelerator.whole_model(self.model)
+        model = self.accelerator.unwrap_model(self.model)
         try:
             with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
                 figures = evaluate(model, self.feed, phase, self.recipe.evaluation, self.accelerator, self.teacher)
@@ -301,7 +309,8 @@ class Training:
         self.report.evaluation(self.step, phase.name, figures)
 
     def _save(self, keep: int) -> None:
-        if not all_finite(self.model, self.accelerator):
+        is_finite = torch.stack([torch.isfinite(parameter).all() for parameter in self.model.parameters()]).all()
+        if self.accelerator.reduce((~is_finite).double()):  # all processes stop together
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise stop_all(ValueError(error), self.accelerator.is_main_process)
@@ -312,7 +321,8 @@ class Training:
         self.report.saved(self.step)
 
     def _resume(self, checkpoint: Path, progress: dict) -> None:
-        self.accelerator.load_state(str(checkpoint))
+        with readable(str(checkpoint)):
+            self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
         self.empty_steps = progress["empty_steps"]

@@ -180,7 +180,7 @@ ARGUMENTS = {
     "folder": ("hub_cards.card", "--model", "\udcff"),
     "option": ("finetuning.tools.compare", "--\udcff"),
     "no option": ("hub_cards.push", "--modle", "x"),
-    "required": ("pretraining.tools.compare",),
+    "required": ("pretraining.tools.prepare",),
 }
 
 

@@ -174,7 +174,7 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     facts = {"word_alignment_layer": new_layer, "word_alignment_calibration": calibration}
     write_json(model / "config.json", read_json(model / "config.json") | facts)
     model.rename(output)
-    remove_own(work / "run" / "checkpoints", rf"(damaged-)?{STEP}")
+    remove_own(work / "run" / "checkpoints", STEP)
     for what, value in before.items():
         print(f"{what}: {value:.3g} before (layer {layer}), {after[what]:.3g} after (layer {new_layer})")
     print(f"written: {output}, whose configuration recommends layer {new_layer}")

@@ -17,7 +17,7 @@ from pretraining.data.languages import Languages
 from pretraining.data.loading import CarefulLoader
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.data.sources import match_corpora
-from pretraining.data.stored import Corpus, PackedCorpus
+from pretraining.data.stored import Corpus
 from pretraining.data.streams import StreamCursor, StreamedCorpus
 from pretraining.objectives import Collator, ExampleObjective
 from pretraining.recipe import Phase, Recipe
@@ -28,7 +28,7 @@ class MaskedExamples(Dataset):
 
     def __init__(
         self,
-        corpora: dict[tuple[str, int], Corpus | PackedCorpus | StreamedCorpus],
+        corpora: dict[tuple[str, int], Corpus | StreamedCorpus],
         phase: Phase,
         seed: int,
         index: int,
@@ -49,17 +49,12 @@ class MaskedExamples(Dataset):
         }
 
     def _texts(self, objective: str, draws: list[Draw]) -> Texts:
-        """Returns the texts of some draws, in their order; those of bins are sorted by length."""
+        """Returns the texts of some draws, in their order."""
         places: dict[int, list[int]] = {}
         for place, draw in enumerate(draws):
             places.setdefault(draw.corpus, []).append(place)
         parts = [self._read(objective, index, [draws[place] for place in own]) for index, own in places.items()]
-        if self.phase.objectives[objective].packed:
-            lengths = [sum(map(len, sides)) for part in parts for sides in zip(*part.sides, strict=True)]
-            order = np.argsort(lengths, kind="stable")
-        else:
-            order = np.argsort(np.concatenate(list(places.values())))
-        return Texts.joined(parts, order)
+        return Texts.joined(parts, np.argsort(np.concatenate(list(places.values()))))
 
     def _read(self, objective: str, index: int, draws: list[Draw]) -> Texts:
         """Reads the texts of some draws of one corpus."""
@@ -115,7 +110,7 @@ class Feed:
         # each objective has its own length, so a corpus has a form for each
         views = {
             name: {
-                index: _training_form(corpus, objective, self.seed)
+                index: corpus.with_form(objective.text_length, objective.apart)
                 for index, corpus in enumerate(corpora)
                 if objective.reads_corpus(corpus, self.languages)
             }
@@ -173,19 +168,3 @@ def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
     """Returns the corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
     names = match_corpora(phase.corpora, [corpus.name for corpus in corpora], f"phase {phase.name}")
     return [corpus for corpus in corpora if corpus.name in names]
-
-
-def packings(corpora: list[Corpus], phase: Phase, seed: int) -> Iterator[tuple[str, PackedCorpus]]:
-    """Yields (objective, packed corpus) for each corpus that an objective of a phase reads packed."""
-    for name, objective in phase.with_examples.items():
-        for corpus in phase_corpora(corpora, phase) if objective.packed else ():
-            if objective.reads_corpus(corpus, None):
-                yield name, _training_form(corpus, objective, seed)
-
-
-def _training_form(
-    corpus: Corpus | StreamedCorpus, objective: ExampleObjective, seed: int
-) -> Corpus | PackedCorpus | StreamedCorpus:
-    """Returns a corpus as an objective reads it in training."""
-    form = corpus.with_form(objective.text_length, objective.apart)
-    return form.packed(seed) if objective.packed else form

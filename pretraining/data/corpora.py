@@ -6,13 +6,12 @@ rows, and batches.py makes batches of them.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.data.batches import packings
 from pretraining.data.examples import Example
 from pretraining.data.prepared import prepared_corpora
 from pretraining.data.sampling import check_batch_sizes, corpus_probabilities
@@ -103,29 +102,6 @@ class CorpusReader:
         self._report(found)
         return found
 
-    def token_counts(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, np.ndarray | None]:
-        """Returns {language: (V) int64 how often each token occurs in its text}, over all phases.
-
-        Streams are not opened: a language whose whole text is streamed has None.
-        """
-        streamed: list[str] = []
-        stored = dict(self.corpora)
-        for name, corpus in self.corpora.items() if self.prepared is None else ():
-            tables = [corpus.table, corpus.source, corpus.target] if isinstance(corpus, Bitext) else [corpus]
-            tables = [table for table in tables if table is not None]
-            if tables and all(table.streaming for table in tables):
-                streamed += languages_of(stored.pop(name))
-        counts: dict[str, np.ndarray] = {}
-        seen = set()  # pairs are mostly made of the monolingual tables
-        for source, columns in replace(self, corpora=stored)._opened(tokenizer):
-            for language, column in zip(source.languages, columns, strict=False):  # links have more
-                if column.fingerprint not in seen:
-                    seen.add(column.fingerprint)
-                    of_language = counts.setdefault(language, np.zeros(len(tokenizer), dtype=np.int64))
-                    for tokens in column.chunks:
-                        of_language += np.bincount(tokens, minlength=len(tokenizer))
-        return dict.fromkeys(streamed) | counts
-
     def _opened(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Source, Sequence[TokenColumn]]]:
         """Yields the sources with their columns of tokens, from prepared shards or from tables; streams have none."""
         fingerprint = tokenizer_fingerprint(tokenizer)
@@ -169,9 +145,6 @@ class CorpusReader:
                     counts = f"{corpus.counts['examples']:,} examples"
                 losses = "".join(f"; {item}" for item in lost)
                 logger.info("%s: %s, drawn %.1f%%%s", corpus.name, counts, 100 * share, losses)
-        for phase in self.phases:
-            for name, packed in packings(corpora, phase, self.seed):
-                logger.info("%s: packed for %s (phase %s): %s", packed.name, name, phase.name, packed)
 
 
 def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:

@@ -24,14 +24,12 @@ class Example:
     """A text or a translation pair, as token ids without special tokens.
 
     `example_id` is the same in all runs; the random numbers of the masks depend on it, the corpus' name and the epoch.
-    `document` names the document of a text: that of its row if the recipe has a document column, else the row itself.
     """
 
     sides: list[np.ndarray]  # one or two of (T,) int32
     name: str  # of the corpus: `en`, `en-de`, `en-de/ntrex`
     example_id: int
     epoch: int = 0
-    document: str | None = None
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Corpora on disk as token ids: their examples, the lengths, and the held-out examples.
 
-Legend: `R` rows, `N` training examples, `M` requested examples, `K` bins.
+Legend: `R` rows, `N` training examples, `M` requested examples.
 """
 
 import numpy as np
@@ -9,7 +9,6 @@ from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Exampl
 from pretraining.data.sources import Source, held_out_below
 from pretraining.data.streams import no_segments, no_text
 from pretraining.data.tokenized import TokenColumn
-from zoo_core.masking import keyed_rng
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that an example's id determines row and window
 
@@ -42,7 +41,6 @@ class Corpus:
         self.columns, self.about = columns[:2], columns[2:]
         self.name, self.languages, self.kind = source.name, source.languages, source.kind
         self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
-        self.packings: dict[tuple[int, int], PackedCorpus] = {}  # by max_length and seed; shared by all forms
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
@@ -53,13 +51,6 @@ class Corpus:
         other.__dict__.update(self.__dict__, max_length=max_length, apart=apart)
         other._arrange()
         return other
-
-    def packed(self, seed: int) -> "PackedCorpus":
-        """Returns the training texts packed into bins of max_length; not for sides that are read apart."""
-        known = (self.max_length, seed)
-        if known not in self.packings:
-            self.packings[known] = PackedCorpus(self, seed)
-        return self.packings[known]
 
     def _arrange(self) -> None:
         """Numbers the windows of all rows; the number of a window is its example's id, held out or not."""
@@ -120,7 +111,7 @@ class Corpus:
         return self._example(self.example_ids[index], epoch)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Returns training examples by their indices, without their documents."""
+        """Returns training examples by their indices."""
         windows_M = self.example_ids[indices_M].astype(np.int64)
         return Texts(
             self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
@@ -132,10 +123,8 @@ class Corpus:
 
     def _example(self, window: int, epoch: int) -> Example:
         windows = np.array([window], dtype=np.int64)
-        rows = self._rows_of(windows)
-        document = self.columns[0].document(int(rows[0])) if len(self.columns) == 1 else None
-        sides = [tokens for (tokens,) in self._sides(windows, rows)]
-        return Example(sides, self.name, int(window), epoch, document)
+        sides = [tokens for (tokens,) in self._sides(windows, self._rows_of(windows))]
+        return Example(sides, self.name, int(window), epoch)
 
     def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
         return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
@@ -217,14 +206,13 @@ class SegmentPairs(Corpus):
             ids = self.columns[0].ids(row)
             half = len(ids) // 2
             sides = [ids[max(0, half - room) : half], ids[half : half + room]]
-            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW, 0, self.columns[0].document(row)))
+            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW))
         return examples
 
     def fetch(self, epoch: int, index: int) -> Example:
         """Returns training example `index`: a segment and the next one."""
         texts = self.read(np.array([epoch]), np.array([index]))
-        document = self.columns[0].document(int(self.rows_of[self.first_segments[index]]))
-        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch, document)
+        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch)
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
         """Returns training examples by their indices: each is a segment and the next one."""
@@ -245,77 +233,3 @@ def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
 def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """Makes the corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
     return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
-
-
-class PackedCorpus:
-    """The training texts of a corpus in bins of `max_length` positions; sampling draws bins as examples.
-
-    Every text stays a separate row, so that no text attends to another one, and masks do not depend on the packing. A
-    model with `model.skip_padding` computes nothing at padding, so unequal lengths cost no time.
-
-    The bins are the same in every epoch and process: the texts are packed in an order that depends on the seed.
-    `lengths` (K,) are the numbers of positions in the bins, with special tokens. `size` is that of the corpus, so the
-    shares of corpora are the same as without packing. As a draw is a bin, a draw of short texts has more texts.
-    """
-
-    streaming = False
-
-    def __init__(self, corpus: "Corpus", seed: int):
-        self.corpus, self.name, self.languages, self.size = corpus, corpus.name, corpus.languages, corpus.size
-        specials = SPECIALS_OF_TEXT if len(corpus.columns) == 1 else SPECIALS_OF_PAIR
-        order = keyed_rng(seed, "packing", corpus.name).permutation(len(corpus.lengths))
-        positions = corpus.lengths[order].astype(np.int64) + specials
-        bin_of = best_fit(positions, corpus.max_length)
-        # texts by bin, and the start of each bin among them
-        self.texts = order[np.argsort(bin_of, kind="stable")]
-        self.first = np.concatenate([[0], np.cumsum(np.bincount(bin_of))])
-        self.lengths = np.bincount(bin_of, weights=positions).astype(np.int32)
-
-    def read(self, epochs: np.ndarray, bins: np.ndarray) -> Texts:
-        """Returns the texts of some bins, bin after bin."""
-        counts = self.first[bins + 1] - self.first[bins]
-        indices = np.concatenate([self.texts[self.first[number] : self.first[number + 1]] for number in bins.tolist()])
-        return self.corpus.read(np.repeat(epochs, counts), indices)
-
-    def __str__(self) -> str:
-        """Describes how full the bins are."""
-        filled = self.lengths.sum(dtype=np.int64) / (len(self.lengths) * self.corpus.max_length)
-        return (
-            f"{len(self.texts):,} texts in {len(self.lengths):,} bins of {self.corpus.max_length} positions, "
-            f"{filled:.1%} full"
-        )
-
-
-def best_fit(lengths: np.ndarray, room: int) -> np.ndarray:
-    """Returns (N,) the bin of each text: in the given order, each goes into the fullest bin that has room for it.
-
-    lengths: (N,) positions of each text, 1 <= length <= room. Bins are indexed by the room that is left, which has few
-    values, so the time is that of N look-ups and does not depend on the number of bins.
-    """
-    if len(lengths) == 0:
-        return np.zeros(0, dtype=np.int64)
-    smallest = int(lengths.min())
-    # no other text fits into a bin with these
-    alone = lengths > room - smallest
-    bin_of = np.empty(len(lengths), dtype=np.int64)
-    bin_of[alone] = np.arange(alone.sum())
-    count = int(alone.sum())
-    with_room: list[list[int]] = [[] for _ in range(room + 1)]
-    rooms = 0  # bit r: some bin has room for r positions
-    found = []
-    for length in lengths[~alone].tolist():
-        if fitting := rooms >> length:
-            left = length + (fitting & -fitting).bit_length() - 1
-            bins = with_room[left]
-            number = bins.pop()
-            if not bins:
-                rooms ^= 1 << left
-        else:
-            number, left, count = count, room, count + 1
-        found.append(number)
-        left -= length
-        if left >= smallest:
-            with_room[left].append(number)
-            rooms |= 1 << left
-    bin_of[~alone] = found
-    return bin_of

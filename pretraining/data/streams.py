@@ -107,9 +107,9 @@ class StreamedCorpus:
         room = self.max_length - SPECIALS_OF_TEXT
         ids = random_window(sides[0], 2 * room if self.apart else room, self.seed, "window", self.name, epoch, key)
         if not self.apart:
-            return Example([ids], self.name, key, epoch, str(key))
+            return Example([ids], self.name, key, epoch)
         half = len(ids) // 2
-        return Example([ids[:half], ids[half:]], self.name, key, epoch, str(key)) if half else None
+        return Example([ids[:half], ids[half:]], self.name, key, epoch) if half else None
 
     def _read_held_out(self) -> list[tuple[int, list[str]]]:
         """Returns (key, texts) of the first held-out rows, in the stream's own order, without reading to its end."""

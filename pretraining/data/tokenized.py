@@ -86,11 +86,6 @@ class TokenColumn:
             is_new[1:] = ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return is_new
 
-    def document(self, row: int) -> str:
-        """Returns the document of a row: the value of the document column, or the row's number."""
-        value = None if self.documents is None else self.documents[row].as_py()
-        return str(row) if value is None else value
-
 
 def tokenized_column(
     column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str

@@ -423,10 +423,7 @@ class Objective:
 
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """Returns figures of a corpus of held-out pairs, in addition to its losses.
-
-        `evaluator.objectives` are those of the phase. It is called without gradients.
-        """
+        """Returns figures of a corpus of held-out pairs, in addition to its losses, without gradients."""
         return {}
 
 
@@ -436,8 +433,7 @@ class ExampleObjective(Objective):
 
     batch_size: int = option(
         MISSING,
-        "examples per step, summed over all processes and micro-batches; a pair is one example, and with packed a bin "
-        "of texts is one",
+        "examples per step, summed over all processes and micro-batches; a pair is one example",
         low=1,
         high=LARGEST_BATCH,
     )
@@ -448,7 +444,6 @@ class ExampleObjective(Objective):
         low=SHORTEST,
     )
 
-    packed: ClassVar[bool] = False
     collator_class: ClassVar[type[Collator]]
 
     @property
@@ -493,15 +488,3 @@ class MaskedObjective(ExampleObjective):
     )
 
     is_masked_lm: ClassVar[bool] = True
-
-
-@dataclass
-class PackableObjective(MaskedObjective):
-    """An objective whose examples may share rows."""
-
-    packed: bool = option(
-        False,
-        "true: an example is a bin of short texts, at most max_length tokens in all, and batch_size counts bins. Each "
-        "text stays a row that sees no other text. Steps are then similar in size, and with model.skip_padding short "
-        "texts take no more time than long ones. Needs text that is not streamed",
-    )

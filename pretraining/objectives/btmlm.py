@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -11,14 +11,13 @@ from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
 from pretraining.data.languages import Languages, target_languages
 from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObjective, Setting, Sides
 from pretraining.objectives.camlm import Camlm
-from pretraining.rows import Rows, encode_rows
+from pretraining.rows import Rows
 from zoo_core.masking import key_stream, uniform_of
 from zoo_core.recipes import option
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from pretraining.held_out import Evaluator
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +162,6 @@ class Btmlm(MaskedObjective):
     own_mask = True
     is_masked_lm = False
     collator_class = BtmlmCollator
-    panels: ClassVar[dict[str, str]] = {"back_translation/": "pseudo tokens in the translation, less in another"}
 
     @property
     def text_length(self) -> int:
@@ -197,59 +195,3 @@ class Btmlm(MaskedObjective):
                 f"Phase {setting.phase!r} generates pseudo tokens, but the model has not learned to translate: they "
                 f"will be noise. Add {Camlm.name} to this phase or an earlier one, or start from a checkpoint with it."
             )
-
-    @staticmethod
-    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """Returns `back_translation_overlap`, in every phase, if the recipe turns it on."""
-        if not evaluator.back_translation or len(corpus.held_out) < 2:
-            return {}
-        return back_translation_overlap(evaluator, corpus)
-
-
-def back_translation_overlap(evaluator: "Evaluator", corpus: Any) -> dict[str, float]:
-    """Returns how much better BTMLM's pseudo tokens fit the translation of a held-out sentence than another one.
-
-    The figure is the share of pseudo tokens that occur in the sentence's translation, minus the share that occur in
-    another sentence's translation, in each direction. The other sentence is the next one by length. Commas and articles
-    occur in both and cancel; a model that cannot translate gets 0. `..._own` and `..._other` are the two shares.
-    """
-    import torch
-    from accelerate.utils import send_to_device
-
-    from modeling.attention_masks import btmlm_generation_mask
-    from pretraining.held_out import ordinary
-
-    model, share, mask_id = evaluator.model, evaluator.back_translation, evaluator.tokenizer.mask_token_id
-    figures, size = {}, evaluator.batch_size
-    room = length_of_text(model.config.longest_input, share) - SPECIALS_OF_TEXT
-    for source, target in ((0, 1), (1, 0)):
-        # by length, so that the other sentence, the next one, has about as many chance hits
-        pairs = sorted(
-            (example.sides for example in corpus.held_out), key=lambda sides: (len(sides[target]), len(sides[source]))
-        )
-        translations = [frozenset(sides[target].tolist()) for sides in pairs]
-        codes = [corpus.languages[side] for side in (source, target)]
-        rows_2 = torch.tensor([evaluator.languages.rows[code] for code in codes], device="cpu")
-        hits, count = np.zeros(2), 0
-        for start in range(0, len(pairs), size):
-            rows = []
-            for sides in pairs[start : start + size]:
-                text = sides[source][:room]
-                rows.append([text, np.full(pseudo_count(len(text), share), mask_id)])
-            batch = encode_rows(rows, evaluator.tokenizer)
-            batch["language_ids"] = rows_2[batch["segment_ids"].clamp(min=0)]
-            batch["generation_mask"] = btmlm_generation_mask(batch["attention_mask"], batch["segment_ids"])
-            batch = send_to_device(batch, evaluator.accelerator.device)
-            with evaluator.accelerator.autocast():
-                filled_BT = model.back_translate(batch)
-            is_pseudo_BT = (batch["segment_ids"] == 1) & ordinary(batch)
-            for number, (tokens_T, is_pseudo_T) in enumerate(zip(filled_BT, is_pseudo_BT, strict=True)):
-                pseudo = tokens_T[is_pseudo_T].tolist()
-                own, other = start + number, (start + number + 1) % len(pairs)
-                hits += [sum(token in translations[index] for token in pseudo) for index in (own, other)]
-                count += len(pseudo)
-        own, other = hits / count
-        key = "->".join(codes) + corpus.name.removeprefix("-".join(corpus.languages))
-        figures[f"back_translation/{key}"] = own - other
-        figures |= {f"back_translation_own/{key}": own, f"back_translation_other/{key}": other}
-    return figures

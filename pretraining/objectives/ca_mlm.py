@@ -1,7 +1,7 @@
 """VECO's cross-attention masked LM (ACL 2021, Figure 2): of adjacent segments, and of translations."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from zoo_core.masking import key_stream
 from zoo_core.recipes import option
 
 if TYPE_CHECKING:
-    from pretraining.held_out import Evaluator
+    pass
 
 
 class CaMlmCollator(Collator):
@@ -77,7 +77,6 @@ class CaMlm(MaskedObjective):
 
     loss_terms: ClassVar[tuple[str, ...]] = ("inner", "cross")
     is_masked_lm: ClassVar[bool] = False
-    panels: ClassVar[dict[str, str]] = {"alignment_cross/": "alignment accuracy, cross-attention"}
 
     @property
     def learned_terms(self) -> tuple[str, ...]:
@@ -89,13 +88,6 @@ class CaMlm(MaskedObjective):
                 f"{setting.place} needs cross-attention, but {setting.source} has cross_attention false. Set "
                 "model.config.cross_attention to true."
             )
-
-    @staticmethod
-    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """Returns the share of tokens with most cross-attention on their translation, best layer and by layer."""
-        if not evaluator.alignment or not any(isinstance(found, CaMlm) for found in evaluator.objectives):
-            return {}
-        return evaluator.best_layer("alignment_cross", corpus, cross_attention_alignment(evaluator, corpus))
 
 
 @dataclass
@@ -114,43 +106,3 @@ class CaMlmPairs(CaMlm):
     name = CaMlmPairsCollator.name
     text = "bitext"
     collator_class = CaMlmPairsCollator
-
-
-def cross_attention_alignment(evaluator: "Evaluator", corpus: Any) -> list[float]:
-    """Returns by layer (L - 1,) the share of tokens with VECO's highest cross-attention weight on their translation.
-
-    The weights are the mean over heads, in the stream that reads the last states of the other side. Nothing is masked,
-    special tokens are left out, and both directions count. Pairs and errors are those of `alignment_accuracy`. If a
-    token and its translation have the same position, as in the controlled pair, attention to the same position is also
-    correct.
-    """
-    import torch
-
-    from modeling.attention_masks import cross_stream_mask
-    from pretraining.held_out import ordinary, right_tokens
-
-    model = evaluator.model
-    attention = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the only one that returns its weights
-    right_L, count = 0, 0
-    try:
-        for chunk in evaluator.one_to_one_pairs(corpus):
-            encoded = [evaluator.encode([[sides[side]] for sides in chunk]) for side in (0, 1)]
-            for (own, _), (other, states) in (encoded, encoded[::-1]):
-                with evaluator.accelerator.autocast():
-                    output = model.roberta(
-                        own["input_ids"],
-                        attention_mask=cross_stream_mask(model.config, own["attention_mask"]),
-                        encoder_hidden_states=states[-1],
-                        encoder_attention_mask=other["attention_mask"],
-                        output_attentions=True,
-                    )
-                own_BT, other_BS = ordinary(own), ordinary(other)
-                weights = [layer_BATS.float().mean(1) for layer_BATS in output.cross_attentions]
-                right_L = right_L + torch.stack(
-                    [right_tokens(weights_BTS, own_BT, other_BS) for weights_BTS in weights]
-                )
-                count += int(own_BT.sum())
-    finally:
-        model.set_attn_implementation(attention)
-    return (right_L / count).tolist()

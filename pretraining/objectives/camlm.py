@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, PackableObjective, Sides
+from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, MaskedObjective, Sides
 from pretraining.rows import Rows
 from zoo_core.masking import IGNORED, key_stream, mask_rows, uniform_of
 
@@ -63,7 +63,7 @@ class CamlmCollator(Collator):
 
 
 @dataclass
-class Camlm(PackableObjective):
+class Camlm(MaskedObjective):
     """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted only from the other."""
 
     name = CamlmCollator.name

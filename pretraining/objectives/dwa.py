@@ -4,15 +4,13 @@ pairs and learns to predict them. The labels and the loss are those of `modeling
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from pretraining.objectives.base import Objective, Setting
 from pretraining.objectives.tlm import Tlm
-from pretraining.rows import encode_rows
-from zoo_core.masking import IGNORED
 
 if TYPE_CHECKING:
-    from pretraining.held_out import Evaluator
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +24,6 @@ class Dwa(Objective):
     reads = Tlm
     predicts_tokens = False
     draws = True
-    panels: ClassVar[dict[str, str]] = {"self_labels/": "share of self-labeled links that are right"}
 
     def check_model(self, setting: Setting) -> None:
         # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
@@ -43,32 +40,3 @@ class Dwa(Objective):
                 "links, and these labels will be noise (XLM-Align, section 6). Set model.start_from to a pretrained "
                 f"model, or add a phase with mlm and {Tlm.name} before this one."
             )
-
-    @staticmethod
-    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
-        """Returns the share of self-labeled links that are right, and links per source token."""
-        if not evaluator.alignment or not any(isinstance(found, Dwa) for found in evaluator.objectives):
-            return {}
-        right, share = self_label_accuracy(evaluator, corpus)
-        return {f"self_labels/{corpus.name}": right, f"self_labels_per_token/{corpus.name}": share}
-
-
-def self_label_accuracy(evaluator: "Evaluator", corpus: Any) -> tuple[float, float]:
-    """Returns the share of right links among XLM-Align's own labels of held-out pairs, and links per source token.
-
-    Pairs and errors are those of `alignment_accuracy`.
-    """
-    import torch
-    from accelerate.utils import send_to_device
-
-    right, found, tokens = 0, 0, 0
-    for chunk in evaluator.one_to_one_pairs(corpus):
-        batch = send_to_device(encode_rows(chunk, evaluator.tokenizer), evaluator.accelerator.device)
-        with evaluator.accelerator.autocast():
-            # nothing is masked: labels come from the original text
-            labels = evaluator.model.self_label(batch | {"labels": torch.full_like(batch["input_ids"], IGNORED)})
-        links_N3 = labels.links_PST.nonzero()
-        right += int((links_N3[:, 1] == links_N3[:, 2]).sum())
-        found += len(links_N3)
-        tokens += int(labels.source_mask_PS.sum())
-    return right / max(1, found), found / tokens

@@ -126,7 +126,7 @@ class Links(ExampleObjective):
     @staticmethod
     def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
         """Returns the AER of the model's links in held-out pairs, in percent (Och and Ney 2003)."""
-        if corpus.kind != Links.text or not any(isinstance(found, Links) for found in evaluator.objectives):
+        if corpus.kind != Links.text:
             return {}
         from accelerate.utils import send_to_device
 

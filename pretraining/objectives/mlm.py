@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Collator, PackableObjective
+from pretraining.objectives.base import Collator, MaskedObjective
 
 
 class MlmCollator(Collator):
@@ -22,7 +22,7 @@ class MlmCollator(Collator):
 
 
 @dataclass
-class Mlm(PackableObjective):
+class Mlm(MaskedObjective):
     """Masked language modeling of monolingual text; of all models."""
 
     name = MlmCollator.name

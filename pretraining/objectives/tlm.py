@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Collator, PackableObjective
+from pretraining.objectives.base import Collator, MaskedObjective
 
 
 class TlmCollator(Collator):
@@ -28,7 +28,7 @@ class TlmCollator(Collator):
 
 
 @dataclass
-class Tlm(PackableObjective):
+class Tlm(MaskedObjective):
     """Translation language modeling: masked words of a pair, predicted from both languages; of all models."""
 
     name = TlmCollator.name

@@ -8,7 +8,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from pretraining.recipe import Dictionary
@@ -48,7 +47,7 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
     columns or several words on a side (which are no single token), and repeated pairs.
 
     Raises ValueError for a file that is missing or not UTF-8, if neither `first` nor the file's name tells which side
-    is the language's, for a limit below 1, and for a file without any pair.
+    is the language's, and for a file without any pair.
     """
     below_root = [Path(hub_root) / dictionary.path] if hub_root is not None else []
     places = [*below_root, Path(or_installed(dictionary.path))]
@@ -58,11 +57,9 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
             f"the dictionary {dictionary.path} does not exist: there is no file {' or '.join(map(str, places))}."
         )
     word_first = _word_is_first(dictionary)
-    if dictionary.limit is not None and dictionary.limit < 1:
-        raise ValueError(f"limit is {dictionary.limit} for the dictionary {dictionary.path}. It must be at least 1.")
     read = Translations(dictionary.language, dictionary.path)
     pairs: dict[tuple[str, str], None] = {}  # in the order of the file
-    for line in islice(read_lines(path), dictionary.limit):
+    for line in read_lines(path):
         read.lines += 1
         sides, reason = _split(unicodedata.normalize("NFKC", line))
         pair = sides if word_first else sides[::-1]

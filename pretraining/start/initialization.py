@@ -39,7 +39,6 @@ class Start:
     source: Source | None  # of model.meta_pretrained
     phases: list[Phase]
     languages: list[str]  # of the corpora
-    back_translation: float  # evaluation.back_translation
     seed: int
 
     @classmethod
@@ -54,7 +53,6 @@ class Start:
             source=Source(model.meta_pretrained, *access) if model.meta_pretrained else None,
             phases=recipe.phases,
             languages=recipe.languages,
-            back_translation=recipe.evaluation.back_translation,
             seed=recipe.seed,
         )
 
@@ -152,14 +150,9 @@ class Start:
         return settings
 
     def _check_languages(self, config: PreTrainedConfig, source: str) -> None:
-        """Raises `ValueError` for a language of the recipe without an embedding in the model, for languages without
-        names, and for a model without languages if the evaluation needs them."""
+        """Raises `ValueError` for a language of the recipe without an embedding in the model, and for languages without
+        names."""
         if not getattr(config, "num_languages", 0):
-            if self.back_translation:
-                raise ValueError(
-                    f"evaluation.back_translation is {self.back_translation}, but {source} has no languages to "
-                    "translate into. Leave it out."
-                )
             return
         if config.languages is None:
             raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
@@ -272,12 +265,10 @@ def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, 
     """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
     if objective.own_mask and "flash" in attention:
         raise ValueError(f"{place} needs its own attention masks, which model.attention={attention} ignores. Use sdpa.")
-    is_packed = getattr(objective, "packed", False)
-    if (objective.own_mask or is_packed) and not honors_block_masks(config.backbone_config):
-        what = place if objective.own_mask else f"{place}.packed"
+    if objective.own_mask and not honors_block_masks(config.backbone_config):
         raise ValueError(
-            f"{what} needs its own attention masks, which a model of type {config.backbone_config.model_type} does not "
-            "support. Leave it out."
+            f"{place} needs its own attention masks, which a model of type {config.backbone_config.model_type} does "
+            "not support. Leave it out."
         )
     longest = config.longest_input
     if isinstance(objective, ExampleObjective) and objective.max_length > longest:

@@ -6,7 +6,6 @@ the rows of the embeddings and the bias of the head.
 Legend: `V` tokens of the old vocabulary, `W` of the new one, `P` positions, `H` hidden size.
 """
 
-import logging
 import re
 from collections.abc import Iterable
 from functools import cached_property
@@ -18,13 +17,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
 from pretraining.recipe import MetaPretrained
-from pretraining.start.matching_report import report
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies, mean_rows
-from zoo_core.provenance import folder_fingerprint, write_json
+from zoo_core.provenance import folder_fingerprint
 from zoo_core.vocabularies import check_vocabulary
-
-logger = logging.getLogger(__name__)
 
 OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")  # RoBERTa's types, ours
 OF_BERT = ("bert",)
@@ -133,16 +129,8 @@ class Source:
             settings.rows,
             settings.dictionaries,
             settings.dictionary,
-            settings.translations,
             self.checkpoint.hub_root,
         )
-
-    def report_match(self, matching: Matching, tokenizer: Any, text_counts: dict[str, Any], folder: Path) -> None:
-        """Writes vocabulary_matching.json into a run folder; `text_counts` as `report` takes them."""
-        filled, rows = sum(map(bool, matching.sources)), len(matching.sources)
-        logger.info(f"start: {filled:,} of {rows:,} rows of the vocabulary are filled from {self.name}")
-        found = report(matching, self.tokenizer, tokenizer, text_counts)
-        write_json(folder / "vocabulary_matching.json", found)
 
     def facts(self) -> dict[str, str | None]:
         """Returns path and fingerprint, for run.json."""

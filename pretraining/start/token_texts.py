@@ -42,13 +42,6 @@ class Vocabulary(NamedTuple):
     tokens: list[str]  # as the tokenizer writes them; empty where an id has none
     added: dict[str, int]  # special and added tokens
 
-    def shown(self, number: int) -> str:
-        """Returns a token as its tokenizer writes it; for byte-level BPE, whose alphabet is hard to read, its text."""
-        subword = self.subwords[number]
-        if self.kind == "byte_level" and isinstance(subword, Subword):
-            return "Ġ" * subword.starts_word + subword.text
-        return self.tokens[number]
-
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary:
     """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.

@@ -45,7 +45,6 @@ class Matching:
 
     sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
     routes: list[str]  # (W) of ROUTES
-    overruled: list[int]  # new ids that a dictionary filled although the old vocabulary has the same token
     dictionaries: list[Translations]  # as they were read, with what was skipped
 
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
@@ -87,7 +86,6 @@ def match_vocabularies(
     rows: str = "matched",
     dictionaries: Sequence[Dictionary] = (),
     dictionary: str = "first",
-    translations: str = "first",
     hub_root: str | None = None,
     names: tuple[str, str] = NAMES,
 ) -> Matching:
@@ -100,7 +98,7 @@ def match_vocabularies(
 
     Args:
         old, new: tokenizers of the library; the model of `old` has the embeddings.
-        rows, dictionaries, dictionary, translations: the fields of a recipe's `model.meta_pretrained`, with the same
+        rows, dictionaries, dictionary: the fields of a recipe's `model.meta_pretrained`, with the same
             defaults; `Dictionary("de", "de-en.txt")` is a file in MUSE's format.
         hub_root: folder that is searched first for dictionaries.
         names: the names of the two tokenizers in error messages.
@@ -130,7 +128,7 @@ def match_vocabularies(
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    fields = {"rows": rows, "dictionary": dictionary, "translations": translations}
+    fields = {"rows": rows, "dictionary": dictionary}
     fields["dictionaries"] = [asdict(one) for one in dictionaries]
     convert(MetaPretrained, fields, "", "match_vocabularies")
     is_matched = rows in ("matched", "matched_or_subwords")
@@ -142,30 +140,26 @@ def match_vocabularies(
     read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)
-    overruled: list[int] = []
     if rows != "random":
         for number, source in _match_specials(old, new, olds, news).items():
             matches[number] = _Match((source,), "special")
     if is_matched:
         # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
         index = _TextIndex(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-        ways = [index.match, functools.partial(_by_dictionary, index, read, translations)]
+        ways = [index.match, functools.partial(_by_dictionary, index, read)]
         if dictionary == "first":
             ways.reverse()
         for number, subword in enumerate(news.subwords):
             match = subword is not None and next(filter(None, (way(subword) for way in ways)), None)
             if match:
                 matches[number] = match
-                text = index.match(subword) if match.route == "dictionary" else None
-                if text and text.route == "exact" and text.source != match.source:
-                    overruled.append(number)
     if rows in ("subwords", "matched_or_subwords"):
         left = [i for i, subword in enumerate(news.subwords) if not matches[i].source and isinstance(subword, Subword)]
         segmented = segment_subwords(old, names[0], [news.subwords[i] for i in left], olds.kind)
         for number, source in zip(left, segmented, strict=True):
             if source:
                 matches[number] = _Match(tuple(source), "subwords")
-    return Matching(*map(list, zip(*matches, strict=True)), overruled, read)
+    return Matching(*map(list, zip(*matches, strict=True)), read)
 
 
 class _TextIndex:
@@ -215,23 +209,16 @@ def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | 
     return found
 
 
-def _by_dictionary(
-    index: _TextIndex, dictionaries: list[Translations], which: str, subword: Subword | bytes
-) -> _Match | None:
-    """Matches a subword by the route dictionary; `which`: `first` translation that has a row, or `average` of all."""
+def _by_dictionary(index: _TextIndex, dictionaries: list[Translations], subword: Subword | bytes) -> _Match | None:
+    """Matches a subword by the route dictionary: to the first translation that has a row."""
     if isinstance(subword, bytes) or not may_be_word(subword):
         return None
-    rows: dict[int, None] = {}  # in order; different translations may be the same token
     for dictionary in dictionaries:
         for translations in dictionary.look_up(subword.text):
-            matches = (index.match(Subword(translation, True)) for translation in translations)
-            found = [match.source[0] for match in matches if match]
-            if found and which == "first":
-                return _Match((found[0],), "dictionary")
-            rows |= dict.fromkeys(found)
-            if found:
-                break  # ignore the forms that are less close to the subword
-    return _Match(tuple(rows), "dictionary") if rows else None
+            for match in (index.match(Subword(translation, True)) for translation in translations):
+                if match:
+                    return _Match((match.source[0],), "dictionary")
+    return None
 
 
 def _match_specials(

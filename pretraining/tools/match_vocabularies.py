@@ -12,18 +12,18 @@ from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.recipes import option
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Match a new vocabulary to that of a model of one language, and report which tokens match (MetaXLM).
+DESCRIPTION = """Match a new vocabulary to that of a model of one language, and count the rows that match (MetaXLM).
 
   python -m pretraining.tools.match_vocabularies --config RECIPE [model.meta_pretrained.rows=subwords]
   python -m pretraining.tools.match_vocabularies model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
 
-If the recipe has corpora, the report also has the share of each language's text that the matched tokens cover."""
+The table has a line for each script, that of a token's first letter, and a column for each way to fill a row."""
 
 FLAGS = {
     "--output": {
         "metavar": "DIR",
-        "help": "folder to write: the initial model with the tokenizer (model/), and vocabulary_matching.json; "
-        "default: print the report and write nothing",
+        "help": "folder to write: the initial model with the tokenizer (model/); default: print the table and write "
+        "nothing",
     },
 }
 
@@ -48,12 +48,12 @@ def main(argv: list[str] | None = None) -> None:
         if flags.output:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import
+        import pandas
+
         from pretraining.checkpoints import save_model_folder
-        from pretraining.data.corpora import CorpusReader
         from pretraining.start.initialization import Start
-        from pretraining.start.matching_report import report, to_text
+        from pretraining.start.token_texts import read_vocabulary, script_of
         from zoo_core.console import quiet_libraries
-        from zoo_core.provenance import write_json
 
         quiet_libraries()
         start = Start.of(recipe)
@@ -63,13 +63,16 @@ def main(argv: list[str] | None = None) -> None:
             initialize = source.settings.initialize
             print(f"initialize is {initialize}: all rows are random. With both or embeddings the match would be:\n")
         matching = source.match(tokenizer, as_if_carried=True)
-        found = report(matching, source.tokenizer, tokenizer, CorpusReader.of(recipe).token_counts(tokenizer))
-        print(to_text(found), end="")
+        texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer, "of the recipe").subwords]
+        scripts = [next(filter(None, map(script_of, text)), "no letter") for text in texts]
+        routes = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
+        print(pandas.crosstab(*routes, margins=True, margins_name="all"))
+        for read in matching.dictionaries:
+            skipped = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "none"
+            print(f"{read.path} ({read.language}): {read.pairs:,} pairs of {read.lines:,} lines; skipped: {skipped}")
         if flags.output:
             folder = Path(flags.output)
             save_model_folder(start.build_model(config, matching), tokenizer, folder / "model")
-            if source.carries_rows:
-                write_json(folder / "vocabulary_matching.json", found)
             print(f"\nwritten: {folder}")
 
 

@@ -45,10 +45,10 @@ def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: in
     save_tokenizer(train_unigram(texts, vocab_size - SPECIALS_BESIDE_SPM), output_dir)
 
 
-def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float = 0.9995) -> bytes:
+def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
     """Returns a serialized SentencePiece model with at most this many tokens, special tokens included.
 
-    The most frequent characters that cover this share of the text get tokens. The other characters are unknown.
+    The most frequent characters that cover 99.95% of the text get tokens. The other characters are unknown.
     Raises ValueError like `train_tokenizer`.
     """
     import sentencepiece
@@ -68,7 +68,7 @@ def train_unigram(texts: Iterable[str], tokens: int, character_coverage: float =
             model_type="unigram",
             vocab_size=tokens,
             hard_vocab_limit=False,
-            character_coverage=character_coverage,
+            character_coverage=0.9995,
             max_sentence_length=MAX_BYTES,
             num_threads=16,  # the same on every machine, because sums depend on how the work is divided
             minloglevel=2,

@@ -1,7 +1,6 @@
 """CAMLM and BTMLM from recipe to checkpoint: masks of rows, languages of pseudo tokens, and both stages."""
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +14,7 @@ from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
-from pretraining.held_out import Evaluator
-from pretraining.objectives.btmlm import Btmlm, back_translation_overlap, length_of_text, pseudo_count
+from pretraining.objectives.btmlm import Btmlm, length_of_text, pseudo_count
 from pretraining.objectives.camlm import Camlm
 from pretraining.objectives.mlm import Mlm
 from pretraining.objectives.tlm import Tlm
@@ -163,7 +161,7 @@ def two_stages(recipe_file, **changes):
         common | {"name": "btmlm", "objectives": {"mlm": mlm, "btmlm": mlm}},
     ]
     recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
-    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8, "back_translation": 0.2}
+    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8}
     recipe_file.write_text(yaml.safe_dump(recipe | changes), encoding="utf-8")
 
 
@@ -186,10 +184,6 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
     assert objectives == [{"mlm", "tlm", "camlm"}] * 2 + [{"mlm", "btmlm"}] * 2
     evaluated = [event for event in events if "held_out/mlm/en" in event]
     assert "held_out/camlm/en-de" in evaluated[0] and "held_out/btmlm/zh" in evaluated[1]
-    for event in evaluated:
-        for direction in ("en->de", "de->en", "en->zh", "zh->en"):
-            own, other = (event[f"back_translation_{which}/{direction}"] for which in ("own", "other"))
-            assert event[f"back_translation/{direction}"] == pytest.approx(own - other)
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["languages"], config["num_languages"]) == (["en", "de", "zh"], 3)
     assert weights(run)["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
@@ -268,42 +262,3 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
             is_text = (fields["segment_ids"] == 0) & (fields["special_tokens_mask"] == 0)
             texts.append([row[keep].tolist() for row, keep in zip(gold, is_text, strict=True)])
         assert texts[0] == texts[1]
-
-
-class Parrot:
-    """Generates the given tokens, and records its batches."""
-
-    def __init__(self, tokens):
-        self.tokens, self.asked = tokens, []
-        self.config = SimpleNamespace(longest_input=64)
-
-    def back_translate(self, batch):
-        self.asked.append(batch)
-        is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
-        return torch.where(is_pseudo, self.tokens, batch["input_ids"])
-
-
-def test_overlap_counts_tokens_of_the_translation_and_not_of_another(sample_tokenizer):
-    """Every translation has token 50; one of three has token 60."""
-    accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
-
-    def overlap(model):
-        settings = dict(objectives=[], languages=LANGUAGES, back_translation=0.2)
-        return back_translation_overlap(Evaluator(model, sample_tokenizer, accelerator, 2, **settings), corpus)
-
-    sides = [([11] * 10, [50, 60, 51]), ([12] * 5, [50, 51, 52, 53]), ([13] * 20, [50, 54])]
-    pairs = [
-        Example([np.array(side, dtype=np.int32) for side in both], "en-de", index) for index, both in enumerate(sides)
-    ]
-    corpus = SimpleNamespace(name="en-de", languages=("en", "de"), held_out=pairs)
-    commas = overlap(Parrot(50))
-    assert commas["back_translation_own/en->de"] == commas["back_translation_other/en->de"] == 1.0
-    assert commas["back_translation/en->de"] == 0.0 and commas["back_translation_own/de->en"] == 0.0
-    parrot = Parrot(60)
-    words = overlap(parrot)
-    # 4 + 2 + 1 pseudo tokens; by length of the translation: 20, 10 and 5 tokens; the one before has 60 as its other
-    assert words["back_translation_own/en->de"] == pytest.approx(2 / 7)
-    assert words["back_translation_other/en->de"] == pytest.approx(4 / 7)
-    first = parrot.asked[0]
-    assert first["language_ids"][first["segment_ids"] == 0].unique().tolist() == [1]
-    assert first["language_ids"][first["segment_ids"] == 1].unique().tolist() == [2]

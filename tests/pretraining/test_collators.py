@@ -207,7 +207,7 @@ def test_the_lists_of_objectives_agree():
 
 
 # options that the loop, or the loss, reads
-OF_THE_LOOP = {"weight", "batch_size", "packed", "terms"}
+OF_THE_LOOP = {"weight", "batch_size", "terms"}
 
 
 @pytest.mark.parametrize("name", COLLATORS)

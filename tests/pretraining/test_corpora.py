@@ -17,7 +17,7 @@ EN_DE = {"source_language": "en", "target_language": "de"}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, "tlm": {"batch_size": 8, "max_length": 64}}
 
 
-def test_windows_keep_every_token_and_their_document(files, recipe_of, sample_tokenizer):
+def test_windows_keep_every_token(files, recipe_of, sample_tokenizer):
     long = " ".join(f"word {number}" for number in range(60))
     rows = [
         {"text": "Short.", "doc": "a"},
@@ -34,9 +34,8 @@ def test_windows_keep_every_token_and_their_document(files, recipe_of, sample_to
     examples = [corpus.fetch(0, index) for index in range(corpus.size)]
     assert [len(e.sides[0]) for e in examples] == corpus.lengths.tolist()
     assert max(corpus.lengths) == 18  # and two special tokens
-    windows = [e for e in examples if e.document == "b"]
+    windows = examples[1:-1]
     assert np.concatenate([e.sides[0] for e in windows]).tolist() == encode_texts([long], sample_tokenizer)[0]
-    assert [e.document for e in examples] == ["a", *["b"] * len(windows), "5"]  # a row without one is its own
     assert len({e.example_id for e in examples}) == len(examples)
 
     shorter = corpus.with_form(12)
@@ -109,7 +108,7 @@ def full_recipe(sample, recipe_of, **fields):
     )
 
 
-@pytest.mark.parametrize("kind", ["stored", "streamed", "packed"])
+@pytest.mark.parametrize("kind", ["stored", "streamed"])
 def test_a_step_is_the_same_however_it_is_shared_out(
     kind, files, sample, recipe_of, sample_tokenizer, batches_of, rows_of
 ):
@@ -123,17 +122,13 @@ def test_a_step_is_the_same_however_it_is_shared_out(
         text = {"language": "en", "path": files.lines("en.txt", lines), **stream}
         texts = [text, {"language": "de", **sample("de")}]  # a stream and a stored corpus
         recipe = recipe_of(BOTH, monolingual=texts, bitext=[EN_DE | sides | {"size": 90}], shuffle_buffer=16)
-    if kind == "packed":
-        for objective in recipe.phases[0].objectives.values():
-            objective.packed, objective.batch_size, objective.max_length = True, 4, 128
     corpora = load_corpora(recipe, sample_tokenizer)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     whole = batches_of(recipe, corpora)
     assert torch.equal(torch.get_rng_state(), before)
     assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
-    counts = [len(fields["languages"]) for batch in whole for fields in batch.values()]
-    assert min(counts) > 4 if kind == "packed" else set(counts) == {8}  # several rows a bin
+    assert all(len(fields["languages"]) == 8 for batch in whole for fields in batch.values())
     assert [rows_of([batch]) for batch in batches_of(recipe, corpora, 4)] == [rows_of([b]) for b in whole[4:]]
     recipe.gradient_accumulation_steps = 2
     accumulated = batches_of(recipe, corpora)

@@ -44,17 +44,16 @@ def test_which_side_is_first(files):
             read_dictionary(Dictionary("de", files.lines(name, lines)))
 
 
-def test_limit_and_errors(files, tmp_path):
-    path = files.lines("de-en.txt", ["haus\thouse", "", "regen\train"])
-    read = read_dictionary(Dictionary("de", "de-en.txt", limit=2), str(tmp_path))
-    assert (read.lines, read.pairs, dict(read.skipped)) == (2, 1, {"blank line": 1})
+def test_a_dictionary_below_hub_root_and_errors(files, tmp_path):
+    files.lines("de-en.txt", ["haus\thouse", "", "regen\train"])
+    read = read_dictionary(Dictionary("de", "de-en.txt"), str(tmp_path))
+    assert (read.lines, read.pairs, dict(read.skipped)) == (3, 2, {"blank line": 1})
     bad, empty = files.lines("de-en.bad.txt", ["haus", "a b c"]), files.lines("de-en.empty.txt", [])
     (tmp_path / "de-en.bytes.txt").write_bytes(b"haus\thouse\nt\xfcr\tdoor\n")
     for dictionary, named in (
         (Dictionary("de", "nowhere/de-en.txt"), "nowhere/de-en.txt"),
         (Dictionary("de", bad), bad),
         (Dictionary("de", empty), empty),
-        (Dictionary("de", path, limit=0), "limit is 0"),
         (Dictionary("de", str(tmp_path / "de-en.bytes.txt")), "line 2"),
     ):
         with pytest.raises(ValueError, match=named):

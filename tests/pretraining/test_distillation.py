@@ -226,7 +226,7 @@ def test_a_run_logs_resumes_and_keeps_its_teacher_out(taught, fails, teacher_dir
         f"teacher.path={copy}",
         "save_every_steps=1",
         "keep_checkpoints=0",
-        "evaluation={held_out_fraction: 0.1, max_examples: 8, retrieval: false}",
+        "evaluation={held_out_fraction: 0.1, max_examples: 8}",
         "phases.0.steps=2",
         "model.config.hidden_dropout_prob=0.1",
         "monolingual.0.name=news",

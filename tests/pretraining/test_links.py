@@ -148,8 +148,7 @@ def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     held_out = [examples[example.example_id] for example in corpus.held_out]
     assert 4 < len(held_out) < 16
-    objectives = list(recipe.phases[0].objectives.values())
-    evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3, objectives)
+    evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3)
     with torch.no_grad():
         found = Links.measure(evaluator, corpus)
     pairs = [(example["source"].split(), example["target"].split()) for example in held_out]

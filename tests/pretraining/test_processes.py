@@ -1,18 +1,15 @@
-"""Several processes, sharded (FSDP2) or not: they make the steps of one process, divide the examples, and resume with
+"""Several processes: they make the steps of one process, divide the examples, and resume with
 another number of processes. They are forked with the environment of `accelerate launch`; test_faults.py runs that.
 """
 
 import json
 from collections import Counter, defaultdict
-from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from safetensors.torch import load_file
 
-from pretraining import sharding
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.tracking import read_events
 
@@ -37,28 +34,15 @@ def recorded(feed, phase, index, start):
         yield batch
 Feed.training = recorded
 """
-# accelerate shards only on GPUs, but torch also on a CPU: this makes the run sharded.
-SHARD = """
-from accelerate import state
-from accelerate.utils import DistributedType
-from torch.distributed.tensor import DTensor
+# The type in which a layer of the wrapped model computes.
+PRINT_TYPE = """
 from pretraining import training
-make, start = state.AcceleratorState.__init__, training.Training._start_phase
-def sharding(self, *args, fsdp_plugin=None, **kwargs):
-    is_first = not state.AcceleratorState._shared_state
-    make(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-    if is_first and fsdp_plugin is not None:
-        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
-        state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+start = training.Training._start_phase
 def looking(self, index):
     start(self, index)
-    assert all(isinstance(parameter, DTensor) for parameter in self.model.parameters())
-    held = [p for group in self.optimizer.param_groups for p in group["params"]]
-    assert len(set(held)) == len(held) == sum(p.requires_grad for p in self.model.parameters())
-    print("sharded phase", index)
     dense = next(module for name, module in self.model.named_modules() if name.endswith("intermediate.dense"))
     hook = dense.register_forward_hook(lambda module, inputs, output: (hook.remove(), print("in", output.dtype))[1])
-state.AcceleratorState.__init__, training.Training._start_phase = sharding, looking
+training.Training._start_phase = looking
 """
 CA_MLM = [
     f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
@@ -82,26 +66,16 @@ OBJECTIVES = {
 }
 
 
-@pytest.fixture
-def sharded(finished):
-    def run(*arguments):
-        done = finished(*arguments, fault=SHARD, by="fsdp2")
-        assert "sharded phase" in done.printed()
-        return done
-
-    return run
-
-
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, sharded, difference, teacher_dir, tmp_path):
+def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, difference, teacher_dir, tmp_path):
     common = ["phases.0.steps=2", "optimizer.max_grad_norm=0.5", "evaluation={held_out_fraction: 0.1, max_examples: 9}"]
     settings = [override.replace("TEACHER", str(teacher_dir)) for override in common + OBJECTIVES[name]]
     one = whole(*settings)
     if name == "few masks":
         assert {0, 1} <= {event.get("predictions") for event in read_events(one)}
-    finished(*settings, f"output_dir={tmp_path / 'ddp'}", by="ddp")
-    sharded(*settings, f"output_dir={tmp_path / 'fsdp2'}", "gradient_accumulation_steps=2")
-    for two in (tmp_path / "ddp", tmp_path / "fsdp2"):
+    finished(*settings, f"output_dir={tmp_path / 'two'}", by="ddp")
+    finished(*settings, f"output_dir={tmp_path / 'four'}", "gradient_accumulation_steps=2", by="ddp")
+    for two in (tmp_path / "two", tmp_path / "four"):
         assert difference(one, two) < 1e-5
         for ours, theirs in zip(read_events(one), read_events(two), strict=True):
             assert ours.keys() == theirs.keys()
@@ -116,10 +90,10 @@ def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, sharde
         assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
-def test_bfloat16_is_that_of_one_process_too(whole, sharded, tmp_path):
-    """Weights, gradients and what is sent stay float32; layers compute in bfloat16, sharded or not."""
+def test_bfloat16_is_that_of_one_process_too(whole, finished, tmp_path):
+    """Weights, gradients and what is sent stay float32; layers compute in bfloat16."""
     options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
-    assert "in torch.bfloat16" in sharded(*options).printed()
+    assert "in torch.bfloat16" in finished(*options, fault=PRINT_TYPE, by="ddp").printed()
     for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
         assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
@@ -159,18 +133,17 @@ def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_ba
         assert difference(tmp_path / name, tmp_path / "one") < 1e-5
 
 
-@pytest.mark.parametrize("by, fault", [("ddp", ""), ("fsdp2", SHARD)])
-def test_two_processes_resume_bit_equal(by, fault, finished, difference, cut_back, tmp_path):
+def test_two_processes_resume_bit_equal(finished, difference, cut_back, tmp_path):
     """Dropout is on: the random states of both processes are restored."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
-    finished(*options, f"output_dir={tmp_path / 'whole'}", fault=fault, by=by)
+    finished(*options, f"output_dir={tmp_path / 'whole'}", by="ddp")
     cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
-    finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", fault=fault, by=by)
+    finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", by="ddp")
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
 
 
-def test_phases_and_resume_sharded_and_not(recipe_file, finished, sharded, difference, cut_back, tmp_path):
-    """VECO's two phases, Adam's moments carried over. Every checkpoint is resumed by the other kind of run."""
+def test_phases_and_resume_with_one_process_and_two(recipe_file, finished, difference, cut_back, tmp_path):
+    """VECO's two phases, Adam's moments carried over. Checkpoints are resumed by the other kind of run."""
     recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     recipe["model"] |= {"type": "veco", "gradient_checkpointing": True}
     names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
@@ -181,9 +154,9 @@ def test_phases_and_resume_sharded_and_not(recipe_file, finished, sharded, diffe
     recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
     recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     finished(f"output_dir={tmp_path / 'whole'}")
-    sharded(f"output_dir={tmp_path / 'sharded'}")
+    finished(f"output_dir={tmp_path / 'two'}", by="ddp")
     for step in (1, 2, 3, 4):
-        checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "sharded")]
+        checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "two")]
         assert difference(*checkpoints) < 1e-5
         whole, theirs = (torch.load(folder / "optimizer.bin", weights_only=True) for folder in checkpoints)
         assert whole["param_groups"] == theirs["param_groups"] and whole["state"].keys() == theirs["state"].keys()
@@ -191,9 +164,9 @@ def test_phases_and_resume_sharded_and_not(recipe_file, finished, sharded, diffe
             for name, value in entry.items():
                 assert torch.allclose(value, theirs["state"][number][name], atol=1e-5), (step, number, name)
     # in the first phase, and in the second
-    for start, go_on, step in (("sharded", finished, 1), ("whole", sharded, 3)):
+    for start, by, step in (("two", None, 1), ("whole", "ddp", 3)):
         folder = cut_back(tmp_path / start, step, tmp_path / f"resumed-{start}")
-        go_on(f"output_dir={folder}", "--resume")
+        finished(f"output_dir={folder}", "--resume", by=by)
         assert newest_checkpoint(folder).name == "step-4"
         assert difference(folder, tmp_path / "whole") < 1e-5
 
@@ -207,26 +180,8 @@ def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
     assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
 
 
-def test_sharding_that_cannot_be_followed_is_refused(started, fails, monkeypatch):
-    run = started(by="fsdp2")  # on a CPU accelerate does not turn it on
-    assert run.wait() == 2 and "needs two GPUs or more" in " ".join(run.printed().split())
-    for name in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+def test_other_ways_to_divide_the_work_are_refused(fails, monkeypatch):
+    for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         with monkeypatch.context() as patch:
             patch.setenv(f"ACCELERATE_USE_{name}", "true")
             assert name.lower() in fails()
-
-    def launched(**of):
-        monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")  # the plugin writes it
-        state = SimpleNamespace(fsdp_plugin=FullyShardedDataParallelPlugin(**{"fsdp_version": 2} | of))
-        return SimpleNamespace(distributed_type=DistributedType.FSDP, state=state)
-
-    sharding.check_sharding(launched(), "bf16")
-    for options, precision, named in (
-        ({"fsdp_version": 1}, "fp32", "fsdp_version"),
-        ({"cpu_ram_efficient_loading": True}, "fp32", "fsdp_cpu_ram_efficient_loading"),
-        ({"activation_checkpointing": True}, "fp32", "fsdp_activation_checkpointing"),
-        ({"cpu_offload": True}, "fp32", "fsdp_offload_params"),
-        ({}, "fp16", "precision"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            sharding.check_sharding(launched(**options), precision)

@@ -47,7 +47,6 @@ def test_neighbors_within_one_document(corpus_of, sample_tokenizer):
     half = len(tokens[6]) // 2
     wanted = [[tokens[0], tokens[1]], [tokens[1], tokens[3]], [tokens[4], tokens[5]]]  # over the empty row, not over b
     assert found == [*wanted, [tokens[6][:half], tokens[6][half:]]]  # alone in its document: its halves
-    assert [e.document for e in examples_of(corpus)] == ["a", "a", "b", "c"]
     assert corpus.lengths.tolist() == [sum(map(len, sides)) for sides in found]
     assert len({e.example_id for e in examples_of(corpus)}) == 4
     assert [corpus.counts[name] for name in ("rows", "empty", "alone", "halved")] == [7, 1, 0, 1]
@@ -77,7 +76,7 @@ def test_a_pattern_names_the_document(corpus_of):
     rows = [{"text": words(10 * n, 3), "doc": name} for n, name in enumerate(["01001", "01002", "02001", "02002"])]
     assert len(corpus_of(rows, max_length=64).lengths) == 4  # every row a document of its own: halves
     corpus = corpus_of(rows, max_length=64, document_pattern="^.{2}")
-    assert [e.document for e in examples_of(corpus)] == ["01", "02"]
+    assert len(corpus.lengths) == 2  # the rows of a document
 
 
 def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_tokenizer):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from pretraining import training
-from pretraining.checkpoints import checkpoints_of, damage, newest_checkpoint
+from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.recipe import Recipe
@@ -125,7 +125,7 @@ def test_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_pat
     said = fails("phases.0.steps=6", "save_every_steps=2", "keep_checkpoints=1", evaluation)
     assert "retrieval/en-de" in said and "step 3" in said and "Traceback" not in said
     kept = checkpoints_of(tmp_path / "run")
-    assert [path.name for path in kept] == ["step-2", "step-3"] and not any(map(damage, kept))
+    assert [path.name for path in kept] == ["step-2", "step-3"]
 
 
 MLM_TLM = {name: {"batch_size": 4, "max_length": 64, "mask_probability": 1e-9} for name in ("mlm", "tlm")}

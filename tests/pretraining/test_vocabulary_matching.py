@@ -1,9 +1,14 @@
-"""Vocabulary matching on hand-made vocabularies: each route, their order, and unchanged rows."""
+"""Vocabulary matching on hand-made vocabularies: each route, their order, unchanged rows, and the command."""
+
+import json
 
 import pytest
+import torch
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from pretraining.recipe import Dictionary
 from pretraining.start.vocabulary_matching import match_vocabularies
+from pretraining.tools.match_vocabularies import main
 
 
 class Matched:
@@ -103,11 +108,9 @@ def test_the_dictionary_comes_first_or_last(tokenizer_of, dictionary):
     matched = Matched(old, new, dictionaries=german)
     assert matched["▁die"] == ("dictionary", "the") and matched["▁Hut"] == ("dictionary", "hat")
     assert matched["die"] == ("random",)  # no whole word
-    overruled = new.convert_ids_to_tokens(matched.matching.overruled)
-    assert overruled == ["▁die", "▁gift"]
     matched = Matched(old, new, dictionaries=german, dictionary="fallback")
     assert matched["▁die"] == ("exact", "die") and matched["▁gift"] == ("exact", "gift")
-    assert matched["▁Hut"] == ("normalized", "hut") and not matched.matching.overruled
+    assert matched["▁Hut"] == ("normalized", "hut")
 
 
 def test_translations_are_matched_as_words_exactly_then_normalized(tokenizer_of, dictionary):
@@ -118,8 +121,6 @@ def test_translations_are_matched_as_words_exactly_then_normalized(tokenizer_of,
     assert matched["▁Regen"] == ("dictionary", "Ġrain") and matched["▁kaffee"] == ("dictionary", "ĠCafe")
     assert matched["▁Zwölf"] == ("dictionary", "Ġ12") and matched["▁tal"] == ("random",)
     assert matched["▁haus"] == ("dictionary", "Ġhouse")  # the first that the old vocabulary has
-    matched = Matched(old, new, dictionaries=[dictionary("de", *lines)], translations="average")
-    assert matched["▁haus"] == ("dictionary", "Ġhouse", "Ġhome")
 
 
 def test_words_of_a_script_without_spaces_are_looked_up_without_the_mark(tokenizer_of, dictionary):
@@ -138,8 +139,6 @@ def test_dictionaries_are_asked_in_their_order(tokenizer_of, dictionary):
     both = Matched(old, new, dictionaries=[french, spanish])
     assert both["▁fin"] == ("dictionary", "end") and both["▁final"] == ("dictionary", "end")
     assert Matched(old, new, dictionaries=[spanish, french])["▁fin"] == ("dictionary", "purpose")
-    average = Matched(old, new, dictionaries=[french, spanish], translations="average")
-    assert average["▁fin"] == ("dictionary", "end", "purpose")
     assert [read.pairs for read in both.matching.dictionaries] == [2, 2]
 
 
@@ -185,3 +184,32 @@ def test_rows(tokenizer_of):
     assert routes("matched_or_subwords") == [exact, cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("subwords") == [("subwords", "rain"), cut, left, left, left, left, ("special", "[CLS]")]
     assert routes("random") == [left] * 7
+
+
+def test_the_command_counts_the_rows_and_writes_the_start(
+    tokenizer_of, sample_tokenizer, sample_tokenizer_dir, sample_corpus_dir, tmp_path, files, capsys
+):
+    checkpoint, tokenizer = tmp_path / "bert", tokenizer_of("wordpiece", ["rain", "bread", "the", "##s"])
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    old = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes))
+    old.save_pretrained(checkpoint)
+    tokenizer.save_pretrained(checkpoint)
+    recipe = {
+        "output_dir": "unused",
+        "tokenizer": str(sample_tokenizer_dir),
+        "model": {"type": "metaxlm", "meta_pretrained": {"path": str(checkpoint)}},
+        "monolingual": [{"language": "en", "path": str(sample_corpus_dir), "config": "en"}],
+    }
+    config, output = files.lines("recipe.yaml", [json.dumps(recipe)]), tmp_path / "out"
+    main(["--config", config, "--output", str(output)])
+    header, _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    *scripts, total = [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header)]
+    assert total["route"] == "all" and int(total["all"]) == len(sample_tokenizer) and int(total["exact"]) > 0
+    assert {"LATIN", "CJK"} <= {row["route"] for row in scripts}
+    model = AutoModelForMaskedLM.from_pretrained(output / "model", trust_remote_code=True)
+    number = sample_tokenizer.convert_tokens_to_ids("▁rain")
+    assert torch.equal(model.get_input_embeddings().weight[number], old.get_input_embeddings().weight[5])
+    for arguments in (["--config", config, "--output", str(output)], [f"tokenizer={sample_tokenizer_dir}"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
