@@ -39,7 +39,7 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     records = each_seed(
         recipe.seeds,
         folder,
-        lambda: folder.begin(data.protocol, command, data.lists),
+        lambda: folder.begin(data.protocol, command),
         lambda seed: task.build(seed, data),
         lambda seed, model: task.run_seed(seed, model, data, folder.of_seed(seed), evaluate),
     )
@@ -105,5 +105,4 @@ def check_data(task: Task) -> None:
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print_labels(recipe.task, data)
         print("\n".join(source_lines(data.protocol)))
-        task.print_data(data)
         print("The data can be used. Nothing was trained or written.")

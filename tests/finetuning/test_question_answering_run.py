@@ -41,6 +41,7 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| language | f1 | exact_match |" in page
     assert "F1 and exact match of mlqa" in page and "one every 12 tokens of a context" in page
+    assert "gold answers are not at token boundaries" in page
 
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
