@@ -16,7 +16,7 @@ from finetuning.tasks.base import Record, Task
 from zoo_core.faults import listed_faults
 from zoo_core.recording import check_recording
 
-FAULTS = 1000  # printed lines
+FAULTS = 10  # printed lines
 
 
 def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> list[Record]:
@@ -81,7 +81,7 @@ def each_seed(
 
 
 def check_data(task: Task) -> None:
-    """Reads, checks and encodes all data as for a run, and prints counts, or all faults of their rows.
+    """Reads, checks and encodes all data as for a run, and prints counts, or the first faults of their rows.
 
     Nothing is trained or written. Raises ValueError as a run, and if there are faults.
     """
@@ -98,7 +98,7 @@ def check_data(task: Task) -> None:
     if faults:
         if is_main:
             print("\n".join(faults[:FAULTS]))
-        listed = f", the first {FAULTS:,} listed above" if len(faults) > FAULTS else ", listed above"
+        listed = f", the first {FAULTS} listed above" if len(faults) > FAULTS else ", listed above"
         raise ValueError(f"{recipe.task}: the data cannot be used. Faults: {len(faults):,}{listed}.")
     if is_main:
         table = as_table(task.data_lines(read, data))
