@@ -30,7 +30,6 @@ MEASURED = tuple(
         "similarity",
         "margin",
         "neighbors",
-        "threshold",
         "dev_data",
         "dev_fraction",
     )

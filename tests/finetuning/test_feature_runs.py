@@ -27,7 +27,7 @@ KINDS = {
     "mining": SimpleNamespace(
         metric="f1", module="mining_f1", methods=["mean"], rows={"xx-en": 13},
         protocol=dict(
-            margin="ratio", neighbors=4, threshold="dev", pool_sizes={"xx-en": [40, 40]}, dev_sizes={"xx-en": [20, 20]},
+            margin="ratio", neighbors=4, pool_sizes={"xx-en": [40, 40]}, dev_sizes={"xx-en": [20, 20]},
             dev_rows={"xx-en": 7},
         ),
     ),
@@ -187,16 +187,12 @@ REFUSED = {
         "source_column and target_column": ["pairs.0.target=null", "pairs.0.join_on=null"],
         "pairs.0.join_on": ["pairs.0.target=null", "pairs.0.target_column=id"],
         "column ids": ["pairs.0.join_on=ids"],
-        "pairs.0.max_pairs must be": ["pairs.0.max_pairs=1"],
         "max_length is 2": ["max_length=2"],
         "1 different text": [f"pairs={SAME}"],
     },
     "mining": {
         "pairs.0 has no dev": ["pairs.0.dev=null"],
         "dev_fraction is 0.5": ["dev_fraction=0.5"],
-        "pairs.0.dev": ["threshold=evaluated"],
-        "dev_fraction=0.5": ["threshold=evaluated", "pairs.0.dev=null", "dev_fraction=0.5"],
-        "neighbors must be": ["neighbors=0"],
         "pairs.0.dev has": ["pairs.0.dev.source=null"],
         "column ids": ["pairs.0.source.id_column=ids"],
         "'s20' and '20'": ["pairs.0.gold.source_column=t"],
@@ -205,8 +201,6 @@ REFUSED = {
     "word_alignment": {
         "otter": ["methods=[otter]"],
         "methods is": ["methods=[ot, ot]"],
-        "options has softmax": ["options={softmax: {threshold: 0.1}}"],
-        "'threshold' with method 'ot'": ["options={ot: {threshold: 0.1}}"],
         "nowhere": ["pairs.0.path=nowhere"],
         "10 lines, the input 20 sentences": ["pairs.0.gold=zh-en.gold"],
     },

@@ -27,6 +27,8 @@ from finetuning.tasks.question_answering.windows import Windowing, encode_window
 from finetuning.trainer import Outcome
 from zoo_core.tables import has_text
 
+N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
+
 
 def span_cross_entropy(
     outputs: Any,
@@ -53,7 +55,6 @@ class AnsweringProtocol(LanguageProtocol):
 
     doc_stride: int
     max_question_length: int
-    n_best: int
     max_answer_length: int
     windows: dict[str, dict[str, int]]
     inexact_answers: dict[str, dict[str, int]]  # gold answers that are not at token boundaries
@@ -124,7 +125,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
         encoded = each_part(encoded, count_windows)
         protocol = encoded.protocol
-        for name in ("max_length", "doc_stride", "max_question_length", "n_best", "max_answer_length"):
+        for name in ("max_length", "doc_stride", "max_question_length", "max_answer_length"):
             setattr(protocol, name, getattr(recipe, name))
         protocol.windows = windows
         protocol.cut_texts, protocol.split_texts = counts["cut"], counts["split"]
@@ -132,7 +133,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             protocol.cut_translations = counts["translation_cut"]
         protocol.inexact_answers = counts["inexact"]
         protocol.facts = [
-            f"answers: the best of {recipe.n_best} starts and as many ends per window, at most "
+            f"answers: the best of {N_BEST} starts and as many ends per window, at most "
             f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
             f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
             f"questions of at most {recipe.max_question_length} tokens",
@@ -146,7 +147,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
         windows = getattr(data, part)[language]
-        answers, golds = predicted_answers(windows, predictions, self.recipe.n_best, self.recipe.max_answer_length)
+        answers, golds = predicted_answers(windows, predictions, N_BEST, self.recipe.max_answer_length)
 
         def records() -> Iterator[dict[str, Any]]:
             rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
