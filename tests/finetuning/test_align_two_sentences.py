@@ -140,18 +140,3 @@ def test_a_hub_out_of_reach(monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
     err = refused(capsys, *SENTENCES)
     assert "cannot be reached" in err and "--model FOLDER|ID" in err
-
-
-def test_a_download_is_said_before_it_happens_and_once(hub, run, tiny_model, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for name in ("owner/aligner", "owner/quiet"):
-        hub.create(name)
-        hub.edit(name, {file.name: file.read_bytes() for file in tiny_model.iterdir()})
-    expected = run().out
-    for times in (1, 0):
-        main([*SENTENCES, "--model", "owner/aligner"])
-        out, err = capsys.readouterr()
-        assert out == expected
-        assert err.count("downloading owner/aligner") == times and err.count(" GB)") == times
-    main([*SENTENCES, "--model", "owner/quiet", "--quiet"])
-    assert capsys.readouterr() == (expected, "")

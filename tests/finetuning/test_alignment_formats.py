@@ -257,13 +257,6 @@ def test_xliff_without_translations_is_refused(content):
         read(XLIFF.format(content * 2), "xliff")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-15"])
-def test_encodings(encoding):
-    declared = encoding.removesuffix("-sig")
-    content = TMX.replace("?>", f' encoding="{declared}"?>').format(unit(en="one", fr="œuf " * 40_000))
-    assert read(content.encode(encoding), "tmx") == [("one", "œuf " * 40_000)]
-
-
 FILLED = TMX.format(unit(en="a", de="b") + "{}" + unit(en="c", de="d"))
 
 
@@ -340,7 +333,5 @@ def test_gzip_standard_input_and_two_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
     reader = PairReader([], "tmx")
     assert list(reader) == [("one", "eins")] and reader.languages == ("en", "de")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a ||| b\n" * 99)[:-9])
-    for files in (["cut.gz"], ["x.tmx.gz"] * 2):
-        with pytest.raises(ValueError, match="gzip|two files"):
-            list(PairReader([str(tmp_path / name) for name in files]))
+    with pytest.raises(ValueError, match="two files"):
+        PairReader([str(tmp_path / "x.tmx.gz")] * 2)

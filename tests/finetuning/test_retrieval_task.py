@@ -10,11 +10,8 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.results import comparison as compare
-from finetuning.results.plots import plot_lines
 from finetuning.results.table import Results, read_results
 from finetuning.run import main
-from finetuning.tasks.features.task import curves
 from finetuning.tasks.registry import report_of
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
@@ -144,29 +141,6 @@ def test_the_place_of_the_language_is_filled_everywhere():
     assert (first.name, second.name) == ("de-en", "fr-en")
     assert (second.path, second.source_column) == ("fr.tsv", "translation.fr")
     assert (second.target.path, second.target.config) == ("fr-en.tsv", "fr")
-
-
-def test_many_pairs_are_rows_and_the_average_alone_is_drawn_by_name(feature_run, tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
-
-    results = read_results(feature_run("retrieval")[0])
-    rows = [row for row in results["scores"] if row["language"] == "de-en"]
-    for number in range(12):  # as many again, under other names
-        results["scores"] += [{**row, "language": f"x{number}-en"} for row in rows]
-        results["protocol"]["chance"][f"x{number}-en"] = results["protocol"]["chance"]["de-en"]
-    results = Results(results)
-    drawn, line = [], Axes.plot
-    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: drawn.append(k) or line(self, *a, **k))
-    compare.plot({"XLM": results}, tmp_path / "comparison.png", "title")
-    assert [style["label"] for style in drawn] == ["XLM"], "the average alone"
-    columns, rows = compare.score_table({"XLM": results, "MetaXLM": results})
-    assert columns == ["run", "XLM", "MetaXLM"] and len(rows) == 14 + 2
-    assert rows[0] == ["de-en", *[f"{results.languages['de-en']['mean']:.1f}"] * 2]
-    assert rows[-1] == ["seeds", "1", "1"]
-    drawn.clear()
-    plot_lines({"": curves(results)}, tmp_path / "many.png", "title", "layer", "accuracy")
-    assert [style["label"] for style in drawn] == results.with_average
-    assert len({(style["color"], style.get("linestyle"), style["marker"]) for style in drawn}) == 15
 
 
 def test_of_a_single_layer_bars_are_drawn(feature_run, tmp_path):
