@@ -214,7 +214,6 @@ class TaskRecipe:
     precision: str
     tracker: str | None = None
     push_to_hub: str | None = None
-    compare_with: dict[str, list[str]] = {}
 
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""

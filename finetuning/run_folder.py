@@ -15,7 +15,7 @@ from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
-MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
+MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep")
 MAY_CHANGE += ("tracker", "push_to_hub", "licenses")
 # what a start that is killed leaves half written, and a sweep that chose the run's values (`sweep.py`)
 HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"

@@ -8,7 +8,6 @@ from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
 from finetuning.data.data_report import as_table, print_labels, source_lines
-from finetuning.results.comparison import read_others, write_beside
 from finetuning.results.files import print_table
 from finetuning.run_folder import RunFolder
 from finetuning.sweep_points import sweep_facts
@@ -31,8 +30,6 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     # results name the grid of --sweep that these values come from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity, data.protocol):
         data.protocol.selection.sweep = sweep
-    # reports results that cannot be compared with these now, before hours of work
-    others = read_others(recipe) if recipe.compare_with else {}
     if evaluate and PartialState().is_main_process:
         print_labels(recipe.task, data, most_languages=5)
     task.check_run(data, folder)
@@ -48,8 +45,6 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
         report = task.report(task.results(start.identity, data.protocol, records, data.warnings))
         report.write(folder.path)
         report.print(folder.path)
-        if others:
-            write_beside(recipe, others)
     return records
 
 
