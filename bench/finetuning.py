@@ -1,19 +1,18 @@
 """Fine-tuning and evaluation as `finetuning/run.py` does them, against the usual ways: `python -m bench.finetuning`.
 
-Training: our way computes nothing at padding, trains only the rows of the word embeddings that the text uses, and makes
-batches of similar lengths. It is compared with our way with all rows trained, and with transformers' XLM-R of the same
-weights, on three kinds of batches: of similar lengths, in random order, and padded to max_length, as the public XTREME
-scripts do. Each round draws its batches from a whole epoch of each way, so that they have the epoch's lengths. The time
-of the first step is left out, because it creates Adam's state.
+Training: our way computes nothing at padding and makes batches of similar lengths. It is compared with transformers'
+XLM-R of the same weights, on three kinds of batches: of similar lengths, in random order, and padded to max_length, as
+the public XTREME scripts do. Each round draws its batches from a whole epoch of each way, so that they have the epoch's
+lengths. The time of the first step is left out, because it creates Adam's state.
 Evaluation: our way reads the rows of all languages in one pass. transformers' XLM-R reads them language by language,
 also padded to max_length. All give the same scores. Both models run in this project's Trainer, a subclass of
 transformers'.
 
 Rows of --hub_root are real: XNLI (it trains on the validation rows, which are as long as MultiNLI's) and UD-POS.
 Without it, they are topics of the sample corpus, whose sentences are short. Weights are random, and the tokenizer is
-trained on the rows. The word embeddings have --rows rows, of which --used are trained, as many as the text of a real
-run uses. Rounds are interleaved. With one thread on a CPU, times are processor times. Prints medians, ratios, the
-positions of an example and the size of Adam's state; writes bench/results/finetuning.json.
+trained on the rows. The word embeddings have --rows rows. Rounds are interleaved. With one thread on a CPU, times are
+processor times. Prints medians, ratios, the positions of an example and the size of Adam's state; writes
+bench/results/finetuning.json.
 """
 
 import argparse
@@ -40,7 +39,6 @@ from bench._steps import Size
 from finetuning.data.task_tables import each_part
 from finetuning.steps import LengthGroups
 from finetuning.tasks.registry import KINDS, kind_of, task_of
-from finetuning.used_rows import used_tokens
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.modeling_metaxlm import MetaXlmModel
 from pretraining.tools.train_tokenizer import SPECIALS_BESIDE_SPM, save_tokenizer, train_unigram
@@ -48,11 +46,11 @@ from zoo_core.command_line import user_errors
 from zoo_core.recipes import load_recipe
 
 NAME = "finetuning"
-OURS, ALL_ROWS = "ours", "ours, all rows trained"
+OURS = "ours"
 GROUPED, LONGEST, WHOLE = (
     f"transformers, {how}" for how in ("lengths grouped", "random order", "padded to max_length")
 )
-TRAINING = (OURS, ALL_ROWS, GROUPED, LONGEST, WHOLE)
+TRAINING = (OURS, GROUPED, LONGEST, WHOLE)
 TOGETHER, APART = "ours, one pass", "transformers, language by language"
 APART_WHOLE = f"{APART}, padded to max_length"
 EVALUATION = (TOGETHER, APART, APART_WHOLE)
@@ -143,20 +141,15 @@ class Contest:
         )
         self.flags, self.folder = flags, folder
         self.lengths = self.data.train["length"][:]
-        self.used_V = used_tokens(self.data.train, flags.rows)
-        self.used_V[self.tokenizer.all_special_ids] = True
-        others = np.random.default_rng(0).permutation(np.flatnonzero(~self.used_V))
-        self.used_V[others[: max(0, flags.used - self.used_V.sum())]] = True
 
     def trainer(self, data: Any, name: str) -> Any:
         """The Trainer of a run on this data, in its order, which keeps and prints nothing."""
         arguments = self.task.arguments(1, self.folder)
         arguments.set_save(strategy="no").set_logging(strategy="no")
         arguments.disable_tqdm = True
-        model = self.ours if name.startswith(OURS) else self.theirs
+        model = self.ours if name == OURS else self.theirs
         trainer = self.task.trainer(model, data, arguments)
         trainer.batches.plan = InOrder(len(data.train), self.flags.batch)
-        trainer.used_rows_only, trainer.used_tokens = name == OURS, lambda size: self.used_V
         trainer.remove_callback(PrinterCallback)
         return trainer
 
@@ -185,7 +178,7 @@ class Contest:
         if name == WHOLE:
             positions = self.flags.max_length
         else:
-            of_each = statistics.fmean if name.startswith(OURS) else max
+            of_each = statistics.fmean if name == OURS else max
             positions = statistics.fmean(map(of_each, lengths))
         state = sum(value.nbytes for of in trainer.optimizer.optimizer.state.values() for value in of.values())
         examples = sum(map(len, timed))
@@ -282,7 +275,6 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
         "layers": (4, "layers of the models"),
         "hidden": (256, "their hidden size, a multiple of 64"),
         "rows": (250_002, "rows of their word embeddings"),
-        "used": (25_000, "of these, that a run's text names"),
         "vocab": (16_000, "tokens of the tokenizer"),
         "max_length": (128, "positions of the longest input"),
         "batch": (32, "examples of a step"),
@@ -294,11 +286,6 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
     flags = parser.parse_args(argv)
     check_sizes(flags)
-    if flags.used > flags.rows:
-        raise ValueError(
-            f"--used is {flags.used} and --rows {flags.rows}: more rows would be used than there are. Give --used "
-            f"{flags.rows} or less."
-        )
     if flags.rows < flags.vocab:
         raise ValueError(
             f"--rows is {flags.rows} and --vocab {flags.vocab}: some tokens would have no embedding. Give --rows "
@@ -326,7 +313,6 @@ def main(argv: list[str] | None = None) -> None:
                     "longest": max(lengths),
                     "evaluated_rows": {language: len(rows) for language, rows in contest.data.evaluation.items()},
                     "parameters": contest.ours.num_parameters(),
-                    "used_rows": int(contest.used_V.sum()),
                 }
                 with contextlib.redirect_stdout(io.StringIO()):  # what a run says of itself
                     parts[name] = {**facts, "ways": measure(contest, flags.rounds)}

@@ -383,7 +383,7 @@ def measure_quality(command: Callable[..., list[str]], files: list[str], gold: d
     found = [[link.partition(":") for link in line.split()] for line in lines]
     links = [[tuple(map(int, link.split("-"))) for link, _, _ in of] for of in found]
     scores = score({sentence: links[sentence] for sentence in gold}, gold)
-    confidence = Confidence(is_calibrated=True)
+    confidence = Confidence()
     for sentence, of_sentence in gold.items():
         probabilities = [float(probability) for _, _, probability in found[sentence] if probability]
         if probabilities:

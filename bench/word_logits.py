@@ -90,7 +90,7 @@ def fit(sets: list[list[Batch]]) -> torch.Tensor:
 def scores_of(batches: list[Batch], gold: dict[int, Gold], weights_5: Sequence[float]) -> dict[str, float]:
     """AER, precision and recall in percent, the calibration error of the links, and how many of the links with a
     probability near some values are right, in percent."""
-    links, confidence = {}, Confidence(is_calibrated=True)
+    links, confidence = {}, Confidence()
     for batch in batches:
         logits_BST = context_logits(batch.shares_BST, batch.cells_BST, weights_5)
         for number, probability_ST, cells_ST in zip(batch.numbers, logits_BST.sigmoid(), batch.cells_BST, strict=True):
@@ -100,7 +100,7 @@ def scores_of(batches: list[Batch], gold: dict[int, Gold], weights_5: Sequence[f
             confidence.add(WordAlignment([], [], links[number], probabilities), gold[number])
     near = {}
     for name, (lowest, highest) in NEAR.items():
-        right = [is_right for probability, _, is_right in confidence.candidates if lowest <= probability < highest]
+        right = [is_right for probability, is_right in confidence.candidates if lowest <= probability < highest]
         near[f"near {name}"] = 100 * sum(right) / max(1, len(right))
     return score(links, {number: gold[number] for number in links}) | {"calibration": confidence.error()} | near
 

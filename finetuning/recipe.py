@@ -163,11 +163,6 @@ class Training(Hyperparameters):
     batch_size: int = option(
         32, "examples per step, summed over processes and accumulated micro-batches", low=1, high=LARGEST_BATCH
     )
-    used_rows_only: bool = option(
-        True,
-        "keep gradients and optimizer state only for the word embeddings of tokens in the training rows; the others "
-        "have no gradient. Saves memory and time, and the model is the same; false: for all word embeddings",
-    )
 
 
 @dataclass
@@ -219,7 +214,6 @@ class TaskRecipe:
     precision: str
     tracker: str | None = None
     push_to_hub: str | None = None
-    compare_with: dict[str, list[str]] = {}
 
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""

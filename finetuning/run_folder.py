@@ -6,17 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas
 from accelerate import PartialState
 
 from finetuning.recipe import TaskRecipe
 from finetuning.results.protocol import Protocol
-from zoo_core.provenance import read_json, run_facts, write_csv, write_json
+from zoo_core.provenance import read_json, run_facts, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
-MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep", "name", "compare_with")
+MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep")
 MAY_CHANGE += ("tracker", "push_to_hub", "licenses")
 # what a start that is killed leaves half written, and a sweep that chose the run's values (`sweep.py`)
 HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
@@ -53,8 +52,8 @@ class RunFolder:
         check_same_weights(self.path, recipe.model, self.facts["model"]["fingerprint"], model["fingerprint"])
         check_same_start(self.path, self.facts["model"], model)
 
-    def begin(self, protocol: Protocol, argv: list[str], lists: dict[str, list[dict[str, Any]]]) -> None:
-        """Writes recipe.yaml, run.json and a `<name>.csv` of each list that has rows."""
+    def begin(self, protocol: Protocol, argv: list[str]) -> None:
+        """Writes recipe.yaml and run.json."""
         data = data_of(protocol)
         if self.facts is not None:
             check_same_data(self.path, self.facts["data"], data)
@@ -66,9 +65,6 @@ class RunFolder:
             facts = {"sessions": [*earlier, run_facts(argv)], "model": self.model, "data": data}
             write_json(self.path / "run.json", facts)
             save_recipe(self.recipe, self.path / "recipe.yaml")
-            for name, rows in lists.items():
-                if rows:
-                    write_csv(self.path / f"{name}.csv", pandas.DataFrame(rows))
         state.wait_for_everyone()
 
     def check_is_there(self) -> None:

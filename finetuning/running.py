@@ -8,7 +8,6 @@ from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
 from finetuning.data.data_report import as_table, print_labels, source_lines
-from finetuning.results.comparison import read_others, write_beside
 from finetuning.results.files import print_table
 from finetuning.run_folder import RunFolder
 from finetuning.sweep_points import sweep_facts
@@ -16,7 +15,7 @@ from finetuning.tasks.base import Record, Task
 from zoo_core.faults import listed_faults
 from zoo_core.recording import check_recording
 
-FAULTS = 1000  # printed lines
+FAULTS = 10  # printed lines
 
 
 def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> list[Record]:
@@ -31,15 +30,13 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     # results name the grid of --sweep that these values come from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity, data.protocol):
         data.protocol.selection.sweep = sweep
-    # reports results that cannot be compared with these now, before hours of work
-    others = read_others(recipe) if recipe.compare_with else {}
     if evaluate and PartialState().is_main_process:
         print_labels(recipe.task, data, most_languages=5)
     task.check_run(data, folder)
     records = each_seed(
         recipe.seeds,
         folder,
-        lambda: folder.begin(data.protocol, command, data.lists),
+        lambda: folder.begin(data.protocol, command),
         lambda seed: task.build(seed, data),
         lambda seed, model: task.run_seed(seed, model, data, folder.of_seed(seed), evaluate),
     )
@@ -48,8 +45,6 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
         report = task.report(task.results(start.identity, data.protocol, records, data.warnings))
         report.write(folder.path)
         report.print(folder.path)
-        if others:
-            write_beside(recipe, others)
     return records
 
 
@@ -81,7 +76,7 @@ def each_seed(
 
 
 def check_data(task: Task) -> None:
-    """Reads, checks and encodes all data as for a run, and prints counts, or all faults of their rows.
+    """Reads, checks and encodes all data as for a run, and prints counts, or the first faults of their rows.
 
     Nothing is trained or written. Raises ValueError as a run, and if there are faults.
     """
@@ -98,12 +93,11 @@ def check_data(task: Task) -> None:
     if faults:
         if is_main:
             print("\n".join(faults[:FAULTS]))
-        listed = f", the first {FAULTS:,} listed above" if len(faults) > FAULTS else ", listed above"
+        listed = f", the first {FAULTS} listed above" if len(faults) > FAULTS else ", listed above"
         raise ValueError(f"{recipe.task}: the data cannot be used. Faults: {len(faults):,}{listed}.")
     if is_main:
         table = as_table(task.data_lines(read, data))
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print_labels(recipe.task, data)
         print("\n".join(source_lines(data.protocol)))
-        task.print_data(data)
         print("The data can be used. Nothing was trained or written.")

@@ -15,7 +15,6 @@ from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Training
 from finetuning.results.table import LabelScores
 from finetuning.steps import Key, LengthGroups, TrainsByPlan
-from finetuning.used_rows import TrainsUsedRows
 from zoo_core.masking import IGNORED
 
 
@@ -35,7 +34,7 @@ class Outcome:
     or chunks. Called for evaluated rows alone."""
 
 
-class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
+class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
     """Trainer that predicts the rows of all languages in one pass and scores each language by itself.
 
     `eval_<language>_<score>` are the development scores, `eval_selection` is the mean of the scores that select.
@@ -71,7 +70,6 @@ class FineTuningTrainer(TrainsByPlan, TrainsUsedRows, LayerwiseDecay, Trainer):
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
         self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = training.layerwise_decay
-        self.used_rows_only = training.used_rows_only
         rows = self._remove_unused_columns(data.train, description="training")
         plan = LengthGroups(data.train["length"][:], training.batch_size, self.args.seed)
         self.train_by(plan, CountedRows(rows), self.data_collator)

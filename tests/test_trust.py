@@ -264,10 +264,6 @@ COMMANDS = {
     "translation": fine_tune("--config", "finetuning/recipes/veco/multi30k.yaml"),
     "supported": lambda folder, work: ("pretraining.supported", [folder]),
     "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
-    "attention": lambda folder, work: (
-        "finetuning.tools.attention_map",
-        ["--model", folder, "--source", "A house", "--target", "Ein Haus", "--output", str(work / "a.png")],
-    ),
     "labels": lambda folder, work: (
         "finetuning.tools.label_text",
         ["--model", folder, "--languages", "de", "--input", str(work / "de.txt"), "--output", str(work / "o.jsonl")],

@@ -45,8 +45,6 @@ CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps",
 JSON_TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 MIB = 2**20
 
-Place = tuple[int, int]  # a row's first line in the file, and its number in a spreadsheet, both from 1
-
 
 def load_file(path: str, kind: str, delimiter: str | None, streaming: bool) -> "Dataset | IterableDataset":
     """Loads the rows of a file; `kind` is one of `SUFFIXES`. Raises ValueError, with the line, if it cannot be read."""
@@ -147,20 +145,15 @@ def places_of_rows(path: str, kind: str, delimiter: str | None, rows: Sequence[i
     if kind in ("parquet", "array"):
         return [f"row {row} (from 0)" for row in rows]
     if kind == "json":
-        places = ((number, number) for number, line in enumerate(read_lines(path), start=1) if line.strip())
+        lines = (number for number, line in enumerate(read_lines(path), start=1) if line.strip())
     else:
         columns = tuple(_columns(path, kind, delimiter))
-        places = (place for place, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
+        lines = (number for number, _ in _numbered_rows(path, kind, delimiter, columns, faults=[]))
     wanted = set(rows)
     # stop at the last row: the rest of the file may be unreadable
-    first_to_last = itertools.islice(places, rows[-1] + 1)
-    found = [_shown(place) for row, place in enumerate(first_to_last) if row in wanted]
+    first_to_last = itertools.islice(lines, rows[-1] + 1)
+    found = [f"line {line}" for row, line in enumerate(first_to_last) if row in wanted]
     return found if len(found) == len(rows) else [f"row {row} (from 0)" for row in rows]  # an object of several rows
-
-
-def _shown(place: Place) -> str:
-    line, row = place
-    return f"line {line}" if line == row else f"line {line} (row {row} of a spreadsheet)"
 
 
 def _read_rows(path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -183,24 +176,24 @@ def _good_rows(**arguments: Any) -> list[dict[str, Any]]:
 
 def _numbered_rows(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...], faults: list[str] | None = None
-) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yields each row with its place. Raises ValueError for a line that is not a row, or adds it to `faults`."""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields each row with its first line. Raises ValueError for a line that is not a row, or adds it to `faults`."""
     read = _read_sentences if kind.startswith("conll") else _read_records
-    for place, row in read(path, kind, delimiter, columns):
+    for line, row in read(path, kind, delimiter, columns):
         if isinstance(row, dict):
-            yield place, row
+            yield line, row
         elif faults is None:
-            raise ValueError(f"{path}, {_shown(place)}: {row}. Correct that line.")
+            raise ValueError(f"{path}, line {line}: {row}. Correct that line.")
         else:
-            faults.append(f"{path}, {_shown(place)}: {row}")
+            faults.append(f"{path}, line {line}: {row}")
 
 
 def _columns(path: str, kind: str, delimiter: str | None) -> list[str]:
     return _conll_columns(path, kind) if kind.startswith("conll") else _header(path, kind, delimiter)
 
 
-def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Place, list[str]]]:
-    """Yields the place and the fields of each line of a text, TSV or CSV file, including the header.
+def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the fields of each line of a text, TSV or CSV file, including the header.
 
     A first line `sep=;`, as Excel reads it, is left out; it sets the delimiter where none is given.
     """
@@ -214,19 +207,19 @@ def _records(path: str, kind: str, delimiter: str | None) -> Iterator[tuple[Plac
             lines = itertools.chain([first], lines)
     if kind != "csv":
         for number, line in enumerate(lines, start=before + 1):
-            yield (number, number), [line] if kind == "text" else line.split("\t")
+            yield number, [line] if kind == "text" else line.split("\t")
         return
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(_ends_of_rows(lines), delimiter=delimiter or ",", strict=True)
-    place = (before + 1, before + 1)
+    line = before + 1
     try:
         for fields in reader:
             if fields:
-                yield place, fields
-            place = (before + reader.line_num + 1, place[1] + 1)
+                yield line, fields
+            line = before + reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
-            f"{path}, {_shown(place)}: {error}. Correct the quotes: inside a quoted field, write a quote twice."
+            f"{path}, line {line}: {error}. Correct the quotes: inside a quoted field, write a quote twice."
         ) from None
 
 
@@ -242,8 +235,8 @@ def _ends_of_rows(lines: Iterable[str]) -> Iterator[str]:
 def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
     if kind == "text":
         return ["text"]
-    place, columns = next(_records(path, kind, delimiter), ((1, 1), []))
-    where = f"{path}, {_shown(place)}"
+    line, columns = next(_records(path, kind, delimiter), (1, []))
+    where = f"{path}, line {line}"
     if not any(columns):
         raise ValueError(
             f"{where}: the header is {columns}. Add a header line, or set format: text if the file has no columns."
@@ -266,14 +259,14 @@ def _header(path: str, kind: str, delimiter: str | None) -> list[str]:
 
 def _read_records(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
-) -> Iterator[tuple[Place, dict[str, str] | str]]:
-    """Yields the place of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
-    for place, fields in itertools.islice(_records(path, kind, delimiter), int(kind != "text"), None):
+) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yields the first line of each row of a text, TSV or CSV file, and the row, or what is wrong with it."""
+    for line, fields in itertools.islice(_records(path, kind, delimiter), int(kind != "text"), None):
         if len(fields) == len(columns):
-            yield place, dict(zip(columns, fields, strict=True))
+            yield line, dict(zip(columns, fields, strict=True))
         else:
             quoted = ' (delimiter: "\\t" reads quoted fields)' if kind == "tsv" and '"' in "".join(fields) else ""
-            yield place, f"{len(fields)} columns, but the header has {len(columns)} ({', '.join(columns)}){quoted}"
+            yield line, f"{len(fields)} columns, but the header has {len(columns)} ({', '.join(columns)}){quoted}"
 
 
 def _token_lines(path: str, kind: str) -> Iterator[tuple[int, str, list[str] | None]]:
@@ -316,23 +309,23 @@ def _labels(path: str) -> set[str]:
 
 def _read_sentences(
     path: str, kind: str, delimiter: str | None, columns: tuple[str, ...]
-) -> Iterator[tuple[Place, dict[str, list[str]] | str]]:
-    """Yields the place and the row of each sentence of a CoNLL file, or the place and the fault of a wrong line."""
-    place, tokens = (0, 0), []
+) -> Iterator[tuple[int, dict[str, list[str]] | str]]:
+    """Yields first line and row of each sentence of a CoNLL file, or number and fault of a wrong line."""
+    first, tokens = 0, []
     labels = _labels(path) if kind == "conll" and len(columns) > 1 else set()
     for number, line, fields in itertools.chain(_token_lines(path, kind), [(0, "", None)]):
         if fields is None:
             if tokens:
-                yield place, dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
+                yield first, dict(zip(columns, map(list, zip(*tokens, strict=True)), strict=True))
             tokens = []
         elif not tokens and line.startswith("#") and (fields[-1] not in labels or re.match(r"# [\w.-]+ = ", line)):
             continue  # a comment, which may have as many fields as the file has columns
         elif len(fields) == len(columns) and all(fields):
-            place = place if tokens else (number, number)
+            first = first if tokens else number
             tokens.append(fields)
         elif not line.startswith("# " if tokens else "#"):  # else a comment
             yield (
-                (number, number),
+                number,
                 f"{line[:60]!r} does not have the {len(columns)} columns of the file ({', '.join(columns)})",
             )
 

@@ -254,7 +254,7 @@ def step_of(count: int, least: int) -> int:
 def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
-    confidence = Confidence(is_calibrated=True)
+    confidence = Confidence()
     score_links(aligner, gold.pairs, gold.links, screen, confidence)
     return confidence.calibration()
 

@@ -73,7 +73,7 @@ def align_block(
     texts, tally = [], Tally()
     with memory_errors():
         found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
-        for number, (pair, alignment) in enumerate(zip(pairs, found, strict=True), first):
-            texts.append(form.record(number, pair, alignment))
+        for number, alignment in enumerate(found, first):
+            texts.append(form.record(number, alignment))
             tally.add(alignment)
     return "".join(texts), tally

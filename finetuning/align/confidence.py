@@ -1,10 +1,7 @@
-"""Whether probable links are right more often: precision and recall by threshold, and calibration."""
+"""Whether probable links are right more often: the calibration of probabilities."""
 
 import copy
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from finetuning.align.gold import Gold
@@ -63,37 +60,20 @@ class Bin:
 class Confidence:
     """Candidate links with their probabilities, compared with links made by hand."""
 
-    is_calibrated: bool
-    # probability, whether it is sure, whether it is at least possible
-    candidates: list[tuple[float, bool, bool]] = field(default_factory=list)
-    sure: int = 0
+    candidates: list[tuple[float, bool]] = field(default_factory=list)  # probability, whether it is sure or possible
 
     def add(self, alignment: Any, gold: Gold) -> None:
         """Takes the candidates of a sentence."""
-        self.sure += len(gold.sure)
         self.candidates += [
-            (probability, link in gold.sure, link in gold.possible)
+            (probability, link in gold.possible)
             for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
         ]
-
-    def curves(self, thresholds: Sequence[float]) -> dict[str, list[float]]:
-        """Precision, recall and AER in percent, by threshold; NaN where nothing is linked."""
-        ordered = sorted(self.candidates)
-        probabilities = [probability for probability, _, _ in ordered]
-        curves: dict[str, list[float]] = {"precision": [], "recall": [], "AER": []}
-        for threshold in thresholds:
-            kept = ordered[bisect_left(probabilities, threshold) :]
-            sure, possible = (sum(candidate[of] for candidate in kept) for of in (1, 2))
-            curves["precision"].append(100 * possible / len(kept) if kept else float("nan"))
-            curves["recall"].append(100 * sure / max(self.sure, 1))
-            curves["AER"].append(100 - 100 * (sure + possible) / max(len(kept) + self.sure, 1))
-        return curves
 
     def bins(self, lowest: float = 0.0) -> list[Bin]:
         """The candidates with at least this probability, in bins as wide as each other; those without any are left
         out."""
         filled: dict[int, list[tuple[float, bool]]] = {}
-        for probability, _, is_right in self.candidates:
+        for probability, is_right in self.candidates:
             if probability >= lowest:
                 filled.setdefault(min(int(probability * BINS), BINS - 1), []).append((probability, is_right))
         return [
@@ -110,8 +90,8 @@ class Confidence:
         import torch
 
         start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
-        logits_N = torch.tensor([probability for probability, *_ in self.candidates], dtype=torch.float64).logit(1e-6)
-        right_N = torch.tensor([is_right for *_, is_right in self.candidates], dtype=torch.float64)
+        logits_N = torch.tensor([probability for probability, _ in self.candidates], dtype=torch.float64).logit(1e-6)
+        right_N = torch.tensor([is_right for _, is_right in self.candidates], dtype=torch.float64)
         found_2 = start_2.clone().requires_grad_()
         optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -131,32 +111,3 @@ class Confidence:
         average over the candidates."""
         bins = self.bins(lowest)
         return sum(of.count * abs(of.mean - of.right) for of in bins) / max(sum(of.count for of in bins), 1)
-
-    def plot(self, path: str | Path, title: str, threshold: float | None) -> None:
-        """Draws both plots side by side, with the aligner's threshold."""
-        from zoo_core.plots import figure_of
-
-        name = "probability" if self.is_calibrated else "score"
-        thresholds = [n / 200 for n in range(2, 200)]
-        with figure_of(path, title, 1, 2, (8.0, 4.2)) as (_, grid):
-            left, right = grid[0]
-            for (label, values), color in zip(self.curves(thresholds).items(), ("C0", "C1", "black"), strict=True):
-                left.plot(thresholds, values, label=label, color=color)
-            left.set_title(f"links whose {name} is the threshold or more", fontsize=9)
-            left.set_xlabel("threshold" + (f" (chosen: {threshold:g})" if threshold else ""))
-            left.set_ylabel("%")
-            left.set(xlim=(0, 1), ylim=(0, 101))
-            if threshold is not None:
-                left.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
-            bins = self.bins()
-            right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="ideal")
-            right.plot([of.mean for of in bins], [of.right for of in bins], "C2o-", label=f"links of similar {name}")
-            for of in bins:  # next to the point, away from the diagonal and from the end of the axis
-                offset, side = ((7, -9), "left") if of.mean < 0.75 else ((-7, 4), "right")
-                place = dict(textcoords="offset points", xytext=offset, ha=side, fontsize=7, color="dimgrey")
-                right.annotate(f"{of.count:,}", (of.mean, of.right), **place)
-            scored = f" from {threshold:g} on" if threshold is not None else ""
-            right.set_title(f"calibration; ECE of the links{scored}: {self.error(threshold or 0.0):.3f}", fontsize=9)
-            right.set(xlim=(0, 1.04), ylim=(0, 1.04), aspect="equal")
-            right.set_xlabel(f"mean {name} (number of links)")
-            right.set_ylabel("share that is right")

@@ -33,13 +33,13 @@ USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
        word-align {score,adapt,project} --help"""
 DESCRIPTION = """Link the words of sentences to the words of their translations.
 
-  word-align "The house is small." "Das Haus ist klein."     two sentences; a terminal shows them word by word
+  word-align "The house is small." "Das Haus ist klein."     two sentences; a terminal lists the linked words
   word-align < pairs.txt > links.txt                         lines `source ||| target`, or with a tab between
   word-align corpus.de corpus.en > links.txt                 two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                              {"source": "...", "target": ["a", "list", "of", "words"]}
   word-align wiki.tsv --columns 2 3 > links.txt              a table with tabs: the columns of source and target
-  word-align memory.tmx --languages en de --output-format tmx > linked.tmx
+  word-align memory.tmx --languages en de > links.txt
                                                              TMX or XLIFF (1.2, 2); files of pairs may have .gz
   word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it in FILE
 
@@ -55,9 +55,7 @@ appear after 32 batches or at the end of the input. With --output-format:
 
   pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
   json         one object per line: words, links, probabilities, and where each word begins and ends in the text
-  words        one link per line: its two words with a tab between; an empty line after each pair
   tsv          one row per link: index of the sentence, source and target word (from 0), then the two words
-  tmx          the pairs as a translation memory, with their links as a property of each unit
 
 Lines of text are split at spaces and tabs only, as in fast_align, eflomal, simalign and awesome-align. Punctuation
 without a space belongs to its word. Use --split for running text.
@@ -141,12 +139,11 @@ def write_links(options: LinksOptions) -> None:
     check_options(options)
     rule = options.rule()
     sentences = as_sentences(options.files)
-    reader = options.read_pairs(options.split, options.output_format == "tmx", sentences)
+    reader = options.read_pairs(options.split, sentences)
     if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
-        form: Format = Drawing(is_calibrated(rule["method"]), options.probabilities)
+        form: Format = Drawing(is_calibrated(rule["method"]))
     else:
-        chosen = FORMATS[options.output_format or "pharaoh"]
-        form = chosen(options.probabilities, options.precision, lambda: reader.languages)
+        form = FORMATS[options.output_format or "pharaoh"](options.probabilities, options.precision)
     output: OutputFile | StandardOutput | NoOutput = NoOutput()
     if is_main:
         output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)

@@ -38,19 +38,17 @@ class PairOptions:
     languages: list[str] | None = None
     split: bool | None = None
 
-    def read_pairs(
-        self, split: bool | None, to_tmx: bool = False, sentences: tuple[str, str] | None = None
-    ) -> PairReader:
+    def read_pairs(self, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
         """Returns a reader of the pairs in the files, or of the two sentences.
 
-        Raises ValueError as `PairReader` does, for languages if neither input nor output names any, and for TMX output
-        without languages.
+        Raises ValueError as `PairReader` does, and for languages if the input names none.
         """
         reader = PairReader(self.files, self.format, self.columns, self.languages, split, sentences)
-        if reader.format not in ROOTS and bool(self.languages) != to_tmx:
-            wrong = "--output-format tmx needs --languages SOURCE TARGET"
-            wrong = wrong if to_tmx else "--languages is for TMX and XLIFF"
-            raise ValueError(f"The input ({reader.name}) is {reader.format}, which names no languages: {wrong}.")
+        if reader.format not in ROOTS and self.languages:
+            raise ValueError(
+                f"The input ({reader.name}) is {reader.format}, which names no languages: --languages is for TMX and "
+                "XLIFF."
+            )
         return reader
 
 

@@ -50,8 +50,6 @@ class StandardOutput:
 
     def close(self, complete: bool) -> None:
         """Writes the rest."""
-        if complete:
-            sys.stdout.buffer.write(self.format.footer().encode())
         sys.stdout.buffer.flush()
 
 
@@ -128,7 +126,7 @@ class OutputFile:
         self._kept, self._saved_at = (self.lines, size, self._digest.hexdigest()), time.monotonic()
 
     def _start(self) -> None:
-        """Opens the file after the kept part; a footer is written again."""
+        """Opens the file after the kept part."""
         self._stream = self.path.open("r+b" if self.path.exists() else "wb")
         self._stream.seek(self._kept[1])
         self._stream.truncate()
@@ -155,8 +153,6 @@ class OutputFile:
             self._start()
         if self._stream is None:
             return
-        if complete:
-            self._stream.write(self.format.footer().encode())
         self._stream.close()
         self._save(is_complete=complete)
 

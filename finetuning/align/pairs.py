@@ -90,7 +90,7 @@ class PairReader:
         self.unspaced = 0
         self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
-        self.title = " and ".join(Path(file).name for file in self.files) or self.name  # of a page or a plot
+        self.title = " and ".join(Path(file).name for file in self.files) or self.name  # of a page
         if columns and (format in ROOTS or len(self.files) == 2):
             given = "two files" if len(self.files) == 2 else format
             raise ValueError(

@@ -5,24 +5,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, Confidence, cut, is_calibrated, threshold_of, with_threshold
+from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_found, read_gold
 from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
-from finetuning.align.output import require_writable
+from finetuning.align.options import AlignerOptions, PairOptions, make_parser
 from finetuning.align.pairs import Side
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
 
-PLOT_ENDINGS = (".png", ".pdf", ".svg")
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
 DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
 
   word-align score test.de test.en --gold alignment.txt
-  word-align score test.de test.en --gold alignment.txt --plot confidence.png       scores by threshold, calibration
-  word-align score test.de test.en --gold alignment.txt --sweep-layers --plot layers.png
+  word-align score test.de test.en --gold alignment.txt --sweep-layers       scores of every layer
   word-align score xlwa.tsv --columns 1 2 --gold xlwa.tsv                   links in the last column of a table
   word-align score test.de test.en --gold alignment.txt --links fast_align.txt eflomal.txt   links of other aligners
 
@@ -43,7 +39,6 @@ class ScoreOptions(PairOptions, AlignerOptions):
     gold: str = ""
     gold_base: int | None = None
     sweep_layers: bool = False
-    plot: str | None = None
     links: list[str] = field(default_factory=list)
 
 
@@ -55,12 +50,6 @@ def read_options(arguments: list[str]) -> ScoreOptions:
     group.add_argument("--gold", metavar="LINKS", required=True, help=text)
     add_gold_base(group)
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
-    group.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="plot precision and recall by threshold, and the calibration of the probabilities; with --sweep-layers, "
-        "plot AER by layer (png, pdf, svg)",
-    )
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
     return parser.parse_args(arguments, ScoreOptions())
@@ -77,18 +66,13 @@ def add_gold_base(group: Any) -> None:
 
 
 def run(options: ScoreOptions) -> None:
-    """Prints the scores, and draws the plot if the options request it."""
+    """Prints the scores."""
     screen = make_screen(options.quiet)
-    for name, default in (vars(AlignerOptions()) | {"sweep_layers": False, "plot": None}).items():
+    for name, default in (vars(AlignerOptions()) | {"sweep_layers": False}).items():
         if options.links and name != "quiet" and getattr(options, name) != default:
             raise ValueError(f"--links needs no model. Leave out --{name.replace('_', '-')} or --links.")
     if options.sweep_layers and options.layer not in (None, "auto"):
         raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
-    require_different_files({"--plot": options.plot}, {"--gold": [options.gold], "the input": options.files})
-    if options.plot:
-        require_writable(options.plot, "--plot")
-        if Path(options.plot).suffix.lower() not in PLOT_ENDINGS:
-            raise ValueError(f"--plot is {options.plot}. The ending sets the format: {', '.join(PLOT_ENDINGS)}.")
     rule = options.rule()
     reader = options.read_pairs(bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
@@ -106,15 +90,11 @@ def run(options: ScoreOptions) -> None:
     if rule["layer"] is None:
         choose_layer(aligner, pairs, screen)
     if options.sweep_layers:
-        sweep_layers(aligner, pairs, gold, options.gold, options.plot, screen)
+        sweep_layers(aligner, pairs, gold, options.gold, screen)
         return
-    confidence = Confidence(is_calibrated(aligner.method)) if options.plot else None
-    scores, recalls = score_links(aligner, pairs, gold, screen, confidence)
+    scores, recalls = score_links(aligner, pairs, gold, screen)
     print_scores(options.gold, scores, gold)
     print_recalls(recalls)
-    if confidence:
-        confidence.plot(options.plot, f"{reader.title}: {aligner.method}, layer {aligner.layer}", threshold_of(aligner))
-        print(f"written: {options.plot}")
 
 
 def read_with_gold(
@@ -184,12 +164,9 @@ def print_recalls(recalls: dict[str, tuple[int, int]]) -> None:
         print_table("Recall of sure links, %", (["sure links", "number", "recall"], rows), [])
 
 
-def sweep_layers(
-    aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], name: str, plot: str | None, screen: Any
-) -> None:
-    """Prints the scores of every layer, and draws them where that is asked for."""
+def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], name: str, screen: Any) -> None:
+    """Prints the scores of every layer."""
     from finetuning.results.files import print_table
-    from finetuning.results.plots import plot_lines
     from finetuning.results.report import best_layer
     from finetuning.tasks.word_alignment.layers import as_results, sweep
     from finetuning.tasks.word_alignment.task import AlignmentReport
@@ -202,7 +179,3 @@ def sweep_layers(
     aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
     best, default = best_layer(results, name), aligner.layer
     print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")
-    if plot:
-        title, mark = f"{aligner.method}, {aligner.encoding}", (default, f"default: {default}")
-        plot_lines({"": {aligner.method: aer}}, plot, title, "layer", "AER (%), lower is better", mark=mark)
-        print(f"written: {plot}")

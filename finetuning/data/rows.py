@@ -71,7 +71,7 @@ class Rows:
         numbers = sorted(faults)
         places = self.places_of(numbers)
         if len(faults) > 1 and not are_listed():
-            advice = f"{advice} --check_data lists all."
+            advice = f"{advice} --check_data lists more."
         report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
 
     def without(self, numbers: Collection[int]) -> Self:

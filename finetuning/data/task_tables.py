@@ -36,7 +36,6 @@ class Data:
 
     protocol: Protocol  # what was read and how, for results.json; of a kind's own class where it says more
     warnings: list[str]
-    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict, kw_only=True)  # rows of further files, by name
 
 
 @dataclass

@@ -11,10 +11,9 @@ from typing import Any
 import pandas
 
 from finetuning.results.differences import check_alike, differences, join_seeds
-from finetuning.results.files import markdown_list, markdown_table, pivot, print_table, run_name
+from finetuning.results.files import markdown_list, markdown_table, pivot, print_table
 from finetuning.results.plots import plot_bars, plot_lines
 from finetuning.results.table import AVERAGE, Results, read_results, summary
-from finetuning.tasks.features.recipe import FeatureRecipe
 from finetuning.tasks.translation.results import curve_of
 from zoo_core.provenance import write_csv
 
@@ -37,39 +36,6 @@ def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
     if runs:
         check_alike(runs)
     return runs
-
-
-def read_others(recipe: FeatureRecipe) -> dict[str, Results]:
-    """Returns the results that a recipe's `compare_with` names, by the names of their models.
-
-    Raises ValueError as `read_runs`, for results that cannot be compared with the recipe's, and for a name of two
-    models.
-    """
-    others, own = read_runs(recipe.compare_with), own_name(recipe)
-    if own in others:
-        raise ValueError(f"compare_with names {own}, the name of this run's model. Set `name` for this model.")
-    for name, results in others.items():
-        for field, mine, other in (
-            ("kind", recipe.kind, results["kind"]),
-            ("task", recipe.task, results["task"]),
-            ("languages", recipe.pair_names, results.names),
-        ):
-            if mine != other:
-                raise ValueError(f"compare_with: {name} has {field} {other}, and this run has {mine}.")
-    return others
-
-
-def own_name(recipe: FeatureRecipe) -> str:
-    """The name of the recipe's model in a comparison."""
-    return recipe.name or run_name(recipe.model)
-
-
-def write_beside(recipe: FeatureRecipe, others: dict[str, Results]) -> None:
-    """Writes the comparison of a finished run with `others` (`read_others`) into its own folder; the main process."""
-    from accelerate import PartialState
-
-    if PartialState().is_main_process:
-        write_comparison({own_name(recipe): read_results(recipe.output_dir)} | others, Path(recipe.output_dir))
 
 
 def write_comparison(runs: dict[str, Results], folder: Path) -> None:

@@ -15,7 +15,6 @@ LEFT_OUT = (
     "protocol.methods",
     "protocol.layers",
     "protocol.fresh_parameters",
-    "hyperparameters.used_rows_only",  # the model is the same
 )
 # Fields that must be equal for comparable scores of one task, for any models and any training.
 MEASURED = tuple(
@@ -31,7 +30,6 @@ MEASURED = tuple(
         "similarity",
         "margin",
         "neighbors",
-        "threshold",
         "dev_data",
         "dev_fraction",
     )

@@ -1,9 +1,8 @@
 """The interface of a task: what it reads, encodes, builds, runs for each seed and reports.
 
-`finetuning/running.py` calls the methods of a `Task` in the order below; only --check_data uses `data_lines` and
-`print_data`. A kind that is trained and evaluated by language extends `LanguageTask` (`by_language.py`), and one that
-evaluates the vectors of an unchanged model extends `FeatureTask` (`features/task.py`). `registry.py` names its recipe
-and its Task.
+`finetuning/running.py` calls the methods of a `Task` in the order below; only --check_data uses `data_lines`.
+A kind that is trained and evaluated by language extends `LanguageTask` (`by_language.py`), and one that evaluates the
+vectors of an unchanged model extends `FeatureTask` (`features/task.py`). `registry.py` names its recipe and its Task.
 """
 
 from abc import ABC, abstractmethod
@@ -110,9 +109,6 @@ class Task(ABC, Generic[R]):
     @abstractmethod
     def data_lines(self, read: Data, encoded: Data) -> list[Line]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
-
-    def print_data(self, data: Data) -> None:
-        """Prints further facts about the data for --check_data."""
 
 
 def add_outcomes(protocol: Protocol, records: list[Record], **of_the_metric: Any) -> None:

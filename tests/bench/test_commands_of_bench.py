@@ -12,9 +12,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_finetuning(figures):
-    sizes = "--layers 1 --hidden 64 --rows 2000 --used 900 --vocab 600 --max_length 40 --batch 8 --updates 3".split()
+    sizes = "--layers 1 --hidden 64 --rows 2000 --vocab 600 --max_length 40 --batch 8 --updates 3".split()
     (part,) = figures("finetuning", *sizes, "--evaluated", "5", "--rounds", "1")["parts"].values()
-    assert part["used_rows"] == 900 and all(line["examples_per_second"] > 0 for line in part["ways"])
+    assert all(line["examples_per_second"] > 0 for line in part["ways"])
 
 
 def test_masked_lm_step(figures):

@@ -55,7 +55,9 @@ def test_every_task_has_a_recipe_that_can_be_read(plan, name):
 @pytest.mark.parametrize(("plan", "claim"), of_all("claims"))
 def test_claims_name_models_and_tasks_that_are_there(plan, claim):
     assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
-    assert claim.columns and {column.task for column in claim.columns} - {None} <= set(claim.tasks)
+    assert (claim.columns or "| --- |" in claim.answer) and {column.task for column in claim.columns} - {None} <= set(
+        claim.tasks
+    )
 
 
 def test_a_job_is_listed_once_behind_what_it_needs(flags):

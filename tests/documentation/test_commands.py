@@ -213,7 +213,7 @@ HOW: dict[str, Callable[[list[str]], None]] = {
     r"word-align \w+$": has_help,
     r"word-align (?!\w+$)": align,
     r"python -m pretraining\.(tools\.\w+|supported) ": module,
-    r"python -m finetuning\.\w+\.(compare|label_text|attention_map|translations) ": module,
+    r"python -m finetuning\.\w+\.(compare|label_text|translations) ": module,
     r"python -m finetuning\.tools\.grid ": planted,
     r"python -m [\w.]+$": is_there,
     r"python -m hub_cards\.(card|sentence_transformer) ": module,

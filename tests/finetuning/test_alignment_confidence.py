@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +17,11 @@ from tests.finetuning.conftest import PAIRS
 @pytest.fixture
 def confidence():
     """Two sentences; of four candidates two are sure, one is possible and one is wrong."""
-    found = Confidence(is_calibrated=True)
+    found = Confidence()
     links, gold = [(0, 0), (1, 1), (1, 0)], Gold({(0, 0), (2, 2)}, {(0, 0), (2, 2), (1, 1)})
     found.add(WordAlignment(["a", "b", "c"], ["x", "y", "z"], links, [0.95, 0.65, 0.15]), gold)
     found.add(WordAlignment(["a"], ["x"], [(0, 0)], [0.61]), Gold({(0, 0)}, {(0, 0)}))
     return found
-
-
-def test_curves_are_the_scores_of_the_links_at_a_threshold(confidence):
-    curves = confidence.curves([0.1, 0.61, 0.7, 0.99])
-    assert curves["precision"][:3] == pytest.approx([75, 100, 100]) and math.isnan(curves["precision"][3])
-    assert curves["recall"] == pytest.approx([200 / 3, 200 / 3, 100 / 3, 0])
-    assert curves["AER"] == pytest.approx([100 - 500 / 7, 100 - 500 / 6, 50, 100])
 
 
 def test_calibration_compares_probabilities_with_what_is_right(confidence):
@@ -161,27 +153,15 @@ def test_gold_whose_sentence_numbers_have_gaps_scores_the_same(score):
     assert len(said[1].err.splitlines()) == len(said[0].err.splitlines()) + 1, "the gaps are reported"
 
 
-def test_layers_are_swept(score, tmp_path):
-    out, err = score(GOLD, "--sweep-layers", "--plot", tmp_path / "layers.png")
+def test_layers_are_swept(score):
+    out, err = score(GOLD, "--sweep-layers")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["0", "1", "2"]
-    assert (tmp_path / "layers.png").is_file() and "layers.png" in out
-
-
-@pytest.mark.parametrize("method", ["ot_words", "ot"])
-def test_the_plot_is_drawn_and_the_scores_stay(score, tmp_path, method):
-    plot = tmp_path / "confidence.png"
-    plain, drawn = score(GOLD, "--method", method), score(GOLD, "--method", method, "--plot", plot)
-    assert drawn.out.startswith(plain.out) and str(plot) in drawn.out
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ("--sweep-layers --layer 1", "--layer"),
-        ("--plot layers.txt", "--plot"),
-        ("--plot gold.txt", "--plot and --gold"),
-        ("--plot none/x.png", "none is not a folder"),
         ("--output x", "--output"),
         ("--languages de en", "--languages"),
     ],
@@ -198,6 +178,6 @@ def test_calibration_finds_slope_and_offset(slope, offset):
     logits = generator.uniform(-4, 4, 20_000)
     is_right = generator.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + offset)))
     probabilities = 1 / (1 + np.exp(-logits))
-    found = Confidence(is_calibrated=True)
-    found.candidates = [(p, right, right) for p, right in zip(probabilities.tolist(), is_right.tolist(), strict=True)]
+    found = Confidence()
+    found.candidates = [*zip(probabilities.tolist(), is_right.tolist(), strict=True)]
     assert found.calibration() == pytest.approx([slope, offset], abs=0.08)

@@ -17,12 +17,6 @@ from finetuning.align.pairs import PairReader
 from finetuning.align.xml_pairs import XmlPairs
 from modeling.word_alignment import WordAlignment
 
-PAIRS = [
-    ('Das "Haus" & <b> 🏠', "the\x01 house"),
-    (["ein Wort", "zwei"], "a\rb"),
-    ("", ""),
-    ("e\u0301 e\u0301 nein", "é no"),
-]
 FOUND = [
     WordAlignment(['"', "Haus", '"', "&", "🏠"], ["the", "house"], [(0, 0), (1, 1), (4, 1)], [0.9, 0.75, 0.5]),
     WordAlignment(["ein Wort", "zwei"], ["a", "b"], [(0, 1)], [1.0]),
@@ -32,9 +26,8 @@ FOUND = [
 
 
 def written(name, probabilities=False):
-    form = FORMATS[name](probabilities, "fp32", lambda: ("de", "en"))
-    records = (form.record(number, *of) for number, of in enumerate(zip(PAIRS, FOUND, strict=True)))
-    return "".join([form.header(), *records, form.footer()])
+    form = FORMATS[name](probabilities, "fp32")
+    return "".join([form.header(), *(form.record(number, found) for number, found in enumerate(FOUND))])
 
 
 def test_pandas_reads_the_table():
@@ -48,37 +41,14 @@ def test_pandas_reads_the_table():
     assert list(table) == list(pd.read_csv(io.StringIO(written("tsv")), sep="\t")) + ["probability"]
 
 
-def test_word_pairs_have_an_empty_line_behind_each_sentence():
-    expected = '"\tthe\nHaus\thouse\n🏠\thouse\n\nein Wort\tb\n\n\ne\u0301\té\nnein\tno\n\n'
-    assert written("words") == expected
-    assert written("words", probabilities=True).startswith('"\tthe\t0.9000\n')
-
-
 def test_a_word_comes_out_as_it_is():
-    """Except for characters that end a field or a line: readers would count another number of words."""
     words = ["10\u00a0000", "\u00a0", "a\u3000b", "New  York", "a\tb\r\nc"]
     found = WordAlignment(words, ["x"], [(i, 0) for i in range(5)], [0.9] * 5)
-    record = {name: FORMATS[name](False, "bf16", lambda: None).record(0, (words, ["x"]), found) for name in FORMATS}
-    assert record["words"].split("\n")[:-2] == [f"{word}\tx" for word in [*words[:4], "a b  c"]]
+    record = {name: FORMATS[name](False, "bf16").record(0, found) for name in FORMATS}
     assert [row[3] for row in csv.reader(io.StringIO(record["tsv"], newline=""), "excel-tab")] == words
     row = json.loads(record["json"])
     assert row["source"] == words and row["precision"] == "bf16"
     assert record["pharaoh"] == "0-0 1-0 2-0 3-0 4-0\n"
-
-
-def test_translate_toolkit_reads_the_translation_memory():
-    """Pairs, links, and where the words are in the text."""
-    store = tmxfile.parsestring(written("tmx").encode(), "de", "en")
-    texts = [tuple(side if isinstance(side, str) else " ".join(side) for side in pair) for pair in PAIRS]
-    texts[0] = texts[0][0], "the\ufffd house"  # XML has no control characters
-    assert len(store.units) == len(PAIRS)
-    for unit, (source, target), found in zip(store.units, texts, FOUND, strict=True):
-        assert (unit.source or "", unit.target or "") == (source, target)
-        links, *words = [part.text or "" for part in unit.xmlelement.iter("prop")]
-        assert [tuple(map(int, link.split("-"))) for link in links.split()] == found.links
-        for text, offsets, side in zip((source, target), words, (found.source, found.target), strict=True):
-            assert [text[slice(*map(int, offset.split(":")))] for offset in offsets.split()] == side
-    assert list(XmlPairs(io.BytesIO(written("tmx").encode()), "x", "tmx", None)) == texts
 
 
 def read(content, format, languages=None):
@@ -287,13 +257,6 @@ def test_xliff_without_translations_is_refused(content):
         read(XLIFF.format(content * 2), "xliff")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-15"])
-def test_encodings(encoding):
-    declared = encoding.removesuffix("-sig")
-    content = TMX.replace("?>", f' encoding="{declared}"?>').format(unit(en="one", fr="œuf " * 40_000))
-    assert read(content.encode(encoding), "tmx") == [("one", "œuf " * 40_000)]
-
-
 FILLED = TMX.format(unit(en="a", de="b") + "{}" + unit(en="c", de="d"))
 
 
@@ -370,7 +333,5 @@ def test_gzip_standard_input_and_two_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
     reader = PairReader([], "tmx")
     assert list(reader) == [("one", "eins")] and reader.languages == ("en", "de")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a ||| b\n" * 99)[:-9])
-    for files in (["cut.gz"], ["x.tmx.gz"] * 2):
-        with pytest.raises(ValueError, match="gzip|two files"):
-            list(PairReader([str(tmp_path / name) for name in files]))
+    with pytest.raises(ValueError, match="two files"):
+        PairReader([str(tmp_path / "x.tmx.gz")] * 2)

@@ -3,8 +3,6 @@
 import pytest
 
 from finetuning.align.gold import Gold
-from finetuning.results.plots import plot_lines
-from finetuning.results.table import summary
 from finetuning.tasks.registry import report_of
 from finetuning.tasks.word_alignment.layers import as_results, position_links, recall_by_kind, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
@@ -113,27 +111,3 @@ def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
     assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on these data)", ""], (
         "the first of equals"
     )
-
-
-def test_the_plot_has_a_line_a_name_and_a_band_over_seeds(tmp_path, monkeypatch, drawn):
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    drawn, bands = {}, []
-    line, band = Axes.plot, Axes.fill_between
-    monkeypatch.setattr(
-        Axes, "plot", lambda self, x, y, **k: drawn.update({k["label"]: (x, y)}) or line(self, x, y, **k)
-    )
-    monkeypatch.setattr(
-        Axes, "fill_between", lambda self, x, low, high, **k: bands.append((low, high)) or band(self, x, low, high, **k)
-    )
-    lines = {"XLM-R": {0: 60.0, 8: 20.0}, "XLM-Align": {0: summary([50.0, 52.0]), 8: summary([16.0, 18.0])}}
-    levels = {"average": ("chance", 70), "de-en": ("chance", 1)}
-    panels = {"average": lines, "de-en": {"XLM-R": {0: 3.0}}}
-    notes, legend = [], Figure.legend
-    monkeypatch.setattr(Figure, "legend", lambda self, *a, **k: notes.append(k["title"]) or legend(self, *a, **k))
-    plot_lines(panels, tmp_path / "layers.png", "title", "layer", "AER", levels, (8, "reported"))
-    assert "2 seeds" in notes[0] and "standard deviation" in notes[0]
-    assert drawn["XLM-Align"] == ([0, 8], [51.0, 17.0])
-    assert bands == [([51 - 2**0.5, 17 - 2**0.5], [51 + 2**0.5, 17 + 2**0.5])]
-    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")

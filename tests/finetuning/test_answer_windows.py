@@ -1,7 +1,6 @@
-"""Windows of contexts, their labels, answers out of reach; the best span over windows; compared with slow searches."""
+"""Windows of contexts, their labels, answers that are no span of tokens; the best span; compared with slow searches."""
 
 import itertools
-import json
 import random
 import re
 
@@ -12,10 +11,9 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetuning.seeds import load_metric
-from finetuning.tasks.question_answering.reach import BOUNDARY, LONG, NO_WINDOW, TOKENLESS
 from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
 from finetuning.tasks.question_answering.task import span_cross_entropy
-from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
+from finetuning.tasks.question_answering.windows import at_token_boundaries, encode_windows, shorten, windowing
 from pretraining.tools.train_tokenizer import train_tokenizer
 
 SENTENCES = {
@@ -50,8 +48,8 @@ def rows_of(language, number):
     return datasets.Dataset.from_list(rows)
 
 
-def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, is_train=False, limit=30):
-    cutting = windowing(tokenizer, max_length, stride, max_question_length, limit)
+def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, is_train=False):
+    cutting = windowing(tokenizer, max_length, stride, max_question_length)
     options = {"tokenizer": tokenizer, "cutting": cutting, "is_train": is_train}
     return rows.map(
         encode_windows, batched=True, with_indices=True, remove_columns=rows.column_names, fn_kwargs=options
@@ -158,21 +156,21 @@ def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
 
 def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_tokenizer):
     windows = encoded(rows_of("en", 3), sample_tokenizer, is_train=True)
-    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "reach"}
+    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "inexact"}
 
 
 def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
     with pytest.raises(ValueError, match="doc_stride is 25, and with a question of max_question_length=20.*for 24"):
-        windowing(sample_tokenizer, 48, 25, 20, 30)
-    assert windowing(sample_tokenizer, 48, 24, 20, 30).room(20) == 24
+        windowing(sample_tokenizer, 48, 25, 20)
+    assert windowing(sample_tokenizer, 48, 24, 20).room(20) == 24
     with pytest.raises(ValueError, match="for 0 tokens"):
-        windowing(sample_tokenizer, 16, 5, 20, 30)
+        windowing(sample_tokenizer, 16, 5, 20)
 
     class Slow:
         is_fast = False
 
     with pytest.raises(ValueError, match="tokenizer .Slow. does not say which characters"):
-        windowing(Slow(), 48, 10, 20, 30)
+        windowing(Slow(), 48, 10, 20)
 
 
 @pytest.mark.parametrize("n_best", [3, 20])
@@ -257,37 +255,13 @@ def test_answers_of_characters_that_the_normalizer_removes_are_nowhere(tokenizer
     assert contexts[0].startswith(first) and second == ""
 
 
-@pytest.mark.parametrize("language", SENTENCES)
-def test_answers_are_out_of_reach_where_a_search_of_all_spans_finds_none(language, tokenizer):
-    # a character without tokens, one of several, and one of two whose normal form is one
-    context = " ".join([SENTENCES[language].replace(" ", " \u200b", 1), "cafe\u0301…", SENTENCES[language]])
-    spans = [(start, context[start : start + size]) for start in range(len(context)) for size in (1, 2, 3, 5, 8, 20)]
-    places, answers = zip(*[(start, answer) for start, answer in spans if answer.strip()], strict=True)
+def test_answers_that_are_not_at_token_boundaries_are_counted(sample_tokenizer):
+    context = "A girl is dancing with a dog in the street. She smiles."
+    answers = ("girl", " girl ", "ancin", "girl is dancing with a dog", "cat")
+    offsets = sample_tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    exact = [at_token_boundaries(context, answer, context.find(answer), np.array(offsets)) for answer in answers[:4]]
+    assert exact == [True, True, False, True]
+    places = [context.find(answer) for answer in answers]  # that of the last is -1
     row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
-    stride, limit = 9, 8
-    options = {"tokenizer": tokenizer, "cutting": windowing(tokenizer, 28, stride, 8, limit), "is_train": False}
-    windows = encode_windows({name: [value] for name, value in row.items()}, [0], **options)
-    assert len(windows["row"]) > 3
-    predictable = {  # text, first and last character that a token has
-        (text_of(context, begins, ends, first, last), begins[first], ends[last])
-        for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
-        for first in range(len(ends))
-        for last in range(first, min(first + limit, len(ends)))
-    }
-    found = json.loads(windows["reach"][0])
-    assert windows["reach"][1:] == [""] * (len(windows["row"]) - 1)
-    seen = set()
-    for (answer, nearest, reasons), place in zip(found, places, strict=True):
-        begin, end = place + len(answer) - len(answer.lstrip()), place + len(answer.rstrip())
-        exact = any(text == answer.strip() and first <= begin < last for text, first, last in predictable)
-        assert exact == (not reasons), (answer, nearest, reasons)
-        if TOKENLESS not in reasons:
-            assert answer.strip() in nearest and nearest in context
-        assert (BOUNDARY in reasons) == (TOKENLESS not in reasons and nearest != context[begin:end])
-        seen |= {*reasons} or {"exact"}
-    assert {"exact", TOKENLESS, LONG, NO_WINDOW} <= seen
-    if any(
-        np.max(np.subtract(ends, begins[:-1])) > 1
-        for begins, ends in zip(windows["begins"], windows["ends"], strict=True)
-    ):
-        assert BOUNDARY in seen
+    windows = encoded(datasets.Dataset.from_list([row]), sample_tokenizer, max_length=28, stride=4)
+    assert windows["inexact"][:] == [1] + [0] * (len(windows) - 1) and len(windows) > 1

@@ -1,6 +1,5 @@
-"""Faults of rows: a run reports the first one of a file, --check_data reports all."""
+"""Faults of rows: a run reports the first one of a file, --check_data the first ten."""
 
-import gzip
 import json
 
 import pytest
@@ -56,18 +55,16 @@ Sehr laut.,schlecht
 """
 
 
-@pytest.mark.parametrize("pack", [None, gzip.compress])
-def test_all_faults_of_a_file_are_listed_with_its_lines(refused, tmp_path, pack):
-    name = "train.csv.gz" if pack else "train.csv"
-    (tmp_path / name).write_bytes((pack or bytes)(FAULTY.encode()))
-    printed, error = refused(name, "eval.csv", "--check_data")
+def test_faults_of_a_file_are_listed_with_its_lines(refused, tmp_path):
+    (tmp_path / "train.csv").write_text(FAULTY)
+    printed, error = refused("train.csv", "eval.csv", "--check_data")
     found = places(printed)
-    assert [place for place, _ in found[:4]] == ["5", "6", "3", "8 (row 7 of a spreadsheet)"]
+    assert [place for place, _ in found[:4]] == ["5", "6", "3", "8"]
     assert "3 columns" in found[0][1] and "no label in column label" in found[1][1]
     assert "no text" in found[2][1] and "no text" in found[3][1]
     assert "Faults: " in error
 
-    printed, error = refused(name)
+    printed, error = refused("train.csv")
     assert printed == [] and "line 5" in error  # the first: of a line that is no row
 
 

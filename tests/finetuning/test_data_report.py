@@ -51,34 +51,6 @@ def test_of_many_labels_the_rarest_are_counted_together_and_so_are_many_language
     assert "and 2 more" in printed
 
 
-def test_answers_out_of_reach_are_counted_and_shown(topics, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "250")
-    context = "A girl is dancing with a dog in the street. " * 4
-    rows = [
-        {"question": "Who?", "context": context, "answers": {"text": [text], "answer_start": [context.find(text)]}}
-        for text in ("girl", "ancin", "cat")
-    ]
-    for name in ("train", "en"):
-        Dataset.from_list(rows).to_parquet(tmp_path / f"{name}.parquet")
-    columns = "text_columns: [question, context], label_column: answers"
-    main(
-        [
-            *topics,
-            "--check_data",
-            "kind=question_answering",
-            f"train=[{{path: {tmp_path}/train.parquet, {columns}}}]",
-            f"evaluation=[{{path: '{tmp_path}/{{language}}.parquet', languages: [en], {columns}}}]",
-            "selection=last",
-            *("max_length=40", "doc_stride=12", "max_question_length=8"),
-        ]
-    )
-    data, _, answers = capsys.readouterr().out.partition("gold answers, and those")
-    rows, left_out, inputs, _, longest, split = rows_of(data, "train")["all"]
-    assert (rows, left_out, split) == ("2", "1", "2") and int(inputs) > 2 and longest == "40"
-    assert rows_of(answers, "evaluation")["en"] == ["3", "1", "1", "1"] and "not at tokens' ends" in answers
-    assert "evaluation en, row 1 (from 0): 'ancin' not at token boundaries; the nearest span is " in answers
-
-
 def test_tagging_translation_and_features_are_reported_too(
     topics, captions, sample_corpus_dir, tiny_model, tmp_path, capsys, monkeypatch
 ):

@@ -14,6 +14,7 @@ from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.features.task import reported_layer
+from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
 from zoo_core.recipe_files import TABLE, recipe_names
@@ -354,7 +355,7 @@ def test_any_encoder_is_fine_tuned_as_the_benchmarks_scripts_do(task, batch, rat
     is_answering = recipe.kind == "question_answering"
     assert (recipe.max_length, recipe.selection) == ((384, "last") if is_answering else (128, "source_dev"))
     if is_answering:
-        assert (recipe.doc_stride, recipe.n_best, recipe.max_answer_length) == (128, 20, 30)
+        assert (recipe.doc_stride, N_BEST, recipe.max_answer_length) == (128, 20, 30)
         assert recipe.metric == ("mlqa" if task == "mlqa" else "squad")
 
 

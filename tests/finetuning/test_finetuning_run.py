@@ -5,8 +5,6 @@ import csv
 import json
 import resource
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -377,13 +375,6 @@ def test_the_loss_is_a_mean_over_the_whole_update():
     whole = mean_cross_entropy({"logits": logits}, labels)
     parts = [mean_cross_entropy({"logits": logits[a:b]}, labels[a:b], torch.tensor(6)) for a, b in ((0, 2), (2, 6))]
     assert torch.allclose(whole, sum(parts))
-
-
-def test_help_teaches_without_loading_torch():
-    command = [sys.executable, "-X", "importtime", "-m", "finetuning.run", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "training.layerwise_decay" in shown.stdout and "--resume" in shown.stdout
-    assert "| torch" not in shown.stderr
 
 
 def test_a_micro_batch_without_labels_adds_nothing():

@@ -123,20 +123,3 @@ def test_the_page_shows_means_over_seeds_and_over_languages_that_have_the_label(
     assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
     assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
     assert results.metrics == ["accuracy"] and "rows" not in report_of(results).table()[0]
-
-
-@pytest.mark.parametrize(("labels", "languages"), [(3, 30), (30, 3), (30, 30)])
-def test_the_longer_side_are_the_rows_and_what_is_wide_both_ways_is_left_to_the_csv(results, labels, languages):
-    results["label_scores"] = [
-        {"language": f"l{n}", "label": f"{'|' * (label == 1)}{label}", "seed": 1, **NOTHING, "support": 1}
-        for n in range(languages)
-        for label in range(labels)
-    ]
-    results["scores"] = [{**results["scores"][0], "language": f"l{n}", "seed": 1} for n in range(languages)]
-    results["seeds"] = [1]
-    tables = list(report_of(results).label_tables().values())
-    assert len(tables[0][1]) == labels
-    assert [len(rows) for _, rows in tables[1:]] == ([30] if (labels, languages) != (30, 30) else [])
-    page = report_of(results).to_markdown(None)
-    assert "| \\|1 |" in page
-    assert ("F1 by label and language is in results.csv." in page) == ((labels, languages) == (30, 30))

@@ -178,7 +178,7 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
             {
                 "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
                 "roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0),
-                "roberta.embeddings.word_embeddings.rows": (0.125e-2, 0.1),
+                "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
                 "classifier.out_proj.weight": (1e-2, 0.1),
             },
         ),

@@ -75,17 +75,6 @@ def test_the_threshold_is_that_of_dev_and_scores_are_those_of_brute_force(featur
     assert re.search(r"\b13 gold .* 40 and 40\b", warnings) and "7 gold pairs" in warnings
 
 
-def test_a_threshold_of_the_evaluated_gold_is_an_upper_bound_and_says_so(mined, feature_run, tmp_path, pools):
-    main([*mined, mining_of(pools(slice(20, 60))), "threshold=evaluated"])
-    bound, results = read_results(tmp_path / "out"), read_results(feature_run("mining")[0])
-    for layer in results.layers:
-        assert bound.of("xx-en", layer=layer)["mean"] >= results.of("xx-en", layer=layer)["mean"]
-    assert bound["mining"]["xx-en"]["1"][0]["dev_f1"] is None
-    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    for said in ("\n".join(bound["warnings"]), page.partition("## Protocol")[2]):
-        assert "upper bound" in said
-
-
 def test_a_part_of_the_pools_can_be_kept_apart(mined, tmp_path, pools):
     main([*mined, mining_of(pools(slice(0, 60))), "dev_fraction=0.5"])
     results = read_results(tmp_path / "out")

@@ -47,7 +47,7 @@ def test_names_of_special_tokens_in_a_text_are_text(topics_run, sample_tokenizer
     answer = {"answers": [["12"]], "places": [[text.index("12")]], "start": [text.index("12")]}
     batch |= {"question": [text], "context": [text], **answer, "end": [text.index("12") + 2]}
     saved = pipeline("text-classification", str(topics_run[0] / "seed-1" / "model"), trust_remote_code=True)
-    cutting = windowing(sample_tokenizer, 128, 16, 60, 30)
+    cutting = windowing(sample_tokenizer, 128, 16, 60)
     sides = translation._encode_batch(batch, sample_tokenizer, {"source": 128, "target": 128})
     (window,) = windows_of_rows(batch, [0], sample_tokenizer, cutting, is_train=True)[0]
     read = {

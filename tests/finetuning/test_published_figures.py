@@ -153,7 +153,7 @@ def test_a_row_of_bucc_says_how_its_vectors_were_pooled(row, pooling):
     gold = {"path": "p", "source_column": "s", "target_column": "t"}
     pairs = [{"gold": gold, "source_language": "de", "target_language": "en"}]
     place = {"paper": "veco", "table": "Table 11", "row": row}
-    given = ["kind=mining", f"pairs={json.dumps(pairs)}", "threshold=evaluated"]
+    given = ["kind=mining", f"pairs={json.dumps(pairs)}", "dev_fraction=0.5"]
     (found,) = completed(MiningRecipe, *given, published=[place], task="bucc")
     assert found.pooling == pooling
     item = {**place, "pooling": pooling}

@@ -41,6 +41,7 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     page = (out / "results.md").read_text(encoding="utf-8")
     assert "| language | f1 | exact_match |" in page
     assert "F1 and exact match of mlqa" in page and "one every 12 tokens of a context" in page
+    assert "gold answers are not at token boundaries" in page
 
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
@@ -178,7 +179,7 @@ def test_languages_that_the_metric_does_not_know_are_refused_before_training(tmp
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("doc_stride=40", "doc_stride is 40"), ("n_best=0", "n_best must be"), ("doc_strides=3", "'doc_stride'")],
+    [("doc_stride=40", "doc_stride is 40"), ("doc_stride=0", "doc_stride must be"), ("doc_strides=3", "'doc_stride'")],
 )
 def test_what_cannot_be_run_is_refused(places, refused, change, message):
     assert message in refused([*places, change])

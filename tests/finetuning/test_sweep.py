@@ -175,9 +175,9 @@ def test_development_rows_of_a_resumed_run_have_to_be_the_same(recipe):
         return Protocol(training_data=[], evaluation_data=[], selection=Selection(data=[{"rows": rows}]))
 
     model = describe_start(recipe).identity
-    RunFolder(recipe, model, False).begin(protocol(5), ["run"], {})
+    RunFolder(recipe, model, False).begin(protocol(5), ["run"])
     with pytest.raises(ValueError, match="The data have changed since .* selection_data.0.rows: 5 -> 6"):
-        RunFolder(recipe, model, True).begin(protocol(6), ["run"], {})
+        RunFolder(recipe, model, True).begin(protocol(6), ["run"])
 
 
 @pytest.mark.parametrize(("change", "message"), [({"seeds": [2]}, "seed 1"), ({}, "weights of .* have changed")])

@@ -318,7 +318,6 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
         (["decoder_layers=3"], "decoder_layers is 3, but this encoder has 2 layers"),
         (["training.max_tokens=10"], "training.max_tokens is 10, and the longest training pair"),
         (["selection=average"], "average_checkpoints is 10, and a run of 6 steps saves 3"),
-        (["bleu_tokenizer=13b"], "bleu_tokenizer is '13b', it must be one of 13a"),
         (["selection=dev_loss"], "The recipe has no dev table; selection is dev_loss"),
         (["dev_bleu_examples=5"], "The recipe has no dev table"),
         (["max_source_length=70"], "max_length is 70, and the model of"),

@@ -98,8 +98,8 @@ def assert_same_update(one, two):
 
 
 @pytest.mark.slow
-def test_steps_are_those_of_one_process_that_trains_all_rows_of_the_embeddings(runs, topics, tmp_path):
-    main([*topics, *TOPICS, "training.used_rows_only=false"])
+def test_steps_are_those_of_one_process(runs, topics, tmp_path):
+    main([*topics, *TOPICS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
     assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
     assert predictions(tmp_path / "out") == predictions(runs[0] / "topics")

@@ -17,6 +17,7 @@ from finetuning.tasks.registry import report_of, task_of
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
+from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner, WordAlignment
 from zoo_core.recipes import load_recipe
 
@@ -29,10 +30,10 @@ def aligned(feature_recipe, tmp_path):
 
 
 def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_corpus_dir):
-    main([*aligned, "encoding=joint", "options={ot: {regularization: 0.5}}", "batch_size=3", "layer=2"])
+    main([*aligned, "encoding=joint", "batch_size=3", "layer=2"])
     results = read_results(tmp_path / "out")
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
-    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), "ot", 2, "joint", regularization=0.5)
+    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), "ot", 2, "joint")
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
     found = load_metric("aer").compute(
@@ -40,7 +41,7 @@ def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_c
         references=[{"sure": list(of.sure), "possible": list(of.possible)} for of in gold.values()],
     )
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
-    assert results["protocol"]["options"]["regularization"] == 0.5
+    assert results["protocol"]["options"] == METHOD_OPTIONS["ot"]
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
 
 

@@ -128,7 +128,7 @@ def scored(zoo_model_dir, sample_corpus_dir, tmp_path_factory):
     side = {"path": str(sample_corpus_dir)}
     pairs = [
         {
-            **side, "config": "de", "source_column": "text", "source_language": "de", "max_pairs": 8,
+            **side, "config": "de", "source_column": "text", "source_language": "de", "split": "test[:8]",
             "target": {**side, "config": "en"}, "target_column": "text", "target_language": "en", "join_on": "id",
         }
     ]  # fmt: skip

@@ -56,12 +56,6 @@ def test_every_command_names_the_versions(capsys):
     assert "version" not in parser.parse_args(["--input", "x"])  # commands pass their flags on
 
 
-def test_text_that_is_not_utf_8_says_what_to_do(capsys):
-    with pytest.raises(SystemExit):
-        CommandParser(prog="tool").parse_args(["caf\udce9.txt"])
-    assert "write it in UTF-8, or rename the file" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("arguments", [["caf\udce9.txt"], ["--other"], []])
 def test_a_wrong_argument_is_one_line(arguments, capsys):
     parser = CommandParser(prog="tool")

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import re
 
 import pytest
 from rich.console import Console
@@ -41,11 +40,3 @@ def test_in_a_file_there_are_lines_alone(shown):
     lines = shown(False).splitlines()
     assert [line for line in lines if "log" in line] == ["a line of the log"] * 2
     assert lines[0].startswith("main  step 1/2  loss 1.5") and lines[-1] == "dev loss 1.0" and len(lines) == 5
-
-
-def test_on_a_terminal_lines_stand_above_one_bar(shown):
-    text = shown(True)
-    assert "loss 1.5" not in text.replace("\x1b", "\n").split("2/2")[-1]  # the bar has the newest note
-    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.replace("\r", "\n")).split("\n")
-    assert last.count("a line of the log") == 2 and last.count("dev loss 1.0") == 1
-    assert "2/2" in [line for line in last if line.strip()][-1] and "main, dev" not in last[-1]

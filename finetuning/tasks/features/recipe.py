@@ -49,12 +49,6 @@ class FeatureRecipe(TaskRecipe):
     layers: list[int] = option([], "layers to evaluate; default: all, with the embeddings")
     batch_size: int = option(64, "inputs per forward pass", low=1, high=LARGEST_BATCH)
     precision: Literal["fp32", "bf16"] = option("fp32", "precision of the weights and the forward pass")
-    name: str | None = option(None, "name of the model in the comparison of compare_with; default: the name of its run")
-    compare_with: dict[str, list[str]] = option(
-        {},
-        "other models by name, each with the folders of its results on this task, one per seed; "
-        "comparison.{md,csv,png} then show the scores of all models by layer",
-    )
     seeds: list[int] = option(
         [1],
         "seeds that replace `{seed}` in model; results have the score of each, the mean and the standard deviation",

@@ -121,7 +121,7 @@ class FeatureTask(Task[R]):
         if len(set(depths.values())) > 1:
             raise ValueError(
                 f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate models with "
-                "the same number of layers in one output_dir, and combine the results with compare_with."
+                "the same number of layers in one output_dir, and combine the results with finetuning.tools.compare."
             )
         named = {"layer": [recipe.layer] if isinstance(recipe.layer, int) else [], "layers": recipe.layers}
         for field, layers in named.items():

@@ -63,14 +63,6 @@ class MiningRecipe(SentenceRecipe):
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
-    neighbors: int = option(
-        4, "k of the margin score: nearest sentences of the other pool that a similarity is compared with", low=1
-    )
-    threshold: Literal["dev", "evaluated"] = option(
-        "dev",
-        "gold pairs on which the smallest margin of a translation is fitted, for each pair of languages and layer; "
-        "evaluated: on the same gold pairs that are scored, which gives an upper bound",
-    )
     dev_fraction: float = option(
         0.0,
         "share of both pools to sample at random and hold out as dev, gold pairs and other sentences alike; for pairs "
@@ -90,23 +82,11 @@ class MiningRecipe(SentenceRecipe):
                         f"{name} has a pool for the {there} and none for the {lacks}. Set {name}.{lacks} too. Or leave "
                         "both out, and name the gold table's columns of text."
                     )
-        self._check_threshold()
-
-    def _check_threshold(self) -> None:
-        """Raises ValueError if nothing is given to fit the threshold on, and for fields without effect."""
         without = [position for position, table in enumerate(self.pairs) if table.dev is None]
-        if self.threshold == "evaluated":
-            unused = [f"dev_fraction={self.dev_fraction:g}"] if self.dev_fraction else []
-            unused += [f"pairs.{position}.dev" for position, table in enumerate(self.pairs) if table.dev is not None]
-            if unused:
-                raise ValueError(
-                    f"threshold is evaluated, and there is {unused[0]}, which would have no effect. Leave it out, or "
-                    "use threshold=dev, whose scores are not an upper bound."
-                )
-        elif without and not self.dev_fraction:
+        if without and not self.dev_fraction:
             raise ValueError(
-                f"pairs.{without[0]} has no dev, and dev_fraction is 0. Set pairs.{without[0]}.dev, hold out a part of "
-                "the pools, as in dev_fraction=0.2, or set threshold=evaluated."
+                f"pairs.{without[0]} has no dev, and dev_fraction is 0. Set pairs.{without[0]}.dev, or hold out a part "
+                "of the pools, as in dev_fraction=0.2."
             )
-        elif self.dev_fraction and not without:
+        if self.dev_fraction and not without:
             raise ValueError(f"dev_fraction is {self.dev_fraction:g}, and every pair has dev. Leave one out.")

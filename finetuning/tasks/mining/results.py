@@ -21,7 +21,6 @@ class MiningProtocol(SentenceProtocol):
     dev_fraction: float
     margin: str
     neighbors: int
-    threshold: str
 
 
 class MiningReport(SentenceReport):
@@ -53,8 +52,6 @@ class MiningReport(SentenceReport):
     def threshold_line(self) -> str:
         """On which gold the threshold was fitted."""
         protocol = self.protocol
-        if protocol.threshold == "evaluated":
-            return "threshold: the best for F1 on the evaluated pairs, by language pair and layer: an upper bound"
         found = []
         if protocol.dev_data:
             found.append(table_names(protocol.dev_data))
@@ -75,7 +72,7 @@ class MiningReport(SentenceReport):
             own = {
                 "pools": " x ".join(f"{size:,}" for size in protocol.pool_sizes[language]),
                 "gold": f"{protocol.evaluated_rows[language]:,}",
-                "dev F1": "-" if None in dev else with_deviation(summary(dev)),
+                "dev F1": with_deviation(summary(dev)),
             }
         return own | {"F1 of guessing": f"{results.chance(language):.2f}"}
 

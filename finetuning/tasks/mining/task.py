@@ -28,6 +28,7 @@ from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors
 from finetuning.tasks.retrieval.task import SentenceTask, Side
 from zoo_core.tables import Table, describe, has_text, require_column
 
+NEIGHBORS = 4  # k of the margin score, as in XTREME's script
 SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more
 MOST_GOLD = 0.1  # of the smaller pool; BUCC: 2% to 3%
 FEW_GOLD = 100  # pairs to fit a threshold on
@@ -151,10 +152,10 @@ def _names(rows: Any, column: str, field: str, table: Table) -> list[str]:
 
 
 class Mining(NamedTuple):
-    """The pools of a pair of languages; without dev, the threshold is fitted on the evaluated gold."""
+    """The pools of a pair of languages, and those on whose gold the threshold is fitted."""
 
     pool: Pool
-    dev: Pool | None
+    dev: Pool
 
 
 class MiningTask(SentenceTask[MiningRecipe]):
@@ -168,7 +169,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
         pools: dict[str, Mining] = {}
         entries, dev_entries, splits, told = [], [], [], []
         for table in expanded(recipe.pairs):
-            dev = None
             pool, entry = reader.read(table, f"pairs ({table.name})", table.name)
             warnings = _left_out(table.name, entry)
             if table.dev is not None:
@@ -177,18 +177,17 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 dev_entries.append(read_of_dev)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], read_of_dev["fingerprint"])))
                 warnings += _left_out(f"{table.name}, dev", read_of_dev)
-            elif recipe.dev_fraction:
+            else:
                 dev, pool = divide(pool, recipe.dev_fraction, table.name)
                 told.append(
                     f"{recipe.dev_fraction:.0%} of the pools were held out for the threshold, sampled at random: the "
                     "evaluated pools are smaller than the benchmark's"
                 )
             pools[table.name] = Mining(pool, dev)
-            told += warnings + _of_sizes(table.name, pool, dev, recipe.neighbors)
+            told += warnings + _of_sizes(table.name, pool, dev)
             told += [table.note] if table.note else []
             entries.append(entry)
             splits.append(split_name(table.gold))
-        of_dev = {name: both.dev for name, both in pools.items() if both.dev}
         protocol = MiningProtocol(
             training_data=[],
             training_rows=0,
@@ -199,11 +198,10 @@ class MiningTask(SentenceTask[MiningRecipe]):
             differs=[
                 *(["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []),
                 *(["part of the pools"] if recipe.dev_fraction else []),
-                *(["threshold of the evaluated gold"] if recipe.threshold == "evaluated" else []),
             ],
             pool_sizes={name: both.pool.sizes for name, both in pools.items()},
-            dev_rows={name: len(pool.gold) for name, pool in of_dev.items()},
-            dev_sizes={name: pool.sizes for name, pool in of_dev.items()},
+            dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
+            dev_sizes={name: both.dev.sizes for name, both in pools.items()},
             dev_fraction=recipe.dev_fraction,
             chance={name: chance_level(both.pool) for name, both in pools.items()},
         )
@@ -211,36 +209,31 @@ class MiningTask(SentenceTask[MiningRecipe]):
 
     def encode(self, data: PairData[Mining]) -> PairData[Mining]:
         data, protocol = super().encode(data), data.protocol
-        protocol.margin, protocol.neighbors, protocol.threshold = "ratio", self.recipe.neighbors, self.recipe.threshold
+        protocol.margin, protocol.neighbors = "ratio", NEIGHBORS
         return data
 
     def sizes(self, data: PairData[Mining]) -> dict[str, int]:
-        return {name: sum(sum(of.sizes) for of in both if of) for name, both in data.pairs.items()}
+        return {name: sum(sum(of.sizes) for of in both) for name, both in data.pairs.items()}
 
     def evaluate(self, seed: int, encoder: SentenceEncoder, data: PairData[Mining]) -> tuple[Record, Predictions]:
-        layers, neighbors = data.protocol.layers, self.recipe.neighbors
+        layers = data.protocol.layers
         scores, mining, cut, blank, predictions = {}, {}, {}, {}, {}
         for name, (pool, dev) in data.pairs.items():
             print(f"Seed {seed}: {name}, {len(pool.source):,} x {len(pool.target):,} sentences, layers {span(layers)}")
-            pools = [pool, *([dev] if dev else [])]
-            tokens = [tuple(encoder.tokens(side) for side in (one.source, one.target)) for one in pools]
+            tokens = [tuple(encoder.tokens(side) for side in (one.source, one.target)) for one in (pool, dev)]
             sides = [sum(of_side, []) for of_side in zip(*tokens, strict=True)]
             cut[name] = [sum(map(encoder.is_cut, of_side)) for of_side in sides]
             blank[name] = [sum(not ids for ids in of_side) for of_side in sides]
             # dev first: only its threshold is kept
-            fitted = {
-                layer: score(dev, mined)
-                for of_dev in tokens[1:]
-                for layer, mined in _mined_by_layer(encoder, of_dev, layers, neighbors)
-            }
+            fitted = {layer: score(dev, mined) for layer, mined in _mined_by_layer(encoder, tokens[1], layers)}
             scores[name], mining[name] = {encoder.pooling: {}}, {}
-            for layer, mined in _mined_by_layer(encoder, tokens[0], layers, neighbors):
-                threshold = fitted[layer]["threshold"] if layer in fitted else None
+            for layer, mined in _mined_by_layer(encoder, tokens[0], layers):
+                threshold = fitted[layer]["threshold"]
                 found = score(pool, mined, threshold)
                 scores[name][encoder.pooling][str(layer)] = {share: found[share] for share in SHARES}
-                mining[name][str(layer)] = _outcome(found, fitted.get(layer), mined)
+                mining[name][str(layer)] = _outcome(found, fitted[layer], mined)
                 if layer == data.protocol.layer:
-                    predictions[name] = functools.partial(_records, pool, mined, found["threshold"])
+                    predictions[name] = functools.partial(_records, pool, mined, threshold)
         record = {
             "max_length": encoder.max_length,
             "cut_texts": cut,
@@ -290,7 +283,7 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
         if one is not None and other is not None and overlap(one, other, hub_root):
             raise ValueError(
                 f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}. Name tables that share no "
-                "rows, hold out a part of the pools with dev_fraction, or set threshold=evaluated."
+                "rows, or hold out a part of the pools with dev_fraction."
             )
 
 
@@ -308,7 +301,7 @@ def _left_out(name: str, entry: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[str]:
+def _of_sizes(name: str, pool: Pool, dev: Pool) -> list[str]:
     """Returns caveats about the sizes of pools and gold, in words."""
     warnings = []
     smaller, gold = min(pool.sizes), len(pool.gold)
@@ -318,16 +311,6 @@ def _of_sizes(name: str, pool: Pool, dev: Pool | None, neighbors: int) -> list[s
             f"{name}: {gold:,} gold pairs are to be found among {source:,} and {target:,} sentences: with so few "
             "others, F1 is far higher than on BUCC's own pools, where 89,000 sentences and more have 2% to 3% gold"
         )
-    if neighbors > smaller:
-        warnings.append(
-            f"{name}: a pool has {smaller} sentences, and all of them are neighbors (neighbors={neighbors})"
-        )
-    if dev is None:
-        warnings.append(
-            f"{name}: the threshold is fitted on the evaluated gold itself: F1 is an upper bound, and compares to "
-            "nothing that was fitted on dev"
-        )
-        return warnings
     if len(dev.gold) < FEW_GOLD:
         warnings.append(
             f"{name}: the threshold is fitted on {len(dev.gold)} gold pairs, and another draw's would differ"
@@ -404,10 +387,10 @@ def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
 
 
 def _mined_by_layer(
-    encoder: SentenceEncoder, tokens: tuple[list[list[int]], list[list[int]]], layers: list[int], neighbors: int
+    encoder: SentenceEncoder, tokens: tuple[list[list[int]], list[list[int]]], layers: list[int]
 ) -> Iterator[tuple[int, Mined]]:
     for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
-        yield layer, mine(*vectors, neighbors, encoder.states.device)
+        yield layer, mine(*vectors, NEIGHBORS, encoder.states.device)
 
 
 def score(pool: Pool, mined: Mined, threshold: float | None = None) -> dict[str, Any]:
@@ -429,13 +412,12 @@ def _records(pool: Pool, mined: Mined, threshold: float) -> Iterator[dict[str, A
             yield {**texts, "margin": round(margin, 6), "is_gold": (s, d) in pool.gold}
 
 
-def _outcome(found: dict[str, Any], fitted: dict[str, Any] | None, mined: Mined) -> dict[str, Any]:
+def _outcome(found: dict[str, Any], fitted: dict[str, Any], mined: Mined) -> dict[str, Any]:
     """Returns the counts and the threshold behind a layer's scores, and how it was fitted, for results.json."""
-    of_dev = fitted or found
     return {
-        "threshold": of_dev["threshold"] if np.isfinite(of_dev["threshold"]) else None,
-        "edge": of_dev["edge"],
-        "dev_f1": fitted["f1"] if fitted else None,
+        "threshold": fitted["threshold"] if np.isfinite(fitted["threshold"]) else None,
+        "edge": fitted["edge"],
+        "dev_f1": fitted["f1"],
         "candidates": len(mined.scores),
         **{count: found[count] for count in ("mined", "right", "gold")},
         "without_margin": list(mined.without_margin),

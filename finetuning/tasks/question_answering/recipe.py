@@ -28,7 +28,6 @@ class QuestionAnsweringRecipe(Recipe):
     max_question_length: int = option(
         64, "tokens of a question; longer ones are cut, and the results count them", low=1
     )
-    n_best: int = option(20, "number of most probable starts, and of ends, that are combined in each window", low=1)
     max_answer_length: int = option(30, "maximum tokens of an answer", low=1)
 
     def check(self) -> None:

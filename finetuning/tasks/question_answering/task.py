@@ -21,12 +21,13 @@ from finetuning.models import Start
 from finetuning.results.protocol import LanguageProtocol
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, mean_of_sides
-from finetuning.tasks.question_answering.reach import NAME, Reach, print_answers
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
 from finetuning.trainer import Outcome
 from zoo_core.tables import has_text
+
+N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 
 
 def span_cross_entropy(
@@ -54,10 +55,9 @@ class AnsweringProtocol(LanguageProtocol):
 
     doc_stride: int
     max_question_length: int
-    n_best: int
     max_answer_length: int
     windows: dict[str, dict[str, int]]
-    answer_spans: dict[str, dict[str, dict[str, int]]]
+    inexact_answers: dict[str, dict[str, int]]  # gold answers that are not at token boundaries
 
 
 class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
@@ -79,8 +79,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def windowing(self, tokenizer: Any) -> Windowing:
         """How contexts are cut. Raises ValueError as `windowing`."""
         recipe = self.recipe
-        longest = recipe.max_question_length, recipe.max_answer_length
-        return windowing(tokenizer, recipe.max_length, recipe.doc_stride, *longest)
+        return windowing(tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length)
 
     def read(self) -> TaskData:
         """Rows have `question`, `context`, `answers` (texts), `places`, `start` and `end`.
@@ -113,42 +112,34 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return replace(data, train=data.train.select(kept))
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut.
-
-        It also counts by language the answers that no prediction can equal; `lists` has these answers (`reach.py`).
-        """
+        """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut."""
         recipe, tokenizer = self.recipe, self.start.tokenizer
         cutting = self.windowing(tokenizer)
-        counted = ["cut", "split", "translation_cut"]
+        counted = ["cut", "split", "inexact", "translation_cut"]
         encoded, counts = encode_parts(data, encode_windows, counted, tokenizer=tokenizer, cutting=cutting)
         windows: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
-        reach = Reach()
 
-        def collect_reach(rows: Dataset, part: str, language: str) -> Dataset:
+        def count_windows(rows: Dataset, part: str, language: str) -> Dataset:
             windows[part][language or "all"] = len(rows)
-            read_rows = getattr(data, part)[language] if language else data.train
-            found = filter(None, rows["reach"][:])  # one per row
-            for own, number, row in zip(read_rows["language"][:], read_rows["row"][:], found, strict=True):
-                reach.add(part, own, number, row)
-            return rows.remove_columns("reach")
+            return rows
 
-        encoded = each_part(encoded, collect_reach)
+        encoded = each_part(encoded, count_windows)
         protocol = encoded.protocol
-        for name in ("max_length", "doc_stride", "max_question_length", "n_best", "max_answer_length"):
+        for name in ("max_length", "doc_stride", "max_question_length", "max_answer_length"):
             setattr(protocol, name, getattr(recipe, name))
         protocol.windows = windows
         protocol.cut_texts, protocol.split_texts = counts["cut"], counts["split"]
         if counts["translation_cut"]["evaluation"]:
             protocol.cut_translations = counts["translation_cut"]
-        protocol.answer_spans = reach.counts
+        protocol.inexact_answers = counts["inexact"]
         protocol.facts = [
-            f"answers: the best of {recipe.n_best} starts and as many ends per window, at most "
+            f"answers: the best of {N_BEST} starts and as many ends per window, at most "
             f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
             f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
             f"questions of at most {recipe.max_question_length} tokens",
-            reach.fact(),
+            f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
         ]
-        return replace(encoded, lists={NAME: reach.listed})
+        return encoded
 
     def head(self, data: TaskData) -> dict[str, Any]:
         return {"num_labels": 2}  # start and end; a folder may have a classifier's number
@@ -156,7 +147,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
         """F1 and exact match of the best spans; `predictions` are start and end logits (W, T) of windows."""
         windows = getattr(data, part)[language]
-        answers, golds = predicted_answers(windows, predictions, self.recipe.n_best, self.recipe.max_answer_length)
+        answers, golds = predicted_answers(windows, predictions, N_BEST, self.recipe.max_answer_length)
 
         def records() -> Iterator[dict[str, Any]]:
             rows = data.as_read[language].select_columns(["row", "id", "question"]).to_list()
@@ -169,9 +160,6 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     def _measure(self, language: str, answers: list, golds: list) -> dict[str, float]:
         options = {"language": language} if self.metric == "mlqa" else {}
         return load_metric(self.metric).compute(predictions=answers, references=golds, **options)
-
-    def print_data(self, data: TaskData) -> None:
-        print_answers(data.protocol.answer_spans, data.lists[NAME])
 
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:

@@ -10,7 +10,6 @@ characters with its neighbors: a lone `▁` has those of the token after it, and
 normalizer takes apart all have that character's.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import tokenizers
 
 from finetuning.data.task_tables import TRANSLATION
 from finetuning.models import names_as_text
-from finetuning.tasks.question_answering.reach import Nearest, nearest_span, obstacles
+from finetuning.tasks.question_answering.spans import text_of
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
 BEHIND = 2**20  # a position after any input, which models ignore
@@ -34,16 +33,44 @@ class Windowing:
     max_question_length: int
     before: int  # special tokens of a pair in front of the context's first token
     after: int  # and behind its last one
-    max_answer_length: int  # of a prediction
 
     def room(self, question_length: int) -> int:
         """Returns how many tokens of the context fit in a window with a question of this many."""
         return self.max_length - question_length - self.before - self.after
 
 
-def windowing(
-    tokenizer: Any, max_length: int, stride: int, max_question_length: int, max_answer_length: int
-) -> Windowing:
+@dataclass(frozen=True)
+class Nearest:
+    """The span of tokens that an answer touches: first and last token, counted in the whole context."""
+
+    first: int
+    last: int
+
+    def in_window(self, number: int, stride: int, tokens: int) -> tuple[int, int] | None:
+        """Returns the positions in the window `number` with `tokens` tokens; None unless it holds the whole span."""
+        first, last = self.first - number * stride, self.last - number * stride
+        return (first, last) if first >= 0 and last < tokens else None
+
+
+def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None:
+    """Returns the tokens of the characters [start, end) of a context; None for characters that the normalizer removes.
+
+    `offsets_P2` are begin and end of each token, rising. Tokens may share characters: all that do are in the span.
+    """
+    first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends after `start`
+    last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
+    return Nearest(first, last) if first <= last else None
+
+
+def at_token_boundaries(context: str, answer: str, start: int, offsets_P2: np.ndarray) -> bool:
+    """Whether a span of tokens has just the text of the answer at `start`; no prediction can equal another one."""
+    begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
+    span = nearest_span(offsets_P2, begin, end)
+    begins = [*offsets_P2[:, 0], len(context)]
+    return bool(span) and text_of(context, begins, offsets_P2[:, 1], span.first, span.last) == answer.strip()
+
+
+def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length: int) -> Windowing:
     """Returns how a tokenizer's windows are cut."""
     if not tokenizer.is_fast:
         raise ValueError(
@@ -53,7 +80,7 @@ def windowing(
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
     before, after = sides.index(1) - question, sides[::-1].index(1)
-    found = Windowing(max_length, stride, max_question_length, before, after, max_answer_length)
+    found = Windowing(max_length, stride, max_question_length, before, after)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
             f"doc_stride is {stride}, and with a question of max_question_length={max_question_length} tokens and "
@@ -77,13 +104,13 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> dict[str, list]:
-    """Returns the windows of a batch of rows: the model's inputs, `length`, `labels`, `cut`, `split`, `reach`.
+    """Returns the windows of a batch of rows: the model's inputs, `length`, `labels`, `cut`, `split`, `inexact`.
 
     `batch` has `question`, `context`, `answers`, their places in the context (`places`), and `start` and `end`, the
     characters of the answer to learn, -1 if it is unknown; `numbers` are the rows' numbers. `labels` are the first and
     last token of the answer, as positions in the window. In the first window of a row, `cut` is 1 if the question was
-    cut, `split` is 1 if there are several windows, and `reach` is a JSON list of answer, nearest span and reasons why
-    no prediction can equal it (`reach.py`). In the other windows they are 0 and empty.
+    cut, `split` is 1 if there are several windows, and `inexact` is the number of its answers that are not at token
+    boundaries. In the other windows they are 0.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
@@ -168,13 +195,8 @@ def windows_of_rows(
                 )
         start, end = batch["start"][row], batch["end"][row]
         found = label(of_row, cutting.stride, nearest_span(whole, start, end) if start >= 0 else None)
-        held = [len(window["spans"]) for window in of_row]
-        reach = []
-        for answer, place in zip(batch["answers"][row], batch["places"][row], strict=True):
-            text, reasons = obstacles(
-                contexts[row], answer, place, whole, held, cutting.stride, cutting.max_answer_length
-            )
-            reach.append((answer, text, reasons))
+        answers = zip(batch["answers"][row], batch["places"][row], strict=True)
+        inexact = sum(not at_token_boundaries(contexts[row], *answer, whole) for answer in answers if answer[1] >= 0)
         for number, (window, labels) in enumerate(zip(of_row, found, strict=True)):
             spans, first = window.pop("spans"), window.pop("first")
             is_first = number == 0
@@ -182,7 +204,7 @@ def windows_of_rows(
                 "labels": labels,
                 "cut": int(is_first and is_cut[row]),
                 "split": int(is_first and len(found) > 1),
-                "reach": json.dumps(reach) if is_first else "",
+                "inexact": inexact if is_first else 0,
             }
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}

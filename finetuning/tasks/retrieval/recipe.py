@@ -37,7 +37,6 @@ class RetrievalPairs(EvaluationPairs, NamedPair):
         "value of `{language}` if it is not the language code, as in {sw: swh}; source_language and "
         "target_language always have the code",
     )
-    max_pairs: int = option(0, "number of pairs per pair of languages to sample at random; 0: use all")
 
 
 @dataclass
@@ -96,8 +95,6 @@ class RetrievalRecipe(SentenceRecipe):
         super().check()
         for position, table in enumerate(self.pairs):
             name = f"pairs.{position}"
-            if table.max_pairs == 1:
-                raise ValueError(f"{name}.max_pairs must be 0 (all) or at least 2, got 1.")
             if table.target is None and table.source_column == table.target_column:
                 raise ValueError(
                     f"{name} has {table.source_column} for source_column and target_column of one table. Name "

@@ -10,7 +10,7 @@ import torch
 
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.data.rows import split_name
-from finetuning.data.task_tables import PairData, sample
+from finetuning.data.task_tables import PairData
 from finetuning.results.files import table_names
 from finetuning.results.table import AVERAGE
 from finetuning.seeds import Predictions, load_metric
@@ -143,12 +143,10 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
         pairs, entries, warnings, splits = {}, [], [], []
         loaded: dict[tuple, Any] = {}
-        is_drawn = False
         for table in expanded(self.recipe.pairs):
             where = f"pairs ({table.name})"
             rows = open_pairs(table, where, table.name, self.recipe.hub_root, loaded)
-            full = with_both_sides(rows, where, is_evaluated=False).dataset
-            chosen = sample(full, table.max_pairs)
+            chosen = with_both_sides(rows, where, is_evaluated=False).dataset
             sides = tuple(Side.of(chosen[side][:]) for side in SIDES)
             for side, found in zip(SIDES, sides, strict=True):
                 if len(found.texts) < 2:
@@ -158,11 +156,8 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
                     )
             pairs[table.name] = sides
             splits.append(split_name(rows.table))
-            empty = len(rows.dataset) - len(full)
+            empty = len(rows.dataset) - len(chosen)
             warnings += _left_out(rows, empty)
-            is_drawn |= len(chosen) < len(full)
-            if len(chosen) < len(full):
-                warnings.append(f"{table.name}: {len(chosen)} of {len(full)} pairs were evaluated, sampled at random")
             if table.note:
                 warnings.append(table.note)
             entries.append(
@@ -180,7 +175,6 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             evaluation_data=entries,
             evaluated_split=", ".join(dict.fromkeys(splits)),
             evaluated_rows={name: len(source.of_pairs) for name, (source, _) in pairs.items()},
-            differs=["fewer pairs"] * is_drawn,
             chance={name: _chance_level(*sides) for name, sides in pairs.items()},
         )
         return PairData(protocol, list(dict.fromkeys(warnings)), pairs)

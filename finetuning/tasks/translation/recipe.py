@@ -168,9 +168,8 @@ class TranslationRecipe(TrainedRecipe):
     max_dev_examples: int = option(
         1000, "number of pairs per table to sample at random for the loss on dev; 0: use all"
     )
-    dev_bleu_examples: int = option(0, "number of these pairs to translate for the curve of BLEU by step; 0: none")
-    dev_beams: int = option(
-        1, "hypotheses of beam search on dev; 1: greedy search, several times faster", low=1, high=1024
+    dev_bleu_examples: int = option(
+        0, "number of these pairs to translate by greedy search for the curve of BLEU by step; 0: none"
     )
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
         "last",
@@ -179,11 +178,6 @@ class TranslationRecipe(TrainedRecipe):
     )
     average_checkpoints: int = option(10, "number of checkpoints in the mean of `selection: average`", low=1)
     generation: Generation = field(default_factory=Generation)
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
-        None,
-        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
-        "and others without spaces, else 13a",
-    )
     seeds: list[int] = option(
         [1],
         "seeds, with one run each; results have the score of each, the mean and the standard deviation",

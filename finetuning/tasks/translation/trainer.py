@@ -80,7 +80,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         scores = {f"{metric_key_prefix}_loss": total / tokens}
         if self.recipe.dev_bleu_examples:
             chosen = sample(next(iter(pairs.values())), self.recipe.dev_bleu_examples)
-            hypotheses = self.translate(chosen, self.recipe.dev_beams)
+            hypotheses = self.translate(chosen, beams=1)
             scored = self.score(next(iter(pairs)), hypotheses, chosen["target"][:])
             scores[f"{metric_key_prefix}_bleu"] = scored["sacrebleu"]
         self.log(scores)
@@ -101,8 +101,8 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
         """The metrics of finetuning/metrics/bleu, with the tokenizer of the pair's target language."""
-        options = {"tokenize": self.recipe.bleu_tokenizer, "language": self.recipe.targets[pair]}
-        return load_metric("bleu").compute(predictions=hypotheses, references=references, **options)
+        language = self.recipe.targets[pair]
+        return load_metric("bleu").compute(predictions=hypotheses, references=references, language=language)
 
     def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""

@@ -6,7 +6,7 @@ made. Nothing is trained.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from omegaconf import MISSING
 
@@ -69,9 +69,6 @@ class WordAlignmentRecipe(FeatureRecipe):
         "methods that link words: ot_words (ours), ot, ot_itermax (XLM-Align), itermax, mutual (SimAlign), softmax "
         "(awesome-align); the first gives the main results, and the results list the others too",
     )
-    options: dict[str, dict[str, Any]] = option(
-        {}, "options by method, such as {ot: {sinkhorn_iterations: 3}}; default: ours and those of the papers"
-    )
     encoding: Literal["joint", "separate"] = option(
         "separate",
         "separate: each sentence in its own input, as in SimAlign; joint: both in one, as in XLM-Align's labeling",
@@ -82,13 +79,8 @@ class WordAlignmentRecipe(FeatureRecipe):
         from modeling.optimal_transport import METHODS
 
         super().check()
-        unknown = [method for method in (*self.methods, *self.options) if method not in METHODS]
+        unknown = [method for method in self.methods if method not in METHODS]
         if unknown or not self.methods or len(set(self.methods)) < len(self.methods):
             raise ValueError(
-                f"methods is {self.methods}, and options has {list(self.options)}. Use some of {', '.join(METHODS)}, "
-                "each once, as in methods=[ot, itermax]."
-            )
-        if unused := [method for method in self.options if method not in self.methods]:
-            raise ValueError(
-                f"options has {unused[0]}, and methods is {self.methods}. Add the method, or leave its options out."
+                f"methods is {self.methods}. Use some of {', '.join(METHODS)}, each once, as in methods=[ot, itermax]."
             )

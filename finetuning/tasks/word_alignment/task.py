@@ -154,16 +154,15 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
         return PairData(protocol, warnings, pairs)
 
     def describe_method(self, protocol: AlignmentProtocol) -> None:
-        methods, options = self.recipe.methods, self.recipe.options
-        protocol.method = methods[0]
-        protocol.options = METHOD_OPTIONS[methods[0]] | options.get(methods[0], {})
-        protocol.methods = {name: METHOD_OPTIONS[name] | options.get(name, {}) for name in methods}
+        methods = self.recipe.methods
+        protocol.method, protocol.options = methods[0], METHOD_OPTIONS[methods[0]]
+        protocol.methods = {name: METHOD_OPTIONS[name] for name in methods}
         protocol.encoding = self.recipe.encoding
 
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
-        recipe, method = self.recipe, self.recipe.methods[0]
-        options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size, **recipe.options.get(method, {}))
-        return WordAligner(encoder, tokenizer, method=method, **options)
+        recipe = self.recipe
+        options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size)
+        return WordAligner(encoder, tokenizer, method=recipe.methods[0], **options)
 
     def evaluate(self, seed: int, aligner: WordAligner, data: PairData[AnnotatedPairs]) -> tuple[Record, Predictions]:
         """Every layer and method of a pair come from one forward pass."""
