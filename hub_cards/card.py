@@ -26,9 +26,8 @@ from hub_cards import sections
 from hub_cards.about import about, known_limits, pictures
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
-from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
-from hub_cards.record import Record, read_record, write_record
+from hub_cards.record import Record, hub_id, read_record, write_record
 from modeling.checkpoints import check_weights, load_config
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside

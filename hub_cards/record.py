@@ -24,6 +24,7 @@ from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 from zoo_core.tables import HUB_ID
 
 FORMAT = 1
+HUB = "https://huggingface.co"
 FOLDER, INDEX = "provenance", "provenance/record.json"
 RECIPE, RUN, RESULTS = "provenance/recipe.yaml", "provenance/run.json", "provenance/results"
 CURVES = "provenance/figures/curves.png"
@@ -67,7 +68,7 @@ class Record:
     run: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
-    licenses: dict[str, dict[str, Any]] = field(default_factory=dict)  # of data sets, by path
+    licenses: dict[str, str] = field(default_factory=dict)  # of data sets by path, as recipes name them
     name: str | None = None  # what the model is called where it has no id on the Hub
     repo: str | None = None
     base_model: str | None = None  # Hub id of what the weights started from, where its owner named one
@@ -77,6 +78,11 @@ class Record:
     def curves(self) -> str | None:
         """Path of the loss curves from the model folder, if they are there."""
         return CURVES if CURVES in self.figures else None
+
+
+def hub_id(path: str) -> bool:
+    """Returns whether a path is an id of the Hub, owner/name; local/name of a mirror, and runs/name, are not."""
+    return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
 
 
 def check_record(folder: str | Path) -> list[str]:

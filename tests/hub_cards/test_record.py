@@ -64,7 +64,6 @@ def test_what_is_collected(made_up_run):
     assert first.folder == "veco-made-up/xnli" and first.figures == ["provenance/figures/xnli-scores.png"]
     assert first.content["scores"] == load_results(files[0])["scores"]
     assert second.name == "ntrex_retrieval" and check_record(folder) == []
-    assert set(record.licenses) == {"owner/text", "local/bible", "owner/bitext", "google/xtreme", "local/ntrex"}
 
 
 def edit(file, **values):
@@ -192,22 +191,10 @@ def test_a_local_start_is_local_from_everywhere(made_up_run, tmp_path, monkeypat
     assert start() == "me/minilm"
 
 
-def test_what_was_known_of_a_license_stays(made_up_run, tmp_path):
-    folder, _ = made_up_run("veco")
-    card = tmp_path / "mirror" / "local" / "bible" / "README.md"
-    card.parent.mkdir(parents=True)
-    card.write_text("---\nlicense: mit\n---\n")
-    started_from(folder.parent, None, {"hub_root": "mirror"})  # relative to where the run was started
-    for _ in range(2):
-        write_card(folder)
-        assert read_record(folder).licenses["local/bible"]["id"] == "mit"
-        shutil.rmtree(tmp_path / "mirror", ignore_errors=True)
-
-
-def test_a_recipe_names_licenses_of_data_without_one(made_up_run):
+def test_a_recipe_names_licenses_of_data(made_up_run):
     folder, _ = made_up_run("veco")
     started_from(folder.parent, None, {"licenses": {"local/bible": "cc0-1.0"}})
-    assert "| bible | training | cc0-1.0 (named in the recipe) |" in write_card(folder).read_text(encoding="utf-8")
+    assert "| bible | training | cc0-1.0 |" in write_card(folder).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("before", [[], ["xnli"]])
