@@ -75,8 +75,8 @@ def write_card(
     parameters = count_parameters(folder)
     config = load_config(str(folder))  # raises for a damaged one
     try:
-        record = read_record(folder, whole=False)
-    except ValueError:  # of other weights
+        record = read_record(folder)
+    except ValueError:  # of other weights, or not legible
         if not overwrite:
             raise
         record = Record(weights)
@@ -85,7 +85,7 @@ def write_card(
     given = {"name": record.name or run_name(folder), "repo": repo, "base_model": base_model, "license": stated}
     record = replace(record, **{field: value for field, value in given.items() if value})
     _check_base_model(record)
-    write_record(folder, record, eval_files(record), overwrite)
+    write_record(folder, record, eval_files(record))
     with written_aside(target) as stream:
         stream.write(render(folder, record, parameters))
     return target
@@ -186,8 +186,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a card that was written or edited by hand, and edited files or files of other weights in "
-        "provenance/",
+        help="replace a card that was written or edited by hand, and a provenance/ of other weights",
     )
     given = vars(parser.parse_args(argv))
     model = given.pop("model")

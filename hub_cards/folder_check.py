@@ -23,8 +23,7 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError, safe_open
 
-from hub_cards.card import as_written, count_parameters, render
-from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record, read_record
+from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import REPOSITORY
 
@@ -88,8 +87,6 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
     problems += _card(folder)
     if not any(problem.file.endswith(".safetensors") for problem in problems):
         problems += [Problem(f"{FOLDER}/", message) for message in check_record(folder)]
-    if not problems:
-        problems += _figures(folder)
     if load and not problems:
         problems += _load(folder)
     return problems
@@ -266,25 +263,6 @@ def _card(folder: Path) -> Iterator[Problem]:
             yield Problem(
                 "README.md", f"it links to {link}, which is not in the folder. Remove the link, or add the file."
             )
-
-
-def _figures(folder: Path) -> Iterator[Problem]:
-    """An edited card may say anything of the model but other scores than those of provenance/."""
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    if not (folder / FOLDER).exists() or as_written(text):
-        return
-    measured = render(folder, read_record(folder), count_parameters(folder))
-    if _scores(text) != _scores(measured):
-        yield Problem(
-            "README.md", f"its scores are not those of {FOLDER}/. Restore them with {WRITE_CARD} --overwrite."
-        )
-
-
-def _scores(card: str) -> tuple[str, list[str]]:
-    """The scores of the metadata, and the lines of the sections with scores and results."""
-    index = ModelCard(card, ignore_metadata_errors=True).data.to_dict().get("model-index")
-    sections = [card.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Scores", "Results")]
-    return json.dumps(index, default=str), [line.rstrip() for text in sections for line in text.strip().splitlines()]
 
 
 def _load(folder: Path) -> list[Problem]:

@@ -146,7 +146,7 @@ def test_a_card_that_has_the_edits_or_was_written_anew_is_no_conflict(hub, run, 
 
 
 def test_what_a_former_push_left_is_removed(hub, run, ready_folder):
-    """transformers would read the former weights, and whoever checks the record would find a file too many."""
+    """transformers would read the former weights, and the former scores are of those."""
     folder = ready_folder()
     former = contents(folder)
     shard = (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
@@ -154,7 +154,7 @@ def test_what_a_former_push_left_is_removed(hub, run, ready_folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     write_card(folder, repo=REPO, license="apache-2.0", overwrite=True)
     index = json.loads(former.pop("provenance/record.json"))
-    index["files"] |= {".eval_results/old.yaml": "0", "provenance/results/old.json": "0"}
+    index["results"]["old.json"] = {"figures": []}
     former["provenance/record.json"] = json.dumps(index)
     old = {".eval_results/old.yaml": "[]", "provenance/results/old.json": "{}"}
     theirs = {"notes.md": "theirs", "model.pt": b"x", ".eval_results/theirs.yaml": "[]"}
