@@ -94,7 +94,7 @@ def prepare(app, docname: str, source: list[str]) -> None:
 
 
 def as_text(app, what: str, name: str, obj, options, lines: list[str]) -> None:
-    """Before napoleon reads a docstring: signs are signs, indented paragraphs are pictures, and lists stand alone."""
+    """Before napoleon reads a docstring: signs are text, indented paragraphs pictures, lists apart."""
     blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
     for n, block in enumerate(blocks):
         if block.startswith(" "):
