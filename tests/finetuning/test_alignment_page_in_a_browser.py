@@ -4,7 +4,7 @@ import pytest
 
 from finetuning.align.page import Page
 from modeling.word_alignment import WordAlignment
-from tests.browser import lowest_contrast, open_browser
+from tests.browser import open_browser
 
 pytestmark = pytest.mark.slow
 
@@ -63,29 +63,3 @@ def test_numbers_that_are_no_probabilities_have_no_slider(show):
     assert page.locator("path").count() == 3 and not page.locator("#least").is_visible()
     page.locator(".word").first.click()
     assert "score" in page.locator("#note").inner_text()
-
-
-@pytest.mark.parametrize("words", [8, 60])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_can_be_read_and_stepped_through(opened, tmp_path, words, theme):
-    """With a matrix of all shades between the coldest and the hottest."""
-    page = Page(tmp_path / "page.html")
-    cosines = [[(words * i + j) / words**2 for j in range(words)] for i in range(words)]
-    texts = [[f"{side}{number}" for number in range(words)] for side in "st"]
-    page.add(WordAlignment(*texts, [(i, i) for i in range(words)], [0.9] * words, cosines))
-    page.write("pairs.txt", {}, 1, 0.5, False)
-    opened = opened.context.browser.new_page(viewport={"width": 1500, "height": 900}, color_scheme=theme)
-    opened.goto(page.path.as_uri())
-    assert opened.locator("td").count() == words**2 and lowest_contrast(opened.locator("td")) >= 4.5
-    drawing, matrix = (opened.locator(f"#pair > .card >> nth={part}").bounding_box() for part in (0, 1))
-    is_tall = opened.locator(".drawing.tall").count()
-    assert drawing["width"] == matrix["width"] and (drawing["y"] == matrix["y"]) == is_tall == (words == 60)
-    opened.locator(".word").first.focus()
-    opened.keyboard.press("ArrowDown" if is_tall else "ArrowRight")
-    focused = opened.locator(".word:focus")
-    assert focused.inner_text() == "s1" and opened.locator(".word[tabindex='0']").all_inner_texts() == ["s1", "t0"]
-    opened.keyboard.press("ArrowRight" if is_tall else "ArrowDown")
-    assert focused.inner_text() == "t1"
-    opened.keyboard.press("Shift+Tab")
-    assert focused.inner_text() == "s1"
-    opened.close()
