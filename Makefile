@@ -36,7 +36,7 @@ demo: setup ## run the whole path of all four models on the sample corpus: offli
 test: setup ## run the tests of the first tier, on two processes: five minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: setup ## run all tests, also of processes, kills, the browser, oldest versions and the commands of the pages
+test-all: setup ## run all tests, also of processes, kills, the browser and oldest versions
 	$(BIN)/python -m pytest -n 2
 
 # `build` may hold files of an earlier build that are gone since, and setuptools would pack them.

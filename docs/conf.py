@@ -1,6 +1,6 @@
 """Sphinx's settings. The repository is the source folder: `make docs` reads the pages where they are.
 
-reference.py generates parts of docs/reference/, docstrings.py reads docstrings, and formulas.py writes formulas.
+reference.py generates parts of docs/reference/.
 """
 
 import json
@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -18,15 +19,13 @@ from sphinx.transforms import SphinxTransform
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-import docstrings  # noqa: E402
-import formulas  # noqa: E402
 import reference  # noqa: E402
 
 project = "crosslingual-zoo"
 author = copyright = "The Crosslingual Zoo contributors"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-extensions = ["sphinx.ext.autodoc", "myst_nb", "sphinx_copybutton"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "sphinx_copybutton"]
 root_doc = "README"  # the navigation of docs/navigation.md is appended to it
 NAVIGATION = ROOT / "docs" / "navigation.md"
 FOLDERS = ("bench", "finetuning", "hub_cards", "pretraining", "sample_corpus", "docs")
@@ -43,6 +42,7 @@ autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 add_module_names = False
+default_role = "literal"  # of single backticks in docstrings
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
@@ -55,7 +55,6 @@ html_title = "crosslingual-zoo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
@@ -94,6 +93,19 @@ def prepare(app, docname: str, source: list[str]) -> None:
         source[0] += "\n\n" + NAVIGATION.read_text(encoding="utf-8")
 
 
+def as_text(app, what: str, name: str, obj, options, lines: list[str]) -> None:
+    """Before napoleon reads a docstring: signs are text, indented paragraphs pictures, lists apart."""
+    blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
+    for n, block in enumerate(blocks):
+        if block.startswith(" "):
+            blocks[n] = "::\n\n" + textwrap.indent(block, "    ")
+        elif ">>> " not in block:
+            block = re.sub(r"(`[^`]*`)|([\\*|]|_(?!\w))", lambda part: part[1] or f"\\{part[2]}", block)
+            block = re.sub(r"\n(?=- )", "\n\n", block)
+            blocks[n] = re.sub(r"((?:^|\n)- .*(?:\n  .*)*)\n(?=\S)", r"\1\n\n", block)
+    lines[:] = "\n\n".join(blocks).split("\n")
+
+
 class LinkNames(SphinxTransform):
     """Links public names in code to the reference."""
 
@@ -113,8 +125,7 @@ def add_index(app, error: Exception | None) -> None:
 
 
 def setup(app) -> None:
-    docstrings.setup(app)
     app.connect("source-read", prepare, priority=100)
+    app.connect("autodoc-process-docstring", as_text, priority=100)
     app.connect("build-finished", add_index)
-    formulas.setup(app)
     app.add_transform(LinkNames)

@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import pkgutil
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
-from docstrings import escape
 from jinja2 import Environment, StrictUndefined
 
 import crosslingual_zoo
@@ -93,6 +93,12 @@ def finetuning_fields() -> str:
         out.append("## " + ("All kinds" if len(kinds) == len(KINDS) else ", ".join(kinds)))
         out += [_group(place, "", [], rows, level=3) for place, rows in places.items()]
     return "\n\n".join(out)
+
+
+def escape(text: str) -> str:
+    """Outside of code, what Markdown would read as HTML, math, or emphasis is text."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if n % 2 else re.sub(r"([<$\\*_])", r"\\\1", part) for n, part in enumerate(parts))
 
 
 def _group(title: str, summary: str, variants: list, rows: list, level: int = 2) -> str:

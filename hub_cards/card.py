@@ -26,9 +26,8 @@ from hub_cards import sections
 from hub_cards.about import about, known_limits, pictures
 from hub_cards.collecting import collect
 from hub_cards.examples import uses
-from hub_cards.licenses import hub_id
 from hub_cards.metadata import card_data, eval_files, learned_data, start_of
-from hub_cards.record import Record, read_record, write_record
+from hub_cards.record import Record, hub_id, read_record, write_record
 from modeling.checkpoints import check_weights, load_config
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
@@ -76,8 +75,8 @@ def write_card(
     parameters = count_parameters(folder)
     config = load_config(str(folder))  # raises for a damaged one
     try:
-        record = read_record(folder, whole=False)
-    except ValueError:  # of other weights
+        record = read_record(folder)
+    except ValueError:  # of other weights, or not legible
         if not overwrite:
             raise
         record = Record(weights)
@@ -86,7 +85,7 @@ def write_card(
     given = {"name": record.name or run_name(folder), "repo": repo, "base_model": base_model, "license": stated}
     record = replace(record, **{field: value for field, value in given.items() if value})
     _check_base_model(record)
-    write_record(folder, record, eval_files(record), overwrite)
+    write_record(folder, record, eval_files(record))
     with written_aside(target) as stream:
         stream.write(render(folder, record, parameters))
     return target
@@ -187,8 +186,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace a card that was written or edited by hand, and edited files or files of other weights in "
-        "provenance/",
+        help="replace a card that was written or edited by hand, and a provenance/ of other weights",
     )
     given = vars(parser.parse_args(argv))
     model = given.pop("model")

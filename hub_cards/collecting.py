@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.experiments.benchmark import KIND as SUITE
-from finetuning.results.protocol import Protocol
 from finetuning.results.table import Results, load_results
 from finetuning.tasks.registry import report_of
-from hub_cards.licenses import data_licenses
 from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
@@ -37,14 +35,13 @@ def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir
     if found := _pretraining(folder, run_folder, record.weights, is_named=bool(run_dir)):
         recipe, run, figures = found
         is_local = _local_names(record, _started_in(run_folder, recipe), run)
-        tables = [table for corpus in run.get("corpora", []) for table in corpus["tables"]]
         figures = {path: bytes_ for path, bytes_ in record.figures.items() if path != CURVES} | figures
         record = replace(
             record,
             recipe=forget_paths(recipe, is_local),
             run=forget_paths(run, is_local),
             figures=figures,
-            licenses=_with_licenses(record, tables, recipe, run_folder, is_local),
+            licenses=record.licenses | forget_paths(recipe.get("licenses") or {}, is_local),
         )
     collected: set[str] = set()
     paths, own = [*results], folder.resolve().parents[1] / "results.json"
@@ -185,9 +182,6 @@ def _with_result(
     shown = Results(forget_paths(content, is_local))
     name = _name(record, shown, about["folder"], collected)
     drawn = {f"{FOLDER}/figures/{name}-{plot}": bytes_ for plot, bytes_ in _plots(content, shown, run_folder).items()}
-    protocol = Protocol.of(content["protocol"])
-    tables = [*protocol.evaluation_data, *(protocol.training_data if about["own"] else [])]
-    licenses = _with_licenses(record, tables, recipe, run_folder, is_local)
     result = Result(name, shown, figures=list(drawn), **about)
     old = next((result for result in record.results if result.name == name), None)
     gone = old.figures if old else []
@@ -195,7 +189,7 @@ def _with_result(
         record,
         results=[result if r is old else r for r in record.results] + ([] if old else [result]),
         figures={path: bytes_ for path, bytes_ in record.figures.items() if path not in gone} | drawn,
-        licenses=licenses,
+        licenses=record.licenses | forget_paths(recipe.get("licenses") or {}, is_local),
     )
     return record, name
 
@@ -226,20 +220,3 @@ def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> 
             report_of(shown).write(Path(folder))
             there = {name: (Path(folder) / name).read_bytes() for name in FIGURES if (Path(folder) / name).is_file()}
     return there
-
-
-def _with_licenses(
-    record: Record,
-    tables: list[dict[str, Any]],
-    recipe: dict[str, Any],
-    run_folder: Path,
-    is_local: Callable[[str], bool],
-) -> dict[str, dict[str, Any]]:
-    """What is known of the licenses of data sets, by their paths as the record shows them; what was known stays."""
-    place, root = _started_in(run_folder, recipe), recipe.get("hub_root")
-    roots = [path for path in (root, place and root and place / root) if path and Path(path).is_dir()]
-    mirror = str(roots[0]) if roots else None  # the run may have been on another machine
-    found = data_licenses(tables, mirror, recipe.get("licenses"))
-    shown = {forget_paths(path, is_local): license for path, license in found.items()}
-    news = {path: license for path, license in shown.items() if license["id"] or path not in record.licenses}
-    return record.licenses | news

@@ -23,8 +23,7 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError, safe_open
 
-from hub_cards.card import as_written, count_parameters, render
-from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record, read_record
+from hub_cards.record import ABSOLUTE, FOLDER, MACHINE_KEYS, check_record
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import REPOSITORY
 
@@ -44,16 +43,6 @@ SECRETS = re.compile(
     r"(?<![A-Za-z0-9])((hf|api_org)_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|AKIA[0-9A-Z]{16})"
     r"(?![A-Za-z0-9])|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^\s/:@\"]+:[^\s/:@\"]+@"
 )
-# Variables of the environment whose values are secrets: HF_TOKEN, WANDB_API_KEY, but not TOKENIZERS_PARALLELISM.
-SECRET_NAMES = re.compile(
-    r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|((^|_)(API)?(TOKEN|KEY|AUTH|PASS|PWD|PAT))S?(?![A-Z])", re.IGNORECASE
-)
-NO_SECRETS = re.compile(r"[\d\s.,:;+-]{,10}|(~|\.\.?)/.*|\w+://[^@]*", re.DOTALL)  # short numbers, paths, addresses
-HOLDS_VARIABLE = (
-    "it has the value of the environment variable {}. Remove it, and revoke it if others have seen it. If it is not a "
-    "secret, unset the variable."
-)
-SHORTEST_SECRET = 8  # characters; shorter values occur in any text
 WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\\?[\w .-]+\\")
 HOME_PATH = re.compile(rb"(/(home|Users|root|tmp|mnt|scratch|private)/|[A-Z]:\\Users\\)[\w./-]{2,}")  # in binary files
 # What hub_cards.sentence_transformer writes; other modules of that library may name code of their own.
@@ -74,8 +63,7 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        """Returns the problem as a line, without any secret of the environment, also in the file name."""
-        return _without_secrets(f"{self.file}: {self.what}")
+        return f"{self.file}: {self.what}"
 
 
 def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
@@ -99,8 +87,6 @@ def check_folder(folder: str | os.PathLike, load: bool = True) -> list[Problem]:
     problems += _card(folder)
     if not any(problem.file.endswith(".safetensors") for problem in problems):
         problems += [Problem(f"{FOLDER}/", message) for message in check_record(folder)]
-    if not problems:
-        problems += _figures(folder)
     if load and not problems:
         problems += _load(folder)
     return problems
@@ -149,8 +135,6 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
     """What is wrong with the name or content of one file; None if nothing is."""
     file, parts = folder / path, PurePosixPath(path).parts
     name, suffix = parts[-1], PurePosixPath(path).suffix.lower()
-    if variable := _variable_in(path):
-        return f"its name has the value of the environment variable {variable}. Rename it."
     if file.is_symlink() or not file.is_file():
         return "it is a link, or not a regular file. Copy the file itself (cp -L)."
     if TRAINING_STATES.match(name) or any(map(STEP_FOLDERS.fullmatch, parts[:-1])):
@@ -186,39 +170,11 @@ def _fault_of_file(folder: Path, path: str) -> str | None:
 
 def _fault_of_text(text: str) -> str | None:
     """Secrets, and paths that only this machine has."""
-    if name := _variable_in(text):
-        return HOLDS_VARIABLE.format(name)
     if secret := SECRETS.search(text):
         return f"it has text that looks like a secret, {secret[0][:6]}... Remove and revoke the secret."
     if found := ABSOLUTE.search(text) or WINDOWS_PATH.search(text):
         return f"it has a path of a machine, {found[0]!r}. Remove the path."
     return None
-
-
-def _variable_in(text: str) -> str | None:
-    """The name of an environment variable that looks like a secret and whose value is in a text, plain or as JSON."""
-    return next((name for name, form in _secrets() if form in text), None)
-
-
-def _secrets() -> Iterator[tuple[str, str]]:
-    """(name, value) of the environment's variables that look like secrets, the value in each form that a file has."""
-    for name, value in os.environ.items():
-        value = value.strip()
-        is_path = os.path.exists(value.split(os.pathsep)[0])
-        if (
-            len(value) >= SHORTEST_SECRET
-            and SECRET_NAMES.search(name)
-            and not NO_SECRETS.fullmatch(value)
-            and not is_path
-        ):
-            for form in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
-                yield name, form
-
-
-def _without_secrets(text: str) -> str:
-    for name, form in _secrets():
-        text = text.replace(form, f"${name}")
-    return text
 
 
 def _fault_of_bytes(file: Path) -> str | None:
@@ -229,8 +185,6 @@ def _fault_of_bytes(file: Path) -> str | None:
             return "it is a pickle, an archive or a library under another name. Remove it."
         if file.suffix.lower() == ".png" and content[:4] != b"\x89PNG":
             return "it is not a PNG picture. Remove it."
-        if variable := next((name for name, form in _secrets() if content.find(form.encode()) >= 0), None):
-            return HOLDS_VARIABLE.format(variable)
         if found := HOME_PATH.search(content):
             return f"it has a path of a machine, {found[0][:60].decode(errors='replace')!r}. Save the file without it."
     return None
@@ -309,25 +263,6 @@ def _card(folder: Path) -> Iterator[Problem]:
             yield Problem(
                 "README.md", f"it links to {link}, which is not in the folder. Remove the link, or add the file."
             )
-
-
-def _figures(folder: Path) -> Iterator[Problem]:
-    """An edited card may say anything of the model but other scores than those of provenance/."""
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    if not (folder / FOLDER).exists() or as_written(text):
-        return
-    measured = render(folder, read_record(folder), count_parameters(folder))
-    if _scores(text) != _scores(measured):
-        yield Problem(
-            "README.md", f"its scores are not those of {FOLDER}/. Restore them with {WRITE_CARD} --overwrite."
-        )
-
-
-def _scores(card: str) -> tuple[str, list[str]]:
-    """The scores of the metadata, and the lines of the sections with scores and results."""
-    index = ModelCard(card, ignore_metadata_errors=True).data.to_dict().get("model-index")
-    sections = [card.partition(f"\n## {name}\n")[2].partition("\n## ")[0] for name in ("Scores", "Results")]
-    return json.dumps(index, default=str), [line.rstrip() for text in sections for line in text.strip().splitlines()]
 
 
 def _load(folder: Path) -> list[Problem]:

@@ -31,8 +31,8 @@ def load_folder(folder: str) -> list[str]:
         ):
             continue
         checks[name] = lambda name=name: check_class(folder, name, raw["architectures"], batch)
-    # the tokenizer of a fine-tuned model reads <mask> as text
-    if "AutoModelForMaskedLM" in raw.get("auto_map", {}) and not tokenizer.split_special_tokens:
+    # a fine-tuned model's tokenizer reads <mask> as text
+    if raw.get("auto_map") and raw["architectures"][0].endswith(("ForMaskedLM", "ForPreTraining")):
         checks["pipeline fill-mask"] = lambda: check_pipeline(folder, "fill-mask")
     for task in raw.get("custom_pipelines") or {}:
         checks[f"pipeline {task}"] = lambda task=task: check_pipeline(folder, task)

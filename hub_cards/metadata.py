@@ -13,8 +13,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 
 from finetuning.results.table import Results
 from finetuning.tasks.registry import KINDS
-from hub_cards.licenses import hub_id
-from hub_cards.record import Record, Result
+from hub_cards.record import Record, Result, hub_id
 from modeling.checkpoints import split_revision
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe_corpora import is_selected

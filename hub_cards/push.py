@@ -32,7 +32,7 @@ from rich.table import Table
 
 from hub_cards.card import as_written
 from hub_cards.folder_check import Problem, check_folder, files_of, refusal
-from hub_cards.record import INDEX, parse_index
+from hub_cards.record import INDEX, files_of_results, parse_index
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.tables import HUB_ID
 
@@ -156,10 +156,10 @@ def make_plan(api: HfApi, additions: dict[str, CommitOperationAdd], repo: str, r
     def text_of(path: str) -> str:
         return _read(Path(api.hf_hub_download(repo, path, revision=info.sha)))
 
-    # transformers reads model.safetensors before any shards, and a record with a file too many is refused
+    # transformers reads model.safetensors before any shards
     outdated = {path for path in there if WEIGHTS.fullmatch(path)}
     if INDEX in there:
-        outdated |= {INDEX, *(parse_index(text_of(INDEX)) or {"files": []})["files"]}
+        outdated |= {INDEX, *files_of_results(parse_index(text_of(INDEX)) or {"results": {}})}
     for path in there.keys() - additions.keys():
         files[path] = (there[path].size, REMOVED if path in outdated else KEPT)
     card = text_of(CARD) if CARD in there else ""

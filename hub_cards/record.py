@@ -1,11 +1,9 @@
 """What a card is made of, kept next to the weights in provenance/: recipe, run facts, results and figures.
 
 Anybody with a copy of the folder can render its card again and look up every number. record.json names the weights that
-all of it belongs to and the checksum of every file, so that an edited, lost or foreign file is noticed. It names no
-path of the machine that it was collected on.
+all of it belongs to. It names no path of the machine that it was collected on.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -21,12 +19,15 @@ import yaml
 from finetuning.results.table import Results, load_results
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
+from zoo_core.recipes import read_yaml
 from zoo_core.tables import HUB_ID
 
 FORMAT = 1
+HUB = "https://huggingface.co"
 FOLDER, INDEX = "provenance", "provenance/record.json"
 RECIPE, RUN, RESULTS = "provenance/recipe.yaml", "provenance/run.json", "provenance/results"
-CURVES = "provenance/figures/curves.png"
+FIGURES = "provenance/figures"
+CURVES = f"{FIGURES}/curves.png"
 REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
 RESULT_FIELDS = ("folder", "own", "date", "seed", "figures")  # of a Result, in record.json
 MACHINE_KEYS = ("is_local", "local_files_only")
@@ -67,7 +68,7 @@ class Record:
     run: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     figures: dict[str, bytes] = field(default_factory=dict)
-    licenses: dict[str, dict[str, Any]] = field(default_factory=dict)  # of data sets, by path
+    licenses: dict[str, str] = field(default_factory=dict)  # of data sets by path, as recipes name them
     name: str | None = None  # what the model is called where it has no id on the Hub
     repo: str | None = None
     base_model: str | None = None  # Hub id of what the weights started from, where its owner named one
@@ -79,10 +80,15 @@ class Record:
         return CURVES if CURVES in self.figures else None
 
 
+def hub_id(path: str) -> bool:
+    """Returns whether a path is an id of the Hub, owner/name; local/name of a mirror, and runs/name, are not."""
+    return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
+
+
 def check_record(folder: str | Path) -> list[str]:
     """What is wrong with provenance/ of a model folder, a message each; empty where it is right, or not there."""
     folder = Path(folder)
-    if not (folder / FOLDER).exists():
+    if not any(path.is_file() for path in (folder / FOLDER).rglob("*")):
         return []
     index = read_index(folder)
     if index is None:
@@ -90,47 +96,37 @@ def check_record(folder: str | Path) -> list[str]:
     weights = folder_fingerprint(folder)
     if index["weights"] != weights:
         return [f"{INDEX} is of the weights {index['weights'][:19]}, and these are {weights[:19]}. {REMEDY}"]
-    changed = [_changed(folder, path) for path in index["files"] if not _is_as_listed(folder, path, index)]
-    return changed + [
-        f"{path.relative_to(folder)} is not listed in {INDEX}. Move it away."
-        for path in _others(folder, set(index["files"]))
-    ]
+    return []
 
 
-def read_record(folder: str | Path, whole: bool = True) -> Record:
-    """provenance/ of a model folder.
+def read_record(folder: str | Path) -> Record:
+    """provenance/ of a model folder, without the results and figures that somebody took out.
 
-    With `whole` False, what was changed, lost or never listed is left out: to collect it again and write it.
-
-    Raises ValueError for a record with a problem (with `whole` False, only for that of other weights), and for a folder
-    without weights.
+    Raises ValueError for a record with a problem, and for a folder without weights.
     """
     folder = Path(folder)
     weights = folder_fingerprint(folder)
-    index = read_index(folder)
-    problems = check_record(folder)
-    if problems and (whole or (index and index["weights"] != weights)):
+    if problems := check_record(folder):
         raise ValueError(problems[0])
+    index = read_index(folder)
     if index is None:
         return Record(weights)
-    kept = {path: folder / path for path in index["files"] if _is_as_listed(folder, path, index)}
-    recipe = yaml.safe_load(kept[RECIPE].read_text(encoding="utf-8")) if RECIPE in kept else {}
-    run = read_json(kept[RUN]) if RUN in kept else {}
+    recipe = read_yaml(folder / RECIPE) if (folder / RECIPE).is_file() else {}
+    figures = {f"{FIGURES}/{file.name}": file.read_bytes() for file in sorted((folder / FIGURES).glob("*.png"))}
     results = []
     for name, about in index["results"].items():
-        if (path := f"{RESULTS}/{name}") in kept:
-            figures = [figure for figure in about["figures"] if figure in kept]
-            results.append(Result(Path(name).stem, load_results(kept[path]), **{**about, "figures": figures}))
-    figures = {path: kept[path].read_bytes() for path in sorted(kept) if path.endswith(".png")}
+        if (file := folder / RESULTS / name).is_file():
+            shown = [figure for figure in about["figures"] if figure in figures]
+            results.append(Result(Path(name).stem, load_results(file), **{**about, "figures": shown}))
     given = {name: index.get(name) for name in ("name", "repo", "base_model", "license", "licenses")}
-    return Record(weights, recipe, run, results, figures, **given)
+    return Record(weights, recipe, read_json(folder / RUN, {}), results, figures, **given)
 
 
-def write_record(folder: Path, record: Record, further: dict[str, bytes], overwrite: bool = False) -> None:
-    """Writes provenance/ and `further` files (by path) into a model folder, record.json last; each file at once.
+def write_record(folder: Path, record: Record, further: dict[str, bytes]) -> None:
+    """Writes provenance/ and `further` files (by path) into a model folder, each file at once; record.json first,
+    so that an interrupted call can be repeated.
 
-    Of the files that it wrote before, those that are no longer needed are removed. Raises ValueError, before anything
-    is written, where a file was changed or removed by somebody else since, or is not of hub_cards, unless `overwrite`.
+    Of the results and figures that it wrote before, those that are no longer needed are removed.
     """
     files = dict(further) | record.figures
     if record.recipe:
@@ -140,8 +136,6 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
     for result in record.results:
         files[f"{RESULTS}/{result.name}.json"] = _json(result.content)
     before = read_index(folder)
-    if not overwrite:
-        _refuse_to_lose(folder, files, before)
     index = {
         "format": FORMAT,
         "weights": record.weights,
@@ -154,30 +148,22 @@ def write_record(folder: Path, record: Record, further: dict[str, bytes], overwr
             for result in record.results
         },
         "licenses": record.licenses,
-        "files": {path: _checksum(content) for path, content in sorted(files.items())},
     }
-    for path, content in {**files, INDEX: _json(index)}.items():
+    for path, content in {INDEX: _json(index), **files}.items():
         file = folder / path
         if not file.is_file() or file.read_bytes() != content:
             with written_aside(file) as stream:
                 stream.buffer.write(content)
-    for path in (before["files"] if before else {}).keys() - files.keys():
+    for path in (files_of_results(before) if before else set()) - files.keys():
         (folder / path).unlink(missing_ok=True)
 
 
-def _refuse_to_lose(folder: Path, files: dict[str, bytes], index: dict[str, Any] | None) -> None:
-    """Raises ValueError where these `files` would take the place of what is not as record.json lists it."""
-    listed = index["files"] if index else {}
-    if index is None and any(path.relative_to(folder).as_posix() not in files for path in _others(folder, {INDEX})):
-        raise ValueError(f"{INDEX} is missing or not legible. {REMEDY}")
-    for path in {**files, **listed}:
-        target = folder / path
-        is_new = path in files and (not target.exists() or _checksum(target.read_bytes()) == _checksum(files[path]))
-        if is_new or (path in listed and _is_as_listed(folder, path, index)):
-            continue
-        if path in listed:
-            raise ValueError(_changed(folder, path))
-        raise ValueError(f"{target} was not written by hub_cards: move it away, or add --overwrite.")
+def files_of_results(index: dict[str, Any]) -> set[str]:
+    """The files that hub_cards wrote for the results in a record.json: copies, plots and scores for the Hub."""
+    found = {figure for about in index["results"].values() for figure in about["figures"]}
+    for name in index["results"]:
+        found |= {f"{RESULTS}/{name}", f".eval_results/{Path(name).stem}.yaml"}
+    return found
 
 
 def forget_paths(value: Any, is_local: Callable[[str], bool] | None = None) -> Any:
@@ -224,31 +210,10 @@ def parse_index(text: str) -> dict[str, Any] | None:
     try:
         index = json.loads(text)
         fits = index["format"] == FORMAT and {"weights", "name", "repo", "license", "licenses"} <= index.keys()
-        names = [*index["files"], *(f"{RESULTS}/{name}" for name in index["results"])]
-        return index if fits and all(map(OURS.fullmatch, names)) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return index if fits and all(map(OURS.fullmatch, files_of_results(index))) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _changed(folder: Path, path: str) -> str:
-    what = "was changed since it was collected" if (folder / path).exists() else "is missing"
-    return f"{path} {what}. {REMEDY}"
-
-
-def _is_as_listed(folder: Path, path: str, index: dict[str, Any]) -> bool:
-    file = folder / path
-    return file.is_file() and _checksum(file.read_bytes()) == index["files"][path]
-
-
-def _others(folder: Path, listed: set[str]) -> list[Path]:
-    """The files of provenance/ that are not among these paths; hidden ones are no part of it."""
-    known = {folder / path for path in {INDEX, *listed}}
-    return [path for path in sorted((folder / FOLDER).rglob("[!.]*")) if path.is_file() and path not in known]
 
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -10,7 +10,6 @@ from finetuning.results.files import FIGURE, markdown_table
 from finetuning.results.table import Results, with_deviation
 from finetuning.tasks.registry import KINDS, report_of
 from hub_cards.about import about
-from hub_cards.licenses import HUB, hub_id
 from hub_cards.metadata import (
     FINE_TUNED,
     head_of,
@@ -25,7 +24,7 @@ from hub_cards.metadata import (
     start_of_run,
     trained_in,
 )
-from hub_cards.record import RESULTS, Record, Result
+from hub_cards.record import HUB, RESULTS, Record, Result, hub_id
 from pretraining.objectives import OBJECTIVES
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
@@ -324,20 +323,18 @@ def limits(record: Record, experiments: list[Experiment], known: list[str]) -> l
 
 
 def licenses(record: Record) -> dict[str, str]:
-    """The license of the weights, and a table of those of the data."""
-    learned = set(learned_data(record))
-    evaluated = {t["path"] for result in record.results for t in result.content.protocol.evaluation_data}
-    evaluated |= {t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"]} - learned
+    """The license of the weights, and a table of those of the data: as recipes name them, else a link."""
+    learned = learned_data(record)
+    measured = [
+        t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"] if t["path"] not in learned
+    ]
+    measured += [t["path"] for result in record.results for t in result.content.protocol.evaluation_data]
     rows = []
-    for path, license in record.licenses.items():
-        name = f"[{path}]({license['url']})" if license["url"] else plain(plain_name(path))
-        uses = [use for use, paths in (("training", learned), ("evaluation", evaluated)) if path in paths]
-        stated = " ".join(filter(None, (license["id"], license["name"])))
-        note = license["note"] or ("" if stated else "see its card")
-        rows += (
-            [[name, ", ".join(uses), plain(f"{stated} ({note})" if stated and note else stated or note)]]
-            if uses
-            else []
+    for path in dict.fromkeys([*learned, *measured]):
+        name = f"[{path}]({HUB}/datasets/{path})" if hub_id(path) else plain(plain_name(path))
+        uses = [use for use, paths in (("training", learned), ("evaluation", measured)) if path in paths]
+        rows.append(
+            [name, ", ".join(uses), plain(record.licenses.get(path, "see its page" if hub_id(path) else "not known"))]
         )
     stated = record.license
     weights = f"Weights: {stated['id']}." if stated else "Weights: no license is named."

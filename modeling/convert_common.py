@@ -2,7 +2,7 @@
 """What the converters share: tables of parameter names, the check that weights fit a model, files, the command line.
 
 A layout is a table: a parameter of ours, without `roberta.`, -> the names that it has there. `#` is the layer's number.
-`fit` reads a foreign state dict by such a table, `rename` writes ours by it.
+`fit` reads a foreign state dict by such a table.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .convert_paddle import read_pdparams
@@ -49,30 +48,6 @@ def names_of(key: str, table: Table) -> list[str]:
     number = layer[0] if layer else ""
     general = key.removeprefix("roberta.").replace(f".layer.{number}.", ".layer.#.")
     return [name.replace("#", number) for name in table.get(general, ())]
-
-
-def rename(weights: State, table: Table, notes: list[str]) -> State:
-    """Our weights under the names of a layout; what it has no place for is left out, which is noted."""
-    renamed, left_out = {}, set()
-    for key, tensor in weights.items():
-        names = names_of(key, table)
-        renamed |= dict.fromkeys(names, tensor)
-        if not names and not key.endswith(TOKEN_TYPES):
-            left_out.add(key.removeprefix("roberta.").split(".")[0])
-    if left_out:
-        notes.append(f"left out, since the layout has no place for it: {', '.join(sorted(left_out))}")
-    return renamed
-
-
-def add_token_type(weights: State, notes: list[str]) -> None:
-    """Adds the first token type to the positions, for layouts without token types: it is a constant in every sum."""
-    prefix = "" if WORDS in weights else "roberta."
-    types_KH = weights[prefix + TOKEN_TYPES]
-    if types_KH[0].any():
-        weights[prefix + POSITIONS] = weights[prefix + POSITIONS] + types_KH[0]
-        notes.append("token type: the layout has none; the constant was added to the position embeddings")
-    if len(types_KH) > 1:
-        notes.append(f"token types: only the first of {len(types_KH)} was taken, the layout has none")
 
 
 # foreign weights
@@ -226,29 +201,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     file.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-# folders of this zoo, and outputs
-
-
-def load_zoo(folder: str, base: type[PreTrainedModel]) -> PreTrainedModel:
-    """The model of a folder or Hub id of this zoo, of the class and in the type that it was saved in.
-
-    Args:
-        base: the encoder of the model type; its heads are in the same file.
-
-    Raises ValueError for what is no checkpoint of the model type, and for one that lacks weights.
-    """
-    try:
-        found, _ = PreTrainedConfig.get_config_dict(folder)
-        saved = (found.get("architectures") or [""])[0]
-        cls = getattr(sys.modules[base.__module__], saved, None)
-        if found.get("model_type") != base.config_class.model_type or cls is None:
-            raise ValueError(f"it is no {base.config_class.model_type}, but {found.get('model_type')!r} {saved!r}.")
-        model, report = cls.from_pretrained(folder, output_loading_info=True, dtype="auto")
-        if report["missing_keys"]:
-            raise ValueError(f"it lacks {', '.join(sorted(report['missing_keys']))}.")
-    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
-        raise ValueError(f"the model of {folder!r} cannot be used: {' '.join(str(error).split())}") from error
-    return model.eval()
+# outputs
 
 
 def require_new(path: str | Path) -> None:

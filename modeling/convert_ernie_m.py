@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts ERNIE-M's checkpoints into folders of this zoo, and back to transformers 4.
+"""Converts ERNIE-M's checkpoints into folders of this zoo.
 
 python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
@@ -9,12 +9,9 @@ The layouts are known from public code:
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import safetensors.torch
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from .configuration_ernie_m import ErnieMConfig
@@ -22,19 +19,16 @@ from .convert_common import (
     State,
     Table,
     add_reading_options,
-    add_token_type,
     assemble,
     fit,
     layer_count,
     leave_out,
     load_tokenizer,
-    load_zoo,
     make_config,
     make_parser,
     names_of,
     pairs,
     read_state,
-    rename,
     require_new,
     run,
     save_tokenizer,
@@ -56,16 +50,7 @@ HEADS = {
     "token": ErnieMForTokenClassification,
     "question_answering": ErnieMForQuestionAnswering,
 }
-# classes of transformers 4 and PaddleNLP -> the head here that computes the same logits
-HEADS_OF_CLASSES = {cls.__name__: head for head, cls in HEADS.items()} | {
-    "UIEM": "question_answering",  # information extraction, as PaddleNLP calls it
-    "ErnieMForInformationExtraction": "question_answering",
-    "ErnieMForMultipleChoice": "sequence",
-}
-# how their logits are read
-SPANS = "its start_logits and end_logits are for a sigmoid each, not for a softmax over positions"
-CHOICES = "give (texts * choices) rows, and take the softmax over logits.view(texts, choices)"
-READ_AS = {"UIEM": SPANS, "ErnieMForInformationExtraction": SPANS, "ErnieMForMultipleChoice": CHOICES}
+HEADS_OF_CLASSES = {cls.__name__: head for head, cls in HEADS.items()}  # as transformers 4 and PaddleNLP name them
 
 # ours -> transformers 4's
 MODULES = {
@@ -95,14 +80,6 @@ CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
 NOT_KEPT = (
     "architectures auto_map model_type transformers_version _name_or_path act_dropout use_cache position_embedding_type"
 ).split()
-# what transformers 4's ErnieMConfig holds
-TRANSFORMERS4_FIELDS = (
-    "attention_probs_dropout_prob classifier_dropout hidden_act hidden_dropout_prob hidden_size initializer_range "
-    "intermediate_size layer_norm_eps max_position_embeddings model_type num_attention_heads num_hidden_layers "
-    "pad_token_id vocab_size"
-).split()
-# of tokenizer_config.json: what this zoo's tokenizer or the load added
-NOT_OF_THE_TOKENIZER = ("auto_map", "backend", "is_local", "local_files_only", "tokenizer_class")
 
 
 def make_table(layout: str, prefix: str) -> Table:
@@ -112,8 +89,7 @@ def make_table(layout: str, prefix: str) -> Table:
         table |= pairs(ours, prefix + theirs)
     if layout == "PaddleNLP":
         table = {ours: [name.replace("self_attn.self_attn", "self_attn") for name in table[ours]] for ours in table}
-        # a span head of two maps has our name: see `in_our_form`
-        table |= pairs("qa_outputs", "classifier", "qa_outputs")
+        table |= pairs("qa_outputs", "classifier")
     return table
 
 
@@ -143,10 +119,10 @@ def to_zoo(
     settings = read_config(config_file) if config_file else {}
     layout = detect_layout(state, source)
     notes.append(f"layout: {layout}")
-    state = in_our_form(state, layout)
+    state = transposed(state) if layout == "PaddleNLP" else state
     head = detect_head(state, layout, next(iter(settings.get("architectures") or ()), None), head, notes)
     if head in ("token", "question_answering"):
-        # PaddleNLP keeps the pooler below every head, and transformers 4 below that of information extraction
+        # PaddleNLP keeps the pooler below every head
         pooler = [key for key in state if "pooler.dense." in key]
         state = {key: tensor for key, tensor in state.items() if key not in pooler}
         if pooler:
@@ -168,33 +144,6 @@ def to_zoo(
         else:
             save_tokenizer(chosen, new)
     return [f"{cls.__name__} of {model.num_parameters():,} parameters: {output}", *notes]
-
-
-def to_transformers4(folder: str, output: str) -> list[str]:
-    """Folder of any ERNIE-M model of this zoo -> folder that ErnieM of transformers 4 loads.
-
-    What it has no place for (an LM head, language embeddings) is left out. Returns and raises as `to_zoo`.
-    """
-    require_new(output)
-    model = load_zoo(folder, ErnieMModel)
-    config, weights, notes = model.config, dict(model.state_dict()), []
-    head = next((head for head, cls in HEADS.items() if type(model) is cls), "base")
-    add_token_type(weights, notes)
-    state = rename(weights, make_table("transformers 4", "" if head == "base" else "ernie_m."), notes)
-    if head == "base" and "pooler.dense.weight" not in state:
-        notes.append("pooler: the model has none; transformers 4 makes a random one when it loads the folder")
-    not_default = config.to_diff_dict()
-    fields = {name: getattr(config, name) for name in TRANSFORMERS4_FIELDS}
-    fields |= {name: not_default[name] for name in ("id2label", "label2id", "problem_type") if name in not_default}
-    fields |= {"architectures": [HEADS[head].__name__], "torch_dtype": not_default.get("dtype"), "act_dropout": 0.0}
-    with written_aside(output) as new:
-        new.mkdir()
-        # safetensors refuses tensors that are part of others; transformers reads no other format
-        state = {key: tensor.contiguous() for key, tensor in state.items()}
-        safetensors.torch.save_file(state, new / "model.safetensors", metadata={"format": "pt"})
-        write_json(new / "config.json", fields)
-        copy_tokenizer(Path(folder), new)
-    return [f"{HEADS[head].__name__} of {sum(t.numel() for t in state.values()):,} parameters: {output}", *notes]
 
 
 def find_weights(source: str) -> Path:
@@ -248,18 +197,6 @@ def detect_layout(state: State, source: str) -> str:
     )
 
 
-def in_our_form(state: State, layout: str) -> State:
-    """Weights (out, in), and a span head in the form of ours.
-
-    Information extraction scores starts and ends with two linear maps: stacked, they are the question-answering head.
-    """
-    state = transposed(state) if layout == "PaddleNLP" else dict(state)
-    if all(f"linear_{end}.{kind}" in state for end in ("start", "end") for kind in ("weight", "bias")):
-        for kind in ("weight", "bias"):
-            state[f"qa_outputs.{kind}"] = torch.cat([state.pop(f"linear_{end}.{kind}") for end in ("start", "end")])
-    return state
-
-
 def detect_head(state: State, layout: str, cls: str | None, asked: str | None, notes: list[str]) -> str:
     """The head of a checkpoint, a key of `HEADS`: as asked for, as the configuration names its class, or by the keys.
 
@@ -274,8 +211,6 @@ def detect_head(state: State, layout: str, cls: str | None, asked: str | None, n
                 "converts the encoder."
             )
         head, why = HEADS_OF_CLASSES[cls], f"the configuration names {cls}"
-        if cls in READ_AS:
-            notes.append(f"{cls}: {READ_AS[cls]}")
     elif layout == "PaddleNLP" and "classifier.weight" in state:
         raise ValueError(
             "PaddleNLP's classifiers share their weights' names: give --head sequence, token or question_answering."
@@ -358,32 +293,11 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: ErnieMConfig, s
             )
 
 
-def copy_tokenizer(folder: Path, new: Path) -> None:
-    """Copies the tokenizer's files, if there are any, as transformers 4 reads them."""
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return
-    for name in (*FILES.values(), "tokenizer.json"):
-        if (folder / name).is_file():
-            shutil.copy(folder / name, new / name)
-    settings = read_json(file)
-    kept = {name: value for name, value in settings.items() if name not in NOT_OF_THE_TOKENIZER}
-    if isinstance(kept.get("extra_special_tokens"), list):  # there a dict of another meaning, and an error
-        kept["additional_special_tokens"] = kept.pop("extra_special_tokens")
-    write_json(new / file.name, kept | {"tokenizer_class": settings.get("tokenizer_class")})
-
-
-def write_json(path: Path, content: dict) -> None:
-    """As the libraries write it."""
-    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 DESCRIPTION = """Converts ERNIE-M checkpoints, which transformers 5 no longer loads, into folders of this zoo.
 
   python -m modeling.convert_ernie_m saved_by_transformers_4 runs/ernie_m
 
-Read are folders and files of transformers 4's ErnieM (.safetensors, .bin) and of PaddleNLP (.pdparams). Information
-extraction becomes question answering, and multiple choice sequence classification, with the same logits.
+Read are folders and files of transformers 4's ErnieM (.safetensors, .bin) and of PaddleNLP (.pdparams).
 
 Files are read without running code in them. Keys that are missing, left over, of the wrong shape or no finite numbers
 are all listed, and nothing is written then. What was found, assumed and done is printed, a line each.
@@ -397,12 +311,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = make_parser("convert_ernie_m", DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="folder or file to convert")
     parser.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
-    parser.add_argument(
-        "--to",
-        choices=["zoo", "transformers4"],
-        default="zoo",
-        help="transformers4: write a folder of this zoo as transformers 4's ErnieM saved it (default: zoo)",
-    )
     parser.add_argument(
         "--tokenizer",
         metavar="DIR|ID",
@@ -419,12 +327,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     add_reading_options(parser)
     arguments = vars(parser.parse_args(argv))
-    source, output, to = (arguments.pop(name) for name in ("source", "output", "to"))
-    given = [f"--{name}" for name, value in arguments.items() if value]
-    if to == "transformers4" and given:
-        parser.error(f"{', '.join(given)}: only for --to zoo")
-    convert = to_zoo if to == "zoo" else to_transformers4
-    run("convert_ernie_m", lambda: convert(source, output, **(arguments if to == "zoo" else {})))
+    source, output = (arguments.pop(name) for name in ("source", "output"))
+    run("convert_ernie_m", lambda: to_zoo(source, output, **arguments))
 
 
 if __name__ == "__main__":

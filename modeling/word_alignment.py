@@ -45,13 +45,15 @@ NO_LIMIT = 2**31
 class WordAlignment:
     """A pair and its links.
 
-    source, target: the words.
-    links: (source word, target word), both from 0, sorted.
-    probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of the
-        two words, see `optimal_transport.align`.
-    similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
-    windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
-    source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was given.
+    Attributes:
+        source, target: the words.
+        links: (source word, target word), both from 0, sorted.
+        probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of
+            the two words, see `optimal_transport.align`.
+        similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
+        windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
+        source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was
+            given.
 
     Example:
         >>> aligned = WordAlignment(["the", "house"], ["das", "Haus"], links=[(0, 0), (1, 1)])

@@ -22,29 +22,6 @@ else:
     if PATH is None:  # checked here: a fixture would run after a page's server was started
         pytest.skip(f"no browser here: none of {', '.join(NAMES)}", allow_module_level=True)
 
-# WCAG's contrast of each element's text with its ground, both as they are blended
-CONTRASTS = """elements => {
-  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const luminance = (...layers) => {
-    for (const layer of layers) {
-      pen.fillStyle = layer;
-      pen.fillRect(0, 0, 1, 1);
-    }
-    const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((byte) =>
-      byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4,
-    );
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  return elements.map((element) => {
-    const grounds = ["white"];
-    for (let part = element; part; part = part.parentElement) {
-      grounds.splice(1, 0, getComputedStyle(part).backgroundColor);
-    }
-    const [dark, light] = [luminance(...grounds), luminance(...grounds, getComputedStyle(element).color)].sort();
-    return (light + 0.05) / (dark + 0.05);
-  });
-}"""
-
 
 @contextmanager
 def open_browser() -> Iterator["playwright.Browser"]:
@@ -55,8 +32,3 @@ def open_browser() -> Iterator["playwright.Browser"]:
         opened = running.chromium.launch(executable_path=PATH, args=flags)
         yield opened
         opened.close()
-
-
-def lowest_contrast(elements: "playwright.Locator") -> float:
-    """The lowest of the elements' contrasts; 4.5 is what WCAG asks for."""
-    return min(elements.evaluate_all(CONTRASTS))

@@ -49,10 +49,7 @@ TRUST_REMOTE_CODE = (
     "run the Python code in the folder or repository of a model or tokenizer; without it, the installed code loads the "
     "zoo's four models, transformers loads other models, and a model that needs its own code is an error"
 )
-LICENSES = (
-    "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it if the card of "
-    "the data set names none"
-)
+LICENSES = "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
 HUB_ROOT = (
     "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has the "
     "id, and otherwise from the Hub"

@@ -23,13 +23,11 @@ METHODS = {  # of the zoo's aligner
     "Softmax (awesome-align)": "softmax",
 }
 ENCODINGS = {"each by itself": "separate", "both in one input": "joint"}
-DEFAULT_LAYER = -1  # three fifths of the way up
 MAX_WORDS = 1000
 MAX_CHARACTERS = 10_000
 MAX_SENTENCES = 200
 MAX_MASKS = 20
 MAX_ANSWER = 30  # tokens
-MATRIX_WORDS = 40  # of a side; more cannot be read
 MASKS = ("<mask>", "[MASK]")  # spellings of a mask that everybody knows
 SENTENCES_AT_ONCE = 16
 KEPT_VECTORS = 5000
@@ -38,13 +36,12 @@ UNKNOWN_SHARE = 0.2  # of a text's subwords, from which on the page says that th
 
 @dataclass
 class Aligned:
-    """Words, links between them (numbers from 0) with probabilities, and the cosines, or None where too many words."""
+    """Words, and links between them (numbers from 0) with probabilities."""
 
     source: list[str]
     target: list[str]
     links: list[tuple[int, int]]
     probabilities: list[float]
-    similarity: list[list[float]] | None
     notes: list[str]
 
 
@@ -109,37 +106,20 @@ def require(model: Model, tab: str) -> None:
         raise ValueError(model.lacking[tab])
 
 
-def require_layer(model: Model, layer: int) -> int:
-    """The layer, DEFAULT_LAYER replaced. Raises ValueError for one that the model does not have."""
-    layer = model.default_layer if layer == DEFAULT_LAYER else int(layer)
-    if not 0 <= layer <= model.layers:
-        raise ValueError(f"Layer {layer} is not there: choose 0 (the embeddings) to {model.layers}.")
-    return layer
-
-
 def align_words(
-    model: Model,
-    source: str,
-    target: str,
-    method: str = "ot_words",
-    layer: int = DEFAULT_LAYER,
-    encoding: str = "separate",
+    model: Model, source: str, target: str, method: str = "ot_words", encoding: str = "separate"
 ) -> Aligned:
     """Links the words of two sentences by the word-alignment pipeline that the model brings."""
     source = checked(source, "The first sentence", "The children are reading.")
     target = checked(target, "The second sentence", "Die Kinder lesen.")
     require(model, "align")
-    layer = require_layer(model, layer)
-    shows_matrix = max(count_words(source), count_words(target)) <= MATRIX_WORDS
-    options = {"method": method, "layer": layer, "encoding": encoding}
-    found = model.aligner((source, target), probabilities=True, similarity=shows_matrix, **options)
+    options = {"method": method, "layer": model.default_layer, "encoding": encoding}
+    found = model.aligner((source, target), probabilities=True, **options)
     notes = unknown_notes(model, {"the first sentence": source, "the second sentence": target})
     if found["windows"] > 1:
         notes.append(f"Aligned in {found['windows']} windows that overlap: the model reads {model.positions} tokens.")
-    if not shows_matrix:
-        notes.append(f"The similarity matrix is shown up to {MATRIX_WORDS} words a sentence.")
-    links, similarity = [tuple(link) for link in found["links"]], found.get("similarity")
-    return Aligned(found["source"], found["target"], links, found["probabilities"], similarity, notes)
+    links = [tuple(link) for link in found["links"]]
+    return Aligned(found["source"], found["target"], links, found["probabilities"], notes)
 
 
 @torch.inference_mode()
@@ -199,7 +179,7 @@ def shown_subword(tokenizer: Any, subword: int) -> str:
     return f"…{text}" if marks_starts and has_spaces and spelled[0] not in "▁Ġ" else text
 
 
-def rank_sentences(model: Model, query: str, sentences: str, layer: int = DEFAULT_LAYER) -> Ranked:
+def rank_sentences(model: Model, query: str, sentences: str) -> Ranked:
     """Sentences, one a line, by the cosine of their vectors with that of the query."""
     query = checked(query, "The sentence", "It will rain tomorrow.")
     lines = list(dict.fromkeys(line.strip() for line in (sentences or "").splitlines() if line.strip()))
@@ -210,15 +190,16 @@ def rank_sentences(model: Model, query: str, sentences: str, layer: int = DEFAUL
     for number, line in enumerate(lines, start=1):
         checked(line, f"Sentence {number}", "")
     require(model, "nearest")
-    layer = require_layer(model, layer)
     texts = [query, *lines]
-    vectors, cut = sentence_vectors(model, texts, layer)
+    vectors, cut = sentence_vectors(model, texts, model.default_layer)
     cosines = F.cosine_similarity(vectors[:1], vectors[1:]).tolist()
     ranked = sorted(zip(lines, cosines, strict=True), key=lambda found: -found[1])
     notes = unknown_notes(model, {"the sentence": query})
     if cut:
         notes.append(f"{cut} of {len(texts)} texts were cut at the {model.positions} tokens that the model reads.")
-    return Ranked(ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], layer, notes)
+    return Ranked(
+        ranked, [line for line in lines if unknown_share(model, line)[0] >= UNKNOWN_SHARE], model.default_layer, notes
+    )
 
 
 @torch.inference_mode()

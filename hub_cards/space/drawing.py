@@ -50,7 +50,7 @@ def model_facts(model: Model) -> str:
 
 
 def alignment(found: Aligned) -> str:
-    """Both sentences, between which links.js draws the links, and the similarity of all words as a heat map."""
+    """Both sentences, between which links.js draws the links."""
     if not found.links:
         body = '<p class="zoo-hint">No words were linked.</p>'
     else:
@@ -66,12 +66,11 @@ def alignment(found: Aligned) -> str:
         + "</div>"
         for name, words in (("first", found.source), ("second", found.target))
     )
-    heat = f"<section>{heat_map(found)}</section>" if found.similarity else ""
     return (
-        '<div class="zoo-halves"><section><div class="zoo-pair">'
+        '<div class="zoo-pair">'
         f'<div class="zoo-drawing" data-links="{escape(json.dumps(links))}">'
         f'<svg aria-hidden="true"></svg>{sides}</div></div><p class="zoo-partners" aria-live="polite"></p>{body}'
-        f"{notes_of(found.notes)}{links_as_text(found)}</section>{heat}</div>"
+        f"{notes_of(found.notes)}{links_as_text(found)}"
     )
 
 
@@ -84,31 +83,6 @@ def links_as_text(found: Aligned) -> str:
         f"<bdi>{escape(found.source[x])}</bdi> – <bdi>{escape(found.target[y])}</bdi>" for x, y in found.links
     )
     return f'<details class="zoo-text"><summary>Links as text</summary><p>{numbers}</p><p>{pairs}</p></details>'
-
-
-def heat_map(found: Aligned) -> str:
-    """The cosines of all words: a table, the first sentence down, the second across, in its own direction."""
-    values = [value for row in found.similarity for value in row]
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    links = set(found.links)
-    # dir=auto of the table reads its first words, of the sentence along its top, and passes over a <bdi>
-    head = "".join(f'<th scope="col"><span>{escape(word)}</span></th>' for word in found.target)
-    rows = []
-    for x, (word, row) in enumerate(zip(found.source, found.similarity, strict=True)):
-        cells = "".join(
-            f'<td style="--heat:{round(100 * (value - low) / span)}%"{" class=zoo-link" if (x, y) in links else ""} '
-            f'title="{escape(word)} – {escape(found.target[y])}: {value:.2f}">{"●" if (x, y) in links else ""}</td>'
-            for y, value in enumerate(row)
-        )
-        rows.append(f'<tr><th scope="row"><bdi>{escape(word)}</bdi></th>{cells}</tr>')
-    return (
-        '<h3 class="zoo-heading">Similarity of the words</h3>'
-        f'<p class="zoo-scale"><span>{low:.2f}</span><i></i><span>{high:.2f}</span> cosine · ● linked</p>'
-        '<div class="zoo-scroll" tabindex="0" role="region" aria-label="Similarity of the words">'
-        f'<table class="zoo-heat" dir="auto"><thead><tr><td></td>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def bar(label: str, share: float, shown: str, aside: str = "", extra: str = "") -> str:

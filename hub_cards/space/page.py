@@ -1,17 +1,14 @@
-"""The page and its API: tabs over one chosen model, drawn by gradio."""
+"""The page: tabs over one chosen model, drawn by gradio."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
 import gradio as gr
-from answers import DEFAULT_LAYER, ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
+from answers import ENCODINGS, METHODS, Classified, align_words, fill_masks, rank_sentences, run_head
 from drawing import TABS, alignment, classified, filled, hint, marked, message, model_facts, ranking
 from loading import Model, Models
 from samples import LANGUAGE_OF, pool, samples
-
-from modeling.layer_states import default_layer
 
 TITLE = "Try a cross-lingual encoder"
 ABOUT = "Which words are translations of each other, which word is behind a mask, which sentences mean the same."
@@ -30,20 +27,13 @@ WAITING = 64  # requests; more are asked to come back
 
 
 class Page:
-    """The page over `models`; `start` is the model that is there when it opens, or None. `blocks` is what is launched.
-
-    Events of the page are private. Programs call the functions of `add_api`, which give data in place of HTML.
-    """
+    """The page over `models`; `start`: the model that is there when it opens, or None. `blocks` is what is launched."""
 
     def __init__(self, models: Models, start: Model | None):
         self.models, self.start = models, start
         with gr.Blocks(title=TITLE, analytics_enabled=False) as self.blocks:
             gr.Markdown(f"# {TITLE}\n{ABOUT}", elem_classes="zoo-title")
             self.add_choice()
-            # what a newly chosen model changes in the tabs
-            layers, layer = (start.layers, start.default_layer) if start else (12, default_layer(12))
-            options = {"value": layer, "step": 1, "label": "Layer (0: the embeddings)", "render": False}
-            self.sliders = [gr.Slider(0, layers, elem_id=f"{tab}-layer", **options) for tab in ("align", "nearest")]
             self.samples: dict[str, gr.Dataset] = {}
             self.answers: list[tuple] = []  # functions with their inputs and outputs
             with gr.Tabs(selected="head" if start and start.head else "align"):
@@ -55,7 +45,6 @@ class Page:
             if not self.models.only_listed:
                 self.add_another()
             self.connect_choice()
-            self.add_api()
         self.blocks.queue(max_size=WAITING)
 
     def add_choice(self) -> None:
@@ -82,7 +71,7 @@ class Page:
 
     def connect_choice(self) -> None:
         """What happens when a model is chosen or named."""
-        outputs = [self.choice, self.current, self.facts, *self.sliders, *self.samples.values(), *self.head_boxes]
+        outputs = [self.choice, self.current, self.facts, *self.samples.values(), *self.head_boxes]
         options = {"outputs": outputs, "api_visibility": "private", "show_progress_on": self.facts, **ONE_AT_A_TIME}
         events = [self.choice.input(self.use, [self.choice, self.current], **options)]
         if not self.models.only_listed:
@@ -105,7 +94,6 @@ class Page:
             self.current: model.name,
             self.facts: model_facts(model),
         }
-        updates |= {slider: gr.update(maximum=model.layers, value=model.default_layer) for slider in self.sliders}
         updates |= {shown: gr.update(**dataset_of(new[tab])) for tab, shown in self.samples.items()}
         if model.head:
             texts = next(iter(new["head"].values()))
@@ -127,12 +115,11 @@ class Page:
             encoding = gr.Dropdown(
                 list(ENCODINGS.items()), value="separate", label="The model reads them", filterable=False, min_width=200
             )
-            self.sliders[0].render()
 
-        def draw(name, x, y, how, reads, layer):
-            return alignment(align_words(self.models.get(name), x, y, how, layer, reads))
+        def draw(name, x, y, how, reads):
+            return alignment(align_words(self.models.get(name), x, y, how, reads))
 
-        inputs = [self.choice, source, target, method, encoding, self.sliders[0]]
+        inputs = [self.choice, source, target, method, encoding]
         self.add_answer("align", "Align", draw, inputs, [source, target], js_on_load=LINKS, apply_default_css=False)
 
     def add_fill(self) -> None:
@@ -149,15 +136,14 @@ class Page:
     def add_nearest(self) -> None:
         """The tab of nearest sentences."""
         query = gr.Textbox(label="A sentence, in any language", elem_id="query")
-        with gr.Accordion("Sentences to search, and settings", open=False):
+        with gr.Accordion("Sentences to search", open=False):
             options = {"lines": 6, "max_lines": 12, "elem_id": "pool"}
-            searched = gr.Textbox(pool(self.start), label="Sentences to search, one a line", **options)
-            self.sliders[1].render()
+            searched = gr.Textbox(pool(self.start), label="One a line", **options)
 
-        def draw(name, text, sentences, layer):
-            return ranking(rank_sentences(self.models.get(name), text, sentences, layer), LANGUAGE_OF)
+        def draw(name, text, sentences):
+            return ranking(rank_sentences(self.models.get(name), text, sentences), LANGUAGE_OF)
 
-        self.add_answer("nearest", "Find", draw, [self.choice, query, searched, self.sliders[1]], [query])
+        self.add_answer("nearest", "Find", draw, [self.choice, query, searched], [query])
 
     def add_head(self) -> None:
         """The tab of what a model was fine-tuned for; style.css hides it from others, as gradio keeps an open one."""
@@ -200,41 +186,10 @@ class Page:
         )
         shown = gr.HTML(answer(*(part.value for part in inputs)), elem_id=f"{tab}-answer", **options)
         self.answers.append((answer, inputs, shown))
-        options = {"api_visibility": "private", "show_progress_on": shown, **ONE_AT_A_TIME}
-        gr.on([button.click, *(box.submit for box in boxes)], answer, inputs, shown, **options)
-        self.samples[tab].click(take, [self.samples[tab], first, *rest], [*boxes, shown], **options)
-
-    def add_api(self) -> None:
-        """/align, /fill and /nearest, for gradio_client; they give dicts, and errors in the words of the page."""
-        first = self.start.name if self.start else ""
-
-        def called(function: Callable, model: str, *values) -> dict:
-            try:
-                return asdict(function(self.models.get(model), *values))
-            except (TypeError, ValueError) as error:  # programs may send numbers for texts
-                raise gr.Error(str(error), print_exception=False) from error
-
-        def align(
-            source: str,
-            target: str,
-            method: str = "ot_words",
-            layer: int = DEFAULT_LAYER,
-            encoding: str = "separate",
-            model: str = first,
-        ) -> dict:
-            """Word links of a pair, as numbers from 0 of its words. Layer -1: three fifths of the way up."""
-            return called(align_words, model, source, target, method, layer, encoding)
-
-        def fill(text: str, top: int = 5, model: str = first) -> dict:
-            """Of each mask in the text the `top` best words: [word, token, probability]."""
-            return called(fill_masks, model, text, top)
-
-        def nearest(query: str, sentences: str, layer: int = DEFAULT_LAYER, model: str = first) -> dict:
-            """Sentences, one a line, with their cosines, the nearest first. Layer -1: three fifths of the way up."""
-            return called(rank_sentences, model, query, sentences, layer)
-
-        for function in (align, fill, nearest):
-            gr.api(function, api_name=function.__name__, **ONE_AT_A_TIME)
+        options = {"show_progress_on": shown, **ONE_AT_A_TIME}
+        gr.on([button.click, *(box.submit for box in boxes)], answer, inputs, shown, api_name=tab, **options)
+        sample = [self.samples[tab], first, *rest]
+        self.samples[tab].click(take, sample, [*boxes, shown], api_visibility="private", **options)
 
 
 def dataset_of(named: dict[str, list[str]]) -> dict[str, list]:

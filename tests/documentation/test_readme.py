@@ -1,5 +1,5 @@
 """What README.md and the pages show has to be there and to be read: links, recipes, figures and blocks that are no
-commands. (tests/documentation/test_commands.py runs the commands and the examples; the demo's test runs the demo.)"""
+commands. (tests/documentation/test_commands.py parses the commands; the demo's test runs the demo.)"""
 
 import fnmatch
 import re
