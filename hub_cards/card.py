@@ -54,7 +54,7 @@ def write_card(
     that the run started from, for a recipe that names a copy of it.
 
     Raises ValueError, before anything is written, for missing files and files of another model. Without `overwrite`, it
-    also raises for files that this function did not write, or that were edited since.
+    also raises for a card that this function did not write, or that was edited since.
     """
     folder = Path(model_dir)
     if not folder.is_dir():
