@@ -28,7 +28,7 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     assert results["kind"] == "tagging" and list(results.languages) == ["en", "de"]
     assert results.languages["en"]["mean"] > 60  # it has learned something
     assert results.metrics == ["f1", "precision", "recall", "token_accuracy"]
-    assert results["protocol"]["metric"]["version"].startswith("1.1.0 (seqeval ")
+    assert results["protocol"]["metric"]["version"].startswith("1.2.0 (seqeval ")
     assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
     assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
