@@ -77,8 +77,7 @@ class Bleu(evaluate.Metric):
             )
         except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko], or use "
-                "char."
+                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko]."
             ) from error
         scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
         scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}
