@@ -58,7 +58,7 @@ def test_masked_lm_rounds_have_the_same_sentences():
 
 @pytest.mark.slow
 def test_fine_tuning_by_another_padding_scores_the_same(tmp_path):
-    sizes = dict(layers=1, hidden=64, rows=2000, used=900, vocab=600, max_length=40)
+    sizes = dict(layers=1, hidden=64, rows=2000, vocab=600, max_length=40)
     flags = argparse.Namespace(**sizes, batch=8, updates=3, evaluated=5, rounds=1, hub_root=None)
     (overrides,) = finetuning.tables(None).values()
     finetuning.save_models(tmp_path, finetuning.texts_of(overrides, flags), flags)
@@ -66,10 +66,6 @@ def test_fine_tuning_by_another_padding_scores_the_same(tmp_path):
     ways = (finetuning.TOGETHER, finetuning.APART, finetuning.APART_WHOLE)
     together, apart, whole = (contest.evaluate(name)[1] for name in ways)
     assert together == apart == whole
-    ours, all_rows = (contest.train(name, 0) for name in (finetuning.OURS, finetuning.ALL_ROWS))
-    assert ours["positions"] == all_rows["positions"]
-    # two moments in float32 of the rows that are left out
-    assert all_rows["state_mib"] - ours["state_mib"] == pytest.approx(8 * (2000 - 900) * 64 / 2**20)
 
 
 def test_pairs_to_align():
