@@ -70,6 +70,8 @@ def test_what_has_no_score_is_refused(monkeypatch):
         ("zho_Hans", "zh", "我买了两张票。"),
         ("th", "char", "ฉันชอบแมว"),
         ("de-AT", "13a", "ich mag alle Katzen"),
+        ("chinese", "zh", "我买了两张 T 恤。"),
+        ("", "char", "ฉันชอบแมว 3 ตัว"),
     ],
 )
 def test_the_tokenizer_is_that_of_the_target_language(language, tokenizer, text):

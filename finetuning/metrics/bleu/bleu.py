@@ -44,6 +44,17 @@ NO_SPACES = {  # codes of ISO 639-1 and 639-3; Korean has spaces, and a tokenize
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"), "char"),
 }
 
+UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)  # from Thai to Burmese, Khmer, kana, Han
+
+
+def _tokenizer_of(language: str, text: str) -> str:
+    """The tokenizer of a language; for a name that is not listed, that of the script of most of the text."""
+    code, found = re.split("[-_]", language.lower())[0], UNSPACED.findall(text)
+    by_script = "13a" if 2 * len(found) <= len(text) else "zh" if min(found) >= "\u3400" else "char"
+    return NO_SPACES.get(code, by_script)
+
 
 class Bleu(evaluate.Metric):
     """Corpus BLEU and chrF; never a mean over sentences."""
@@ -61,7 +72,7 @@ class Bleu(evaluate.Metric):
         )
 
     def _compute(self, predictions, references, tokenize=None, language=""):
-        tokenize = tokenize or NO_SPACES.get(re.split("[-_]", language.lower())[0], "13a")
+        tokenize = tokenize or _tokenizer_of(language, "".join("".join(references).split()))
         if len(references) == 0:
             raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
         if tokenize not in TOKENIZERS:
@@ -77,7 +88,8 @@ class Bleu(evaluate.Metric):
             )
         except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko]."
+                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko], or use "
+                "char."
             ) from error
         scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
         scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}

@@ -178,6 +178,11 @@ class TranslationRecipe(TrainedRecipe):
     )
     average_checkpoints: int = option(10, "number of checkpoints in the mean of `selection: average`", low=1)
     generation: Generation = field(default_factory=Generation)
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
+        None,
+        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
+        "and others without spaces, else 13a",
+    )
     seeds: list[int] = option(
         [1],
         "seeds, with one run each; results have the score of each, the mean and the standard deviation",
