@@ -65,8 +65,8 @@ def each_seed(
     begin()
     for seed in waiting:
         folder.check_is_there()
-        began, checkpoints = folder.path / f"seed-{seed}", folder.path / f"seed-{seed}" / "checkpoints"
-        if began.is_dir() and not last_complete_checkpoint(checkpoints) and PartialState().is_main_process:
+        began, is_main = folder.path / f"seed-{seed}", PartialState().is_main_process
+        if folder.facts and is_main and began.is_dir() and not last_complete_checkpoint(began / "checkpoints"):
             print(f"seed {seed}: no checkpoint: from the beginning", file=sys.stderr)
         try:
             records[seed] = run_seed(seed, models.pop() if models else build(seed))
