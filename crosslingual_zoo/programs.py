@@ -21,8 +21,7 @@ from pretraining import training
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.console import quiet_libraries
-from zoo_core.interruption import stop_signals
-from zoo_core.processes import start_processes
+from zoo_core.processes import start_processes, stop_signals
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import run_lock
 

@@ -24,7 +24,7 @@ import sys
 from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 
 USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
 FLAGS = {
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         kind = KINDS[kind_of(given)]
     recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
-    with stop_signals(RESUME, RESUME), user_errors(RESUME):
+    with stop_signals(RESUME), user_errors(RESUME):
         complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries

@@ -24,8 +24,7 @@ from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer
 from finetuning.recipe import TrainedRecipe
 from finetuning.results.files import run_name
 from zoo_core.console import RunBar
-from zoo_core.interruption import Stopped, advice, held_signals, received
-from zoo_core.processes import main_first
+from zoo_core.processes import Stopped, held_signals, main_first, received
 from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
@@ -124,7 +123,7 @@ class SeedProgress(TrainerCallback):
         self.bar.__exit__(*exception)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.bar.start(state.max_steps, state.global_step)
+        self.bar.begin(state.max_steps, state.global_step)
         self.is_training = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -201,10 +200,9 @@ class StopAtStep(TrainerCallback):
             self._stop(f"trained to its end, and saved in {args.output_dir}")
 
     def _stop(self, where: str) -> NoReturn:
-        stop = Stopped(self.signal, is_reported=True)
-        self.progress.bar.say(f"{stop}: {self.progress.name} is {where}; {advice()}")
+        self.progress.bar.say(f"{self.progress.name} is {where}")
         PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
-        raise stop
+        raise Stopped(self.signal)
 
 
 def _signal_of_any() -> signal.Signals | None:

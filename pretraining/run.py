@@ -6,7 +6,7 @@ import sys
 from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 
 DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
-    with stop_signals(), user_errors(RESUME):
+    with stop_signals(RESUME), user_errors(RESUME):
         check_recipe(recipe)
         from pretraining.training import pretrain  # after --help: the libraries take seconds to import
 

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from pretraining.recipe import Recipe
-from zoo_core.interruption import Stopped, at_once, received
+from zoo_core.processes import Stopped, at_once, received
 
 AFTER_DIVERGENCE = (
     "A resumed run would reach the same batch. Start a new run from that state (model.start_from=<that folder>/model, "

@@ -18,7 +18,6 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.run_record import RunRecord
 from zoo_core.console import RunBar
-from zoo_core.interruption import advice
 from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
@@ -74,7 +73,7 @@ class RunReport:
         self.bar = RunBar(is_main)
         self.uploads = CheckpointUploads(recipe.push_to_hub, self.folder, self.say)
         start_tracker(recipe, accelerator, progress["step"])
-        self.bar.start(sum(phase.steps for phase in recipe.phases), progress["step"])
+        self.bar.begin(sum(phase.steps for phase in recipe.phases), progress["step"])
         if is_main:
             _keep_events(self.folder, progress["step"])
             self.record = RunRecord(recipe, argv, checkpoint, facts)
@@ -132,7 +131,7 @@ class RunReport:
             self.record.finish(step, stopped_by)
         if stopped_by:
             nothing = "" if is_kept else ", with nothing to save"
-            self.say(f"stopped by {stopped_by} at step {step}{nothing}: {advice()}")
+            self.say(f"step {step}{nothing}")
         else:
             self._draw()
             if empty_steps:

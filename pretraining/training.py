@@ -45,8 +45,7 @@ from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_ran
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
-from zoo_core.interruption import Stopped, at_once, hold_signals, stop_all
-from zoo_core.processes import check_shared_folder, start_processes
+from zoo_core.processes import Stopped, at_once, check_shared_folder, hold_signals, start_processes, stop_all
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -349,7 +348,7 @@ class Training:
         if isinstance(reason, Stopped):
             self.report.finish(self.step, reason.signal.name, is_kept=kept is not None)
             self.accelerator.wait_for_everyone()
-            raise Stopped(reason.signal, is_reported=True)
+            raise Stopped(reason.signal)
         where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from omegaconf import MISSING
 
+from zoo_core.processes import launched_rank
 from zoo_core.provenance import version_line
 from zoo_core.recipes import (
     all_bounds,
@@ -230,11 +231,6 @@ def _default_text(item: dataclasses.Field, expected: Any) -> str:
 
 RESUME = "resume from the last checkpoint with --resume"
 SAME_COMMAND = "the same command continues the run"
-
-
-def launched_rank() -> int:
-    """Returns the rank of this process among those of a launcher; 0 without a launcher."""
-    return int(os.environ.get("RANK", 0)) if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0
 
 
 @contextlib.contextmanager

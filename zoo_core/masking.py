@@ -1,88 +1,18 @@
 """Chooses the tokens to predict, and replaces them: BERT's 80/10/10 rule, or always <mask>.
 
-Random numbers depend on what is masked (seed, objective, corpus, epoch, example) and not on the process or worker. So
-an example gets the same masks with any batching and padding. The numbers of a batch are drawn at once, by hashing: each
-row has a key, and each position of a row its own number.
+An example gets the same masks with any batching and padding, see `zoo_core.keyed_random`.
 
 Legend: `B` rows, `T` positions, `P` predicted positions of all rows.
 """
 
-import hashlib
-from functools import lru_cache
-
 import numpy as np
+
+from zoo_core.keyed_random import bits_of, scramble_32, uniform_of
 
 IGNORED = -100  # label of a position that is not predicted: what cross-entropies of torch skip
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
-
 LAST_32 = np.uint32(2**32 - 1)
-STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: SplitMix64's
-
-
-def keyed_rng(*key: int | str) -> np.random.Generator:
-    """Returns a generator whose numbers depend only on the key: the same in every process and on every machine."""
-    return np.random.default_rng(keyed_seed(*key))
-
-
-def keyed_seed(*key: int | str) -> int:
-    """Returns 128 bits that depend only on the key. Python's own hash() differs between processes."""
-    text = "\x1f".join(str(part) for part in key)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
-
-
-@lru_cache(maxsize=1 << 16)
-def short_seed(*key: int | str) -> int:
-    """Returns half of the bits of `keyed_seed`, cached: the next batch needs the same ones."""
-    return keyed_seed(*key) % 2**64
-
-
-def row_keys(seeds_B: np.ndarray, epochs_B: np.ndarray, ids_B: np.ndarray) -> np.ndarray:
-    """Returns (B,) uint64: the key of each row's random numbers, from its epoch, its example's id and a `short_seed`
-    (uint64) of what all rows of a corpus share."""
-    epoch_B = _scramble_64(seeds_B + STEP * epochs_B.astype(np.uint64))
-    return _scramble_64(epoch_B + STEP * ids_B.astype(np.uint64))
-
-
-def key_stream(keys_B: np.ndarray, stream: int) -> np.ndarray:
-    """Returns (B,) keys of another stream of random numbers of the same rows; `stream` 1, 2, ..."""
-    return _scramble_64(keys_B ^ np.uint64(stream * 0xD1342543DE82EF95 % 2**64))
-
-
-def uniform_of(keys_B: np.ndarray) -> np.ndarray:
-    """Returns (B,): a number in [0, 1) for each key."""
-    return (keys_B >> np.uint64(11)) * 2.0**-53
-
-
-def bits_of(keys_B: np.ndarray, count: int) -> np.ndarray:
-    """Returns (B, count) uint32: a number for each position of each row. No number occurs twice in a row.
-
-    A number depends only on the row's key and the position. Every step is a bijection of 32 bits, so the numbers of a
-    row are distinct and can be sorted without ties.
-    """
-    bits_BT = (keys_B.astype(np.uint32))[:, None] + np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B9)
-    scratch = np.empty_like(bits_BT)
-    _scramble_32(bits_BT, scratch)
-    bits_BT += (keys_B >> np.uint64(32)).astype(np.uint32)[:, None]
-    return _scramble_32(bits_BT, scratch)
-
-
-def _scramble_32(numbers: np.ndarray, scratch: np.ndarray) -> np.ndarray:
-    """Mixes uint32 numbers in place (lowbias32, https://nullprogram.com/blog/2018/07/31/); a bijection."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None)):
-        np.right_shift(numbers, np.uint32(shift), out=scratch)
-        numbers ^= scratch
-        if factor is not None:
-            numbers *= np.uint32(factor)
-    return numbers
-
-
-def _scramble_64(numbers: np.ndarray) -> np.ndarray:
-    """Mixed copies of uint64 numbers (SplitMix64; Steele, Lea and Flood 2014); a bijection."""
-    numbers = numbers + STEP
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
 
 
 def mask_rows(
@@ -144,7 +74,7 @@ def mask_rows(
         return
     # new numbers, which do not depend on the rank
     fate_P = bits_BT.reshape(-1)[places_P] ^ keys_B.astype(np.uint32)[places_P // width]
-    _scramble_32(fate_P, np.empty_like(fate_P))
+    scramble_32(fate_P, np.empty_like(fate_P))
     first, last = np.uint32(mask_share * 2**32), np.uint32((mask_share + RANDOM_SHARE) * 2**32)
     others = np.flatnonzero(fate_P >= first)
     fates, places = fate_P[others], places_P[others]

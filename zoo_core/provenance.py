@@ -22,7 +22,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "evaluate", "huggingface_hub", "omegaconf")
 PROJECT = "crosslingual-zoo"  # as pyproject.toml names it
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
-FORMULA = tuple("=+-@\t\n＝＋－＠")  # first characters of formulas in spreadsheets, also in full width
 NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")  # files that trainers leave in a model's folder
 
 
@@ -31,27 +30,27 @@ def run_facts(argv: list[str]) -> dict[str, Any]:
 
     Names of users and machines are left out: the home folder in the command is written as `~`.
     """
+    import torch
+
+    home, argv = str(Path.home()), [str(item) for item in argv]
+    if argv and (program := Path(argv[0])).is_absolute():
+        argv[0] = str(program.relative_to(REPOSITORY)) if program.is_relative_to(REPOSITORY) else program.name
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return {
-        "command": _command(argv),
+        "command": shlex.join(item.replace(home, "~") if len(home) > 1 else item for item in argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": _git_state(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": _versions(),
-        "hardware": _hardware(),
+        "hardware": {
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+            "gpus": [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
+            "processes": int(os.environ.get("WORLD_SIZE", 1)),
+        },
     }
-
-
-def _command(argv: list[str]) -> str:
-    argv = [str(item) for item in argv]
-    program = Path(argv[0]) if argv else None
-    if program is not None and program.is_absolute():
-        inside = program.is_relative_to(REPOSITORY)
-        argv = [str(program.relative_to(REPOSITORY)) if inside else program.name, *argv[1:]]
-    home = str(Path.home())
-    if len(home) > 1:  # not "/"
-        argv = [item.replace(home, "~") for item in argv]
-    return shlex.join(argv)
 
 
 def _git_state() -> dict[str, Any] | None:
@@ -74,40 +73,25 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {}
+    found = {}
     for name in (*LIBRARIES, PROJECT):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def version_line() -> str:
     """Returns the versions to name in an issue: of the project, Python, torch and transformers."""
     found = {PROJECT: "(not installed)", "Python": platform.python_version(), **_versions()}
     return ", ".join(f"{name} {found[name]}" for name in (PROJECT, "Python", "torch", "transformers") if name in found)
-
-
-def _hardware() -> dict[str, Any]:
-    """CPU name, cores that this process may use, memory in GiB, GPUs with their memory, processes of the run."""
-    import torch
-
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = None
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    gpus = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append({"name": properties.name, "memory_gib": round(properties.total_memory / 2**30, 1)})
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    return {"cpu": cpu, "cores": cores, "memory_gib": memory, "gpus": gpus, "processes": processes}
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -171,27 +155,19 @@ def read_json(
 ) -> dict[str, Any]:
     """Reads the object in a JSON file; returns `missing`, if that is given, for a file that does not exist.
 
-    Raises ValueError for a file that is cut off, not JSON, nested more deeply than Python reads, or without one of the
-    fields that the caller `needs`; `advice` ends the message.
+    Raises ValueError for a file that is damaged, not a JSON object, or without one of the fields that the caller
+    `needs`; `advice` ends the message.
     """
     if missing is not ... and not path.is_file():
         return missing
     try:
         found = json.loads(path.read_bytes())
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply. {advice}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or not JSON: {error}. {advice}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} does not contain a JSON object. {advice}")
-    check_fields(found, path, needs, advice)
+    absent = next((name for name in needs if name not in found), None) if isinstance(found, dict) else "JSON object"
+    if absent:
+        raise ValueError(f"{path} has no {absent}: it was changed, or is a different file. {advice}")
     return found
-
-
-def check_fields(found: dict[str, Any], path: Path, needs: Iterable[str], advice: str = "Restore the file.") -> None:
-    """Raises ValueError if `found`, the content of a JSON file, lacks one of the fields."""
-    if absent := [name for name in needs if name not in found]:
-        raise ValueError(f"{path} has no {absent[0]}: it was changed, or is a different file. {advice}")
 
 
 def write_json(path: str | os.PathLike, obj: Any) -> None:
@@ -202,26 +178,9 @@ def write_json(path: str | os.PathLike, obj: Any) -> None:
 
 
 def write_csv(path: str | os.PathLike, table: "DataFrame", **options: Any) -> None:
-    """Writes a table for spreadsheets with `written_aside`; `options` are those of pandas' `to_csv`.
-
-    An apostrophe is written before text that a spreadsheet would run as a formula, as OWASP advises: names of models
-    and answers are not ours. Numbers are unchanged.
-    """
+    """Writes a table with `written_aside`; `options` are those of pandas' `to_csv`."""
     with written_aside(path) as stream:
-        table.map(_as_cell).rename(columns=_as_cell).to_csv(stream, index=False, lineterminator="\n", **options)
-
-
-def _as_cell(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    value = value.replace("\r\n", "\n").replace("\r", "\n")  # pandas quotes no "\r", which would begin a row
-    if not value.startswith(FORMULA):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+        table.to_csv(stream, index=False, lineterminator="\n", **options)
 
 
 def write_rows(

@@ -1,4 +1,4 @@
-"""Sends a run's figures and checkpoints elsewhere during training: to an experiment tracker and a Hub repository."""
+"""Sends a run's checkpoints to a Hub repository during training, and checks its experiment tracker."""
 
 import shutil
 from collections.abc import Callable
@@ -28,14 +28,14 @@ def check_recording(tracker: str | None, push_to_hub: str | None) -> None:
         try:
             HfApi().create_repo(push_to_hub, exist_ok=True)
         except (OSError, HTTPError, HFValidationError) as error:
-            raise ValueError(f"push_to_hub is {push_to_hub!r}: {_line(error)}") from error
+            raise ValueError(f"push_to_hub is {push_to_hub!r}: {' '.join(str(error).split())}") from error
 
 
 class CheckpointUploads:
-    """Uploads model folders to a repository, one at a time and in the background.
+    """Uploads model folders to a repository in the background, one at a time: others are skipped meanwhile.
 
-    A checkpoint is skipped while another upload is running. After a failed upload the run prints a line and continues.
-    All methods do nothing if `repo` is None, and in processes other than the main one.
+    A failed upload is reported in a line, and the run continues. All methods do nothing if `repo` is None, and in
+    processes other than the main one.
     """
 
     def __init__(self, repo: str | None, run: Path, say: Callable[[str], None]):
@@ -50,16 +50,21 @@ class CheckpointUploads:
         """Uploads the model in `folder`; `what` is in the title of the commit."""
         if not self.repo or (self.upload and not self.upload.done()):
             return
+
+        def failed(error: BaseException | None) -> None:
+            if error:
+                self.say(f"{what} was not uploaded to {self.repo}: {' '.join(str(error).split())}")
+
         try:
             shutil.rmtree(self.copy, ignore_errors=True)
             shutil.copytree(folder, self.copy, ignore=NOT_OF_THE_MODEL)
             forget_machine(self.copy)
         except OSError as error:
-            return self._failed(what, error)
+            return failed(error)
         self.upload = HfApi().upload_folder(
             repo_id=self.repo, folder_path=self.copy, commit_message=f"Training: {what}", run_as_future=True
         )
-        self.upload.add_done_callback(lambda upload: upload.exception() and self._failed(what, upload.exception()))
+        self.upload.add_done_callback(lambda upload: failed(upload.exception()))
 
     def finish(self, folder: Path, what: str) -> None:
         """Waits for the running upload, then uploads `folder` and waits for that."""
@@ -72,10 +77,3 @@ class CheckpointUploads:
         """Waits until no upload is running."""
         if self.upload:
             self.upload.exception()
-
-    def _failed(self, what: str, error: BaseException) -> None:
-        self.say(f"{what} was not uploaded to {self.repo}: {_line(error)}")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -1,7 +1,6 @@
 """Folders that runs write into: a folder belongs to one run at a time, and only files of runs are removed from it."""
 
 import contextlib
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from zoo_core.command_line import launched_rank
+from zoo_core.processes import launched_rank
 
 LOCK = ".zoo-run.lock"  # a name that no other program has
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
@@ -19,58 +18,32 @@ STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 def run_lock(folder: str | Path) -> Iterator[None]:
     """Holds `<folder>/.zoo-run.lock`. The system releases it when the process ends in any way.
 
-    The first of several processes holds it for all. Missing folders are created, and removed again if they stay empty.
-
-    Raises ValueError, in all processes that have joined, if another run holds the lock, if no run wrote the lock file,
-    and if the folder is a file.
+    The first of several processes holds it for all; if it is refused, the launcher ends the others. Missing folders are
+    created, and removed again if they stay empty. Raises ValueError if another run holds the lock, and for a file.
     """
-    folder = Path(folder)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock, is_first, refused = FileLock(folder / LOCK), launched_rank() == 0, None
-    if is_first:
-        try:
-            _acquire(lock, folder)
-        except (ValueError, OSError) as error:
-            refused = error
-    if refused := _from_first(refused):
-        raise refused
-    try:
+    if launched_rank():
         yield
-    finally:
-        if is_first:
-            (folder / LOCK).unlink(missing_ok=True)  # while it is held: a run that waits for it looks again
-            lock.release()
-            for path in made:
-                with contextlib.suppress(OSError):  # not empty
-                    path.rmdir()
-
-
-def _acquire(lock: FileLock, folder: Path) -> None:
+        return
+    folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"output_dir {str(folder)!r} is a file, but must be a folder. Name another one.")
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / LOCK
-    if file.is_file() and file.stat().st_size:  # ours is empty
-        raise ValueError(f"{str(folder)!r} is not empty: it has a {LOCK} that no run wrote. Name another folder.")
     try:
-        lock.acquire(blocking=False)
+        with FileLock(folder / LOCK, blocking=False):
+            try:
+                yield
+            finally:
+                (folder / LOCK).unlink(missing_ok=True)  # while it is held: a run that waits for it looks again
     except Timeout as error:
         raise ValueError(
             f"the folder {str(folder)!r} is in use by another run, which holds its {LOCK}. Wait until that run ends, "
             "stop it, or name another folder."
         ) from error
-
-
-def _from_first(refused: Exception | None) -> Exception | None:
-    """Returns the error of the first process. If the processes have not joined yet, the launcher ends the others."""
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        return refused
-    from torch import distributed  # slow to import
-
-    found = [refused]
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.broadcast_object_list(found)
-    return found[0]
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def not_own(folder: Path, own: str) -> list[str]:

@@ -23,7 +23,7 @@ from finetuning.align.options import ModelOptions, PairOptions, make_parser, req
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import add_gold_base, read_with_gold, score_links
 from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
-from zoo_core.interruption import Stopped, at_once, held_signals, stop_signals
+from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
@@ -324,7 +324,7 @@ def train(
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     places = {"PYTHONPATH": paths} | ({"ACCELERATE_USE_CPU": "true"} if options.device == "cpu" else {})
     with (
-        stop_signals(advice=""),
+        stop_signals("resume with the same command and --resume"),
         held_signals(),  # until there is a process to pass them to
         log.open("a", encoding="utf-8") as stream,
         make_progress(screen, to_stdout=False) as progress,
@@ -340,9 +340,7 @@ def train(
         except Stopped as stop:
             process.send_signal(stop.signal)
             process.wait()
-            progress.stop()
-            screen.print("word-align: stopped. Resume with the same command and --resume.")
-            raise Stopped(stop.signal, is_reported=True) from None
+            raise
     if process.returncode:
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         raise ValueError(f"{said[-1] if said else 'Pre-training failed.'} (The log is {log}.)")

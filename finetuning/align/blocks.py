@@ -11,8 +11,7 @@ from finetuning.align.loading import memory_errors
 from finetuning.align.pairs import PairReader, Row
 from finetuning.align.screen import Tally
 from modeling.word_alignment import BATCHES_PER_CHUNK
-from zoo_core.interruption import stop_if_told
-from zoo_core.processes import from_all
+from zoo_core.processes import from_all, stop_if_told
 
 
 def check_pairs(reader: PairReader) -> int | None:

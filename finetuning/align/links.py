@@ -25,8 +25,7 @@ from finetuning.align.page import Page, new_page, open_page
 from finetuning.align.pairs import STDIN, PairReader, Side
 from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
 from finetuning.align.terminal import Drawing
-from zoo_core.command_line import launched_rank
-from zoo_core.interruption import Stopped, hold_signals, stop_signals
+from zoo_core.processes import Stopped, from_all, hold_signals, launched_rank, start_processes, stop_signals
 
 LINES_ON_PAGE = 100
 USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
@@ -128,7 +127,7 @@ def check_options(options: LinksOptions) -> None:
 
 def run(options: LinksOptions) -> None:
     """Writes the links of every pair, and the page if the options request it."""
-    with stop_signals(advice=""):
+    with stop_signals():
         write_links(options)
 
 
@@ -150,7 +149,6 @@ def write_links(options: LinksOptions) -> None:
     page = Page(options.html or new_page()) if is_main and (options.html or options.open) else None
 
     from finetuning.align.blocks import align_blocks, check_pairs  # torch takes seconds to import
-    from zoo_core.processes import from_all, start_processes
 
     state = start_processes()
     with screen.status("reading the pairs"):
@@ -231,9 +229,8 @@ def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iter
             output.close(complete=False)
         kept = f"{output.path} can be resumed: the same command and --resume." if output.path and output.lines else ""
         if isinstance(error, Stopped):
-            screen.print(f"word-align: stopped after {count_of(output.lines, 'pair')}. {kept}".rstrip())
-            raise Stopped(error.signal, is_reported=True) from None
-        if kept and not isinstance(error, BrokenPipeError):
+            screen.print(f"{count_of(output.lines, 'pair')} aligned. {kept}".rstrip())
+        elif kept and not isinstance(error, BrokenPipeError):
             screen.print(kept)
         raise
 

@@ -33,7 +33,7 @@ from finetuning.results.published_rows import complete_published
 from finetuning.results.table import read_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import load_recipe, nearest
 from zoo_core.run_folders import not_own, run_lock
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
         "overrides", nargs="*", metavar="[task.]field=value", help="sets a field in every recipe, or in one task's"
     )
     options = parser.parse_intermixed_args(argv)
-    with stop_signals(SAME_COMMAND, SAME_COMMAND), user_errors(SAME_COMMAND):
+    with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         suite, path = load_suite(options.suite)
         chosen = choose_tasks(suite, options)
         recipes = read_recipes(suite, path, options.overrides, chosen)

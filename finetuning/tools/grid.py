@@ -21,7 +21,7 @@ from finetuning.experiments.grid import MODEL, RUN, Grid, filled, load_grid, pub
 from finetuning.results.differences import named_folders
 from finetuning.results.table import load_results
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 
 NAME = re.compile(r"[\w+][\w .+-]*")  # name of a model, such as MetaXLM or +Dict; folders are named after it
 OVERRIDE = re.compile(r"[\w.]+=")
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         parser = CommandParser(description=__doc__, usage="%(prog)s GRID --config FILE --output DIR [field=value ...]")
         parser.add_argument("grid", metavar="GRID", help="a grid of finetuning/experiments, or a YAML file")
         parser.parse_args(given)
-    with stop_signals(SAME_COMMAND, SAME_COMMAND), user_errors(SAME_COMMAND):
+    with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         grid = load_grid(given[0])
         options = read_options(grid, given)
         run(grid, options, ["finetuning.tools.grid", *given])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zoo_core.masking import keyed_rng
+from zoo_core.keyed_random import keyed_rng
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,9 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from zoo_core.interruption import SIGNALS, SLICE_SECONDS, leave_signals_to_main, stop_if_told
+from zoo_core.processes import SIGNALS, leave_signals_to_main, stop_if_told
+
+SLICE_SECONDS = 0.1
 
 
 class CarefulLoader(DataLoader):

@@ -27,7 +27,7 @@ from pretraining.data.sources import SIDES, Source, TextColumn, arrow_column, jo
 from pretraining.data.streams import no_text
 from pretraining.data.tokenized import TokenColumn, tokenize
 from pretraining.recipe_corpora import Bitext, Corpora, Monolingual
-from zoo_core.provenance import check_fields, read_json
+from zoo_core.provenance import read_json
 from zoo_core.recipes import nearest, recipe_differences
 from zoo_core.run_folders import not_own, remove_own
 from zoo_core.tables import get_column
@@ -57,8 +57,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(path, needs=["format"])
     if (found := manifest["format"]) != FORMAT:
         raise ValueError(f"{folder} has format {found}, but this version reads {FORMAT}. Prepare another folder.")
-    check_fields(manifest, path, ("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
-    return manifest
+    return read_json(path, needs=("tokenizer", "tokenizer_fingerprint", "columns", "corpora"))
 
 
 def others_in(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from pretraining.data.languages import Countable, sampling_probabilities
 from pretraining.objectives import ExampleObjective
 from pretraining.recipe import Phase
-from zoo_core.masking import keyed_rng, keyed_seed
+from zoo_core.keyed_random import keyed_rng, keyed_seed
 
 UPDATES_AT_ONCE = 4096  # past steps of a resumed run that are counted at once
 DRAWN_AHEAD = 64  # steps whose corpora are drawn at once

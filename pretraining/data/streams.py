@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Example, cut_sides, encode_texts, random_window
 from pretraining.data.sources import Source, held_out_below, plain_rows, row_identity, row_key
-from zoo_core.masking import keyed_seed
+from zoo_core.keyed_random import keyed_seed
 from zoo_core.tables import get_column
 
 ROWS_PASSED_OVER = 1000  # consecutive rows without an example: a stream of single words has no segments

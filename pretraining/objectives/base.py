@@ -24,7 +24,8 @@ from omegaconf import MISSING
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
 from pretraining.rows import Rows, as_tensors, lay_out, side_lengths
-from zoo_core.masking import IGNORED, bits_of, key_stream, mask_rows, row_keys, short_seed, uniform_of
+from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
+from zoo_core.masking import IGNORED, mask_rows
 from zoo_core.recipe_files import nearest
 from zoo_core.recipes import LARGEST_BATCH, option
 

@@ -12,7 +12,7 @@ from pretraining.data.languages import Languages, target_languages
 from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObjective, Setting, Sides
 from pretraining.objectives.camlm import Camlm
 from pretraining.rows import Rows
-from zoo_core.masking import key_stream, uniform_of
+from zoo_core.keyed_random import key_stream, uniform_of
 from zoo_core.recipes import option
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from pretraining.objectives.base import X_MASKS, Y_MASKS, Collator, MaskedObjective, Setting, Sides
 from pretraining.rows import SIDES
-from zoo_core.masking import key_stream
+from zoo_core.keyed_random import key_stream
 from zoo_core.recipes import option
 
 if TYPE_CHECKING:

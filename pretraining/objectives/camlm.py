@@ -6,7 +6,8 @@ import numpy as np
 
 from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, MaskedObjective, Sides
 from pretraining.rows import Rows
-from zoo_core.masking import IGNORED, key_stream, mask_rows, uniform_of
+from zoo_core.keyed_random import key_stream, uniform_of
+from zoo_core.masking import IGNORED, mask_rows
 
 
 class CamlmCollator(Collator):

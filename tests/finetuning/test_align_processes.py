@@ -59,7 +59,7 @@ def test_two_and_three_processes_and_kills_leave_the_file_of_one(files, tiny_mod
     codes, printed = run_in(2, PROGRAM, commands, tmp_path)
     assert codes == [0, 0] and printed.count("2 processes") == 2, printed
     assert (tmp_path / "two").read_bytes() == expected and (tmp_path / "page.html").exists()
-    assert printed.count("ended with 130") == 2 and "stopped after 64 pairs" in printed
+    assert printed.count("ended with 130") == 2 and "64 pairs aligned" in printed
 
     # both end: one is killed, and the other one waits for it
     codes, printed = run_in(2, PROGRAM, [links("killed", at=170, number=signal.SIGKILL)], tmp_path)

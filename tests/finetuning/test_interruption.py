@@ -114,7 +114,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(settings, steps, droppin
     for step in steps:
         said = stop_at(step, [*dropping_topics("stopped"), *settings, *resume])
         where = f"seed 1 is saved at step {step} in {folder}/seed-1/checkpoints"
-        assert f"stopped by SIGINT: {where}" in said and "--resume" in said and "Traceback" not in said
+        assert where in said and "stopped by SIGINT" in said and "--resume" in said and "Traceback" not in said
         assert f"checkpoint-{step}" in [path.name for path in trainer_checkpoints(folder / "seed-1" / "checkpoints")]
         assert not (folder / "seed-1" / "scores.json").exists()
         resume = ["--resume"]
@@ -179,7 +179,7 @@ def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
 def test_a_signal_to_one_of_two_processes_stops_both(topics, topics_run, tmp_path):
     codes, said = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
     assert codes == [143, 143] and "Traceback" not in said, said
-    assert said.count("stopped by SIGTERM: seed 1 is saved at step 3") == 1
+    assert said.count("seed 1 is saved at step 3") == 1
     main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
     whole, resumed = (weights(folder / "seed-1") for folder in (topics_run[0], tmp_path / "out"))
     assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)

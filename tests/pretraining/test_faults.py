@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.tracking import read_events
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +41,10 @@ SETTINGS = (*WITHOUT_DROPOUT, "model.config.hidden_dropout_prob=0.1")
 HOLD = f"""
 import os, time
 from pretraining import training
-from zoo_core import interruption
+from zoo_core import processes
 step = training.Training._step
 def held(self, predictions):
-    while self.phase_step == {STEPS} - 2 and not interruption.received() and not os.path.exists({{gate!r}}):
+    while self.phase_step == {STEPS} - 2 and not processes.received() and not os.path.exists({{gate!r}}):
         time.sleep(0.01)
     return step(self, predictions)
 training.Training._step = held

@@ -22,7 +22,7 @@ def shown(monkeypatch):
         monkeypatch.setattr(root, "handlers", [])
         quiet_libraries()
         with RunBar() as bar:
-            bar.start(2)
+            bar.begin(2)
             for step in (1, 2):
                 bar.step(step, "main")
                 bar.note(f"loss {step}.5")

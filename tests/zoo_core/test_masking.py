@@ -6,17 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zoo_core.masking import (
-    IGNORED,
-    bits_of,
-    key_stream,
-    keyed_rng,
-    keyed_seed,
-    mask_rows,
-    row_keys,
-    short_seed,
-    uniform_of,
-)
+from zoo_core.keyed_random import bits_of, key_stream, keyed_rng, keyed_seed, row_keys, short_seed, uniform_of
+from zoo_core.masking import IGNORED, mask_rows
 
 MASK, PAD, UNK = 999, 1, 3
 VOCABULARY = np.arange(4, 999)
@@ -145,7 +136,7 @@ def test_numbers_depend_on_the_key_alone_in_any_process():
     assert keyed_seed("a", "bc") != keyed_seed("ab", "c")
     assert keyed_seed(np.int64(5), "x") == keyed_seed(5, "x")
     program = (
-        "import numpy as np; from zoo_core.masking import *; print(keyed_rng(1, 'mlm', 'en', 0, 7).random(), "
+        "import numpy as np; from zoo_core.keyed_random import *; print(keyed_rng(1, 'mlm', 'en', 0, 7).random(), "
         "bits_of(row_keys(np.array([short_seed('a', 1)]), np.array([2]), np.array([3])), 5)[0].tolist())"
     )
     other = subprocess.run(

@@ -1,11 +1,9 @@
-import csv
 import json
 import os
 import shutil
 import socket
 from pathlib import Path
 
-import pandas
 import pytest
 
 from zoo_core.provenance import (
@@ -14,7 +12,6 @@ from zoo_core.provenance import (
     model_fingerprint,
     read_json,
     run_facts,
-    write_csv,
     write_json,
 )
 
@@ -89,18 +86,6 @@ def test_a_damaged_file_is_named(tmp_path, content):
     with pytest.raises(ValueError, match="^[^\n]*run.json [^\n]* Do this[.]$"):
         read_json(file, {}, needs=["sessions"], advice="Do this.")
     assert read_json(tmp_path / "none.json", {}, needs=["sessions"]) == {}
-
-
-def test_a_table_for_spreadsheets_has_no_formulas(tmp_path):
-    texts = ["=1+2", "+cmd", "-x", "@SUM(A1)", "\tx", "\r=1", "＝1", "fine", "-1.5", "+2e3", "a=b", "'", ""]
-    table = pandas.DataFrame({"=name": texts, "value": [-1.5, *[2.0] * (len(texts) - 1)], "seed": -1, "good": True})
-    write_csv(tmp_path / "made" / "t.csv", table)
-    with (tmp_path / "made" / "t.csv").open(encoding="utf-8", newline="") as stream:
-        header, *rows = csv.reader(stream)
-    assert header == ["'=name", "value", "seed", "good"]
-    assert [row[0] for row in rows] == [f"'{text}".replace("\r", "\n") for text in texts[:7]] + texts[7:]
-    assert rows[0][1:] == ["-1.5", "-1", "True"]
-    assert pandas.read_csv(tmp_path / "made" / "t.csv")["value"].tolist() == table["value"].tolist()
 
 
 def test_a_model_of_the_hub_has_the_commit_of_the_cache(tmp_path, monkeypatch):

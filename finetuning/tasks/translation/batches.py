@@ -12,7 +12,8 @@ from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 
 from finetuning.steps import Key
-from zoo_core.masking import IGNORED, keyed_rng, mask_rows, row_keys, short_seed
+from zoo_core.keyed_random import keyed_rng, row_keys, short_seed
+from zoo_core.masking import IGNORED, mask_rows
 
 
 @dataclass(frozen=True)
