@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from zoo_core.processes import launched_rank
+from zoo_core.processes import from_all, launched_rank
 
 LOCK = ".zoo-run.lock"  # a name that no other program has
 STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
@@ -18,29 +18,33 @@ STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 def run_lock(folder: str | Path) -> Iterator[None]:
     """Holds `<folder>/.zoo-run.lock`. The system releases it when the process ends in any way.
 
-    The first of several processes holds it for all; if it is refused, the launcher ends the others. Missing folders are
-    created, and removed again if they stay empty. Raises ValueError if another run holds the lock, and for a file.
+    The first of several processes holds it for all. Missing folders are created, and removed again if they stay empty.
+    Raises ValueError, in all processes, if another run holds the lock, and if the folder is a file.
     """
-    if launched_rank():
+    with contextlib.ExitStack() as held:
+        from_all(lambda: launched_rank() or held.enter_context(_locked(Path(folder))))
         yield
-        return
-    folder = Path(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     if folder.is_file():
         raise ValueError(f"output_dir {str(folder)!r} is a file, but must be a folder. Name another one.")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, blocking=False)
     try:
-        with FileLock(folder / LOCK, blocking=False):
-            try:
-                yield
-            finally:
-                (folder / LOCK).unlink(missing_ok=True)  # while it is held: a run that waits for it looks again
+        lock.acquire()
     except Timeout as error:
         raise ValueError(
             f"the folder {str(folder)!r} is in use by another run, which holds its {LOCK}. Wait until that run ends, "
             "stop it, or name another folder."
         ) from error
+    try:
+        yield
     finally:
+        (folder / LOCK).unlink(missing_ok=True)  # while it is held: a run that waits for it looks again
+        lock.release()
         for path in made:
             with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
