@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
+        if bad := [argument for argument in given if re.search("[\ud800-\udfff]", argument)]:  # undecodable bytes
+            self.error(f"the argument {bad[0]!a} is not UTF-8")
         if "--version" in given:
             print(version_line())
             self.exit(0)

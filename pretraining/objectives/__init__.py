@@ -42,13 +42,13 @@ class KeepOrder:
     """Keeps the keys of a TypedDict in the order of the recipe: pydantic would sort them like the class."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema  # --help does without
+        from pydantic import WrapValidator  # --help does without
 
-        def validate(values: dict, inner: Any) -> dict:
-            found = inner(values)
+        def in_order(values: Any, validate: Any) -> dict:
+            found = validate(values)
             return {name: found[name] for name in values}
 
-        return core_schema.no_info_wrap_validator_function(validate, handler(source))
+        return WrapValidator(in_order).__get_pydantic_core_schema__(source, handler)
 
 
 # what a recipe's `objectives` may hold: each key is read by its class

@@ -55,7 +55,7 @@ def test_every_command_names_the_versions(capsys):
     assert "version" not in parser.parse_args(["--input", "x"])  # commands pass their flags on
 
 
-@pytest.mark.parametrize("arguments", [["--other"], []])
+@pytest.mark.parametrize("arguments", [["caf\udce9.txt"], ["--other"], []])
 def test_a_wrong_argument_is_one_line(arguments, capsys):
     parser = CommandParser(prog="tool")
     parser.add_argument("file")
