@@ -215,8 +215,8 @@ def _parse(text: str, types: list[Any]) -> Any:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
     except yaml.YAMLError:
         return text
-    is_empty = value is None and (NoneType in types or not text)
-    return text if str in types and not isinstance(value, str) and not is_empty else value
+    is_text = str in types and text and not (value is None and NoneType in types)
+    return text if is_text and not isinstance(value, str) else value
 
 
 def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple[str, list[str]]] = ()) -> Any:
@@ -227,23 +227,22 @@ def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple
     try:
         return _adapter(recipe_class).validate_json(json.dumps(values, default=str))
     except ValueError as error:  # pydantic's
-        raise ValueError("\n".join(_line(recipe_class, fault, sources) for fault in error.errors())) from None
-
-
-def _line(recipe_class: type, fault: dict[str, Any], sources: Iterable[tuple[str, list[str]]]) -> str:
-    parts = [str(part) for part in fault["loc"]]
-    place, kind = ".".join(parts), fault["type"]
-    text = f"{place} is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}"
-    if kind == "value_error":  # of `__post_init__`
-        text = f"{place}: {fault['ctx']['error']}"
-    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = [name for found in _types_at(recipe_class, parts[:-1]) for name in _hints(found)]
-        text = f"{place} is not a field. {nearest(parts[-1], known)}"
-    origin = ""
-    for source, names in sources:
-        if any(f"{name}.".startswith(f"{place}.") or f"{place}.".startswith(f"{name}.") for name in names):
-            origin = f" ({source})"
-    return text + origin
+        faults = error.errors()
+    lines = []
+    for fault in faults:
+        parts = [str(part) for part in fault["loc"]]
+        place, text = ".".join(parts), f"is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}"
+        if fault["type"] == "value_error":  # of `__post_init__`
+            text = f"is wrong: {fault['ctx']['error']}"
+        if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            known = [name for kind in _types_at(recipe_class, parts[:-1]) for name in _hints(kind)]
+            text = f"is not a field. {nearest(parts[-1], known)}"
+        origin = ""
+        for source, names in sources:
+            if any(f"{name}.".startswith(f"{place}.") or f"{place}.".startswith(f"{name}.") for name in names):
+                origin = f" ({source})"
+        lines.append(f"{place or 'the recipe'} {text}{origin}")
+    raise ValueError("\n".join(lines))
 
 
 @functools.cache

@@ -128,7 +128,7 @@ def test_overrides_set_one_field(recipe_file, override, get, expected):
         ("stages.7.steps=1", "override `stages.7.steps=1`"),
         ("stages.0.goals.mlm.weight=0", "stages.0.goals.mlm.weight is 0"),
         ("corpora.0.size=2147483648", "corpora.0.size is 2147483648"),
-        ("corpora.0.language=xx", "corpora.0: language is xx"),
+        ("corpora.0.language=xx", "corpora.0 is wrong: language is xx"),
         ("precision=fp64", "precision is 'fp64'"),
         ("stages.0.steps=1.5", "stages.0.steps is 1.5"),
         ("stages.0.steps='1'", "stages.0.steps is '1'"),
