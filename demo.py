@@ -22,7 +22,7 @@ from rich.table import Table
 
 from finetuning.results.table import Results, read_results
 from zoo_core.command_line import CommandParser
-from zoo_core.recipe_files import or_installed
+from zoo_core.recipes import or_installed
 
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")

@@ -19,7 +19,6 @@ from finetuning.seeds import check_hardware
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from pretraining import training
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import start_processes, stop_signals
 from zoo_core.recipes import load_recipe
@@ -53,7 +52,7 @@ def pretrain(
     """
     given = _checked(recipe, overrides)
     loaded = load_recipe(Recipe, recipe, given)
-    check_recipe(loaded)
+    loaded.check()
     with _run():
         training.pretrain(loaded, resume, argv=_command("pretraining/run.py", recipe, given, loaded.output_dir, resume))
     return Path(loaded.output_dir) / "model"

@@ -26,7 +26,7 @@ from crosslingual_zoo import __all__ as NAMES
 from finetuning.align.command import COMMANDS
 from finetuning.tasks.registry import KINDS
 from pretraining.recipe import Recipe
-from zoo_core.command_line import field_groups
+from zoo_core.recipes import field_groups
 
 METHODS = (FunctionType, classmethod, staticmethod, property, functools.cached_property)
 INHERITED = ("forward", "generate", "from_encoder", "__call__")  # shown with each class that has them
@@ -73,25 +73,24 @@ def _is_documented(member: Any) -> bool:
 
 def pretraining_fields() -> str:
     """Lists the fields of a recipe of pre-training."""
-    return "\n\n".join(
-        _group(group.title, group.summary, group.variants, group.fields) for group in field_groups(Recipe)
-    )
+    return "\n\n".join(_group(*group) for group in field_groups(Recipe))
 
 
 def finetuning_fields() -> str:
     """Lists the fields of the recipes of fine-tuning, each once, under the kinds of task that have it."""
     owners: dict[tuple, list[str]] = {}
     for kind, found in KINDS.items():
-        for group in field_groups(found.recipe_class):
-            for row in group.fields:
-                owners.setdefault((group.place, row), []).append(kind)
+        for title, _, rows in field_groups(found.recipe_class):
+            place = "" if title == found.recipe_class.__name__ else title
+            for row in rows:
+                owners.setdefault((place, row), []).append(kind)
     sections: dict[tuple[str, ...], dict[str, list]] = {}
     for (place, row), kinds in owners.items():
         sections.setdefault(tuple(kinds), {}).setdefault(place, []).append(row)
     out = []
     for kinds, places in sorted(sections.items(), key=lambda section: -len(section[0])):
         out.append("## " + ("All kinds" if len(kinds) == len(KINDS) else ", ".join(kinds)))
-        out += [_group(place, "", [], rows, level=3) for place, rows in places.items()]
+        out += [_group(place, "", rows, level=3) for place, rows in places.items()]
     return "\n\n".join(out)
 
 
@@ -101,10 +100,9 @@ def escape(text: str) -> str:
     return "".join(part if n % 2 else re.sub(r"([<$\\*_])", r"\\\1", part) for n, part in enumerate(parts))
 
 
-def _group(title: str, summary: str, variants: list, rows: list, level: int = 2) -> str:
+def _group(title: str, summary: str, rows: list, level: int = 2) -> str:
     head = [f"{'#' * level} `{title}`"] if title else []
-    terms = [f"`{place}`\n: {escape(text)}" for place, text in variants]
-    terms += [
+    terms = [
         f"`{name}` *{escape(kind)}; {escape(default)}*\n: {escape(text) or 'its fields follow'}"
         for name, kind, default, text in rows
     ]

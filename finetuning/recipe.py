@@ -5,32 +5,15 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
 from finetuning.results.files import run_name
-from zoo_core.recipes import (
-    HUB_ROOT,
-    LARGEST_BATCH,
-    LARGEST_COUNT,
-    LICENSES,
-    MOST_WORKERS,
-    PUSH_TO_HUB,
-    SEEDS,
-    TRACKER,
-    TRUST_REMOTE_CODE,
-    add_resolver,
-    option,
-)
+from zoo_core.command_line import TRUST_REMOTE_CODE
+from zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
 from zoo_core.tables import Table
-
-OUTPUT_DIR = "runs/${model_name:${model}}/${task}"  # so that two models, or two tasks, do not share a folder
-add_resolver("model_name", run_name)
-add_resolver(
-    "setting_suffix",
-    lambda setting, plug_in: "_plug_in" if plug_in else "" if setting == "zero_shot" else f"_{setting}",
-)
 
 INIT_FROM = (
     "folder of a finished run that was fine-tuned from the same `model`; this run starts from the model of its seed "
@@ -128,25 +111,24 @@ class EvaluationTable(LabeledTable):
 class Hyperparameters:
     """Hyperparameters of every kind of task that trains."""
 
-    learning_rate: float = option(MISSING, "peak learning rate", above=0)
-    layerwise_decay: float = option(
-        1.0,
-        "d: factor d^(n-i) on the learning rate of layer i of n (from 0), d^(n+1) of the embeddings, 1 of the head",
-        above=0,
-        high=1,
+    learning_rate: Annotated[float, Gt(0)] = option(MISSING, "peak learning rate")
+    layerwise_decay: Annotated[float, Gt(0), Le(1)] = option(
+        1.0, "d: factor d^(n-i) on the learning rate of layer i of n (from 0), d^(n+1) of the embeddings, 1 of the head"
     )
-    epochs: float = option(3.0, "passes over the training rows", low=0, high=10**6)
-    max_steps: int = option(0, "number of steps to train, instead of epochs; 0: use epochs")
-    warmup_steps: float = option(0.1, "steps of linear warm-up; below 1: share of all steps", low=0, high=LARGEST_COUNT)
+    epochs: Annotated[float, Ge(0), Le(10**6)] = option(3.0, "passes over the training rows")
+    max_steps: Count = option(0, "number of steps to train, instead of epochs; 0: use epochs")
+    warmup_steps: Annotated[float, Ge(0), Le(2**31 - 1)] = option(
+        0.1, "steps of linear warm-up; below 1: share of all steps"
+    )
     schedule: Literal["linear", "constant", "cosine"] = option(
         "linear", "schedule of the learning rate after the warm-up"
     )
-    weight_decay: float = option(0.0, "decoupled weight decay; not applied to biases and LayerNorms", low=0)
-    betas: list[float] = option([0.9, 0.999], "AdamW's beta1 and beta2", low=0, below=1)
-    epsilon: float = option(1e-6, "AdamW's epsilon", above=0)
-    max_grad_norm: float = option(1.0, "global norm that gradients are clipped to; 0: no clipping", low=0)
-    gradient_accumulation_steps: int = option(
-        1, "micro-batches per step and process; more need less memory and compute the same step", low=1
+    weight_decay: Annotated[float, Ge(0)] = option(0.0, "decoupled weight decay; not applied to biases and LayerNorms")
+    betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.999], "AdamW's beta1 and beta2")
+    epsilon: Annotated[float, Gt(0)] = option(1e-6, "AdamW's epsilon")
+    max_grad_norm: Annotated[float, Ge(0)] = option(1.0, "global norm that gradients are clipped to; 0: no clipping")
+    gradient_accumulation_steps: Positive = option(
+        1, "micro-batches per step and process; more need less memory and compute the same step"
     )
     gradient_checkpointing: bool = option(
         False, "recompute activations in the backward pass; needs less memory, ~30% slower"
@@ -160,9 +142,7 @@ class Hyperparameters:
 class Training(Hyperparameters):
     """Hyperparameters."""
 
-    batch_size: int = option(
-        32, "examples per step, summed over processes and accumulated micro-batches", low=1, high=LARGEST_BATCH
-    )
+    batch_size: BatchSize = option(32, "examples per step, summed over processes and accumulated micro-batches")
 
 
 @dataclass
@@ -194,26 +174,50 @@ class Published(PublishedRow):
     average_over: list[str] = option([], "languages of that average, if the scores of some are unknown")
 
 
+@dataclass
 class TaskRecipe:
-    """The fields that recipes share. A kind without one of them has its default."""
+    """The fields of all kinds of task. `{model}` and `{task}` in output_dir and init_from are replaced."""
 
     main_score: ClassVar[str]  # the score of results, shown with published scores of the same name
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
-    model: str
-    tokenizer: str | None
-    init_from: str | None = None
-    output_dir: str
-    hub_root: str | None
-    licenses: dict[str, str]
-    trust_remote_code: bool
-    kind: str
-    task: str
-    seeds: list[int]
-    max_length: int | None = None
-    precision: str
-    tracker: str | None = None
-    push_to_hub: str | None = None
+    # the defaults of fields that only some kinds have
+    init_from = max_length = tracker = push_to_hub = None
+
+    model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
+    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
+    output_dir: str = option(
+        "runs/{model}/{task}",
+        "folder of the results: results.{json,md,csv}, a plot and one folder per seed; `{model}` is the name of the "
+        "model's run, `{task}` the task, with a suffix for plug_in or a setting other than zero_shot",
+    )
+    hub_root: str | None = option(
+        None,
+        "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has "
+        "the id, and otherwise from the Hub",
+    )
+    licenses: dict[str, str] = option(
+        {}, "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
+    )
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
+    kind: str = option(MISSING, "kind of task")
+    task: str = option(MISSING, "name of the task in the results, such as xnli")
+    seeds: list[Seed] = option(
+        [1], "seeds, with one run each; results have the score of each, the mean and the standard deviation"
+    )
+
+    def __post_init__(self) -> None:
+        if MISSING in (self.model, self.task):
+            return
+        words = {"{model}": run_name(self.model), "{task}": self.task + self.suffix}
+        for word, text in words.items():
+            self.output_dir = self.output_dir.replace(word, text)
+            self.init_from = self.init_from and self.init_from.replace(word, text)
+
+    @property
+    def suffix(self) -> str:
+        """Returns what distinguishes the default folders of one task's settings."""
+        return ""
 
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
@@ -221,12 +225,19 @@ class TaskRecipe:
             raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 
 
+@dataclass
 class TrainedRecipe(TaskRecipe):
     """The fields of all kinds that train."""
 
-    training: Hyperparameters
-    num_workers: int
-    save_models: bool
+    training: Hyperparameters = field(default_factory=Hyperparameters)
+    num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
+    save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(
+        None, "experiment tracker that also receives the run's figures; default: none"
+    )
+    push_to_hub: str | None = option(
+        None, "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
+    )
 
     @property
     def precision(self) -> str:
@@ -237,8 +248,6 @@ class TrainedRecipe(TaskRecipe):
         training = self.training
         if not training.epochs and not training.max_steps:
             raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
-        if len(training.betas) != 2:
-            raise ValueError(f"training.betas must be two numbers, got {training.betas}.")
         if self.push_to_hub and len(self.seeds) > 1:
             raise ValueError(
                 f"push_to_hub is {self.push_to_hub}, which has room for one model, and seeds is {self.seeds}. Set "
@@ -254,19 +263,8 @@ class Recipe(TrainedRecipe):
 
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
-    model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     init_from: str | None = option(None, INIT_FROM)
-    output_dir: str = option(
-        OUTPUT_DIR + "${setting_suffix:${setting},${plug_in}}",
-        "folder of the results: results.{json,md,csv}, scores.png and one folder per seed; default: "
-        "runs/<model>/<task>, with a suffix for plug_in or a setting other than zero_shot",
-    )
-    hub_root: str | None = option(None, HUB_ROOT)
-    licenses: dict[str, str] = option({}, LICENSES)
-    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
-    task: str = option(MISSING, "name of the task in the results, such as xnli")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
         "zero_shot",
         "every language is evaluated; zero_shot: train on the source language; translate_train_all: train on the "
@@ -289,36 +287,29 @@ class Recipe(TrainedRecipe):
         "checkpoint that is evaluated: the last one, the one with the best score on the source language's development "
         "rows, or the one with the best mean over the development rows of all languages",
     )
-    dev_fraction: float = option(
-        0.1, "share of the training rows held out for `source_dev` if no table has a `dev_split`", low=0, below=1
+    dev_fraction: Fraction = option(
+        0.1, "share of the training rows held out for `source_dev` if no table has a `dev_split`"
     )
-    evaluate_every_steps: int = option(0, "steps between checkpoints, each evaluated on dev; 0: one epoch")
-    max_length: int = option(
-        128, "tokens of an example with special tokens; longer texts are cut, and the results count them", low=8
+    evaluate_every_steps: Count = option(0, "steps between checkpoints, each evaluated on dev; 0: one epoch")
+    max_length: Annotated[int, Ge(8), LARGEST] = option(
+        128, "tokens of an example with special tokens; longer texts are cut, and the results count them"
     )
-    max_train_examples: int = option(0, "number of training rows to sample at random; 0: use all")
-    max_evaluation_examples: int = option(
+    max_train_examples: Count = option(0, "number of training rows to sample at random; 0: use all")
+    max_evaluation_examples: Count = option(
         0, "number of rows per language to sample at random for evaluation; 0: use all"
     )
-    evaluation_batch_size: int = option(
-        64, "examples per forward pass and process in evaluation", low=1, high=LARGEST_BATCH
-    )
+    evaluation_batch_size: BatchSize = option(64, "examples per forward pass and process in evaluation")
     training: Training = field(default_factory=Training)
-    seeds: list[int] = option(
-        [1],
-        "seeds, with one run each; results have the score of each, the mean and the standard deviation",
-        below=SEEDS,
-    )
-    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
-    save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
-    push_to_hub: str | None = option(None, PUSH_TO_HUB)
     sweep: dict[str, list[Any]] = option(
         {},
         "values to try with --sweep, by dotted field, as in {training.epochs: [3, 5]}; every combination is tried, and "
         "the one with the best development score is run",
     )
     published: Published | None = option(None, "published scores to print next to ours")
+
+    @property
+    def suffix(self) -> str:
+        return "_plug_in" if self.plug_in else "" if self.setting == "zero_shot" else f"_{self.setting}"
 
     def check(self) -> None:
         super().check()

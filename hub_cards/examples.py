@@ -21,7 +21,7 @@ from hub_cards.record import Record
 from hub_cards.sentence_transformer import KINDS, chosen_vectors
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
-from zoo_core.recipe_files import or_installed, recipe_names
+from zoo_core.recipes import or_installed, recipe_names
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use

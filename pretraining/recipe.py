@@ -1,18 +1,20 @@
 """The pre-training recipe: every field that `pretraining/run.py` reads, with its type, default and meaning.
 
 A recipe is a YAML file with these fields. `key=value` on the command line overrides a field (`phases.0.steps=10`).
-`zoo_core.recipes` reads and prints recipes. `recipe_checks.py` checks fields against each other.
+`zoo_core.recipes` reads and prints recipes. `Recipe.check` checks fields against each other.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from pretraining.objectives import ExampleObjective, Objectives
+from pretraining.objectives import OBJECTIVES, ExampleObjective, Objectives
 from pretraining.recipe_corpora import (
     Bitext,
     Corpora,
@@ -23,17 +25,8 @@ from pretraining.recipe_corpora import (
     languages_of,
     source_name,
 )
-from zoo_core.recipes import (
-    HUB_ROOT,
-    LARGEST_BATCH,
-    LICENSES,
-    MOST_WORKERS,
-    PUSH_TO_HUB,
-    SEEDS,
-    TRACKER,
-    TRUST_REMOTE_CODE,
-    option,
-)
+from zoo_core.command_line import TRUST_REMOTE_CODE
+from zoo_core.recipes import BatchSize, Count, Fraction, Positive, Seed, nearest, option
 
 
 @dataclass
@@ -94,6 +87,13 @@ class MetaPretrained:
         "after",
     )
 
+    def __post_init__(self) -> None:
+        if self.dictionaries and self.rows not in ("matched", "matched_or_subwords"):
+            raise ValueError(
+                f"rows is {self.rows!r}, which uses no dictionaries. Set rows to matched or matched_or_subwords, or "
+                "remove dictionaries."
+            )
+
 
 @dataclass
 class Teacher:
@@ -107,10 +107,8 @@ class Teacher:
     language: str = option(
         MISSING, "language code of the monolingual text that the teacher reads, such as en; it reads no other text"
     )
-    temperature: float = option(
-        1.0,
-        "divides the logits of teacher and student; above 1, unlikely tokens count for more (Hinton et al. 2015)",
-        above=0,
+    temperature: Annotated[float, Gt(0)] = option(
+        1.0, "divides the logits of teacher and student; above 1, unlikely tokens count for more (Hinton et al. 2015)"
     )
 
 
@@ -150,13 +148,20 @@ class ModelStart:
         "over fewer tokens. text needs streamed corpora to be `prepared` first",
     )
 
+    def __post_init__(self) -> None:
+        if self.meta_pretrained and self.start_from:
+            raise ValueError(
+                f"start_from is {self.start_from!r}, and meta_pretrained.path is {self.meta_pretrained.path!r}. Set "
+                "only one of them."
+            )
+
 
 @dataclass
 class Phase:
     """A stage of training with its own objectives, parameters, schedule and optimizer."""
 
     name: str = option(MISSING, "name of the phase in the logs")
-    steps: int = option(MISSING, "number of optimizer steps", low=1)
+    steps: Positive = option(MISSING, "number of optimizer steps")
     objectives: Objectives = option(
         {},
         "objectives by name, at least one, each with its options. Objectives that read the same kind of text with the "
@@ -173,8 +178,10 @@ class Phase:
         "text that this phase reads: glob patterns of languages and pairs (`en`, `en-*`), each with all its corpora. A "
         "pattern with a slash selects single corpora by name (`en-de/ntrex`, `*/ntrex`)",
     )
-    learning_rate: float | None = option(None, "peak learning rate; required where `optimizer` is fresh", above=0)
-    warmup_steps: int = option(0, "steps of linear warm-up")
+    learning_rate: Annotated[float, Gt(0)] | None = option(
+        None, "peak learning rate; required where `optimizer` is fresh"
+    )
+    warmup_steps: Count = option(0, "steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option(
         "linear", "learning-rate schedule after the warm-up"
     )
@@ -184,6 +191,38 @@ class Phase:
         "joined in this way share one warm-up and one decay; the first of them sets learning_rate, warmup_steps and "
         "schedule",
     )
+
+    def check(self, recipe: "Recipe", index: int) -> None:
+        """Raises ValueError for fields of phase `index` that contradict each other or the rest of the recipe."""
+        place = f"phases.{index}"
+        if self.optimizer == "carried":
+            if index == 0:
+                raise ValueError(f"{place}.optimizer is carried, but no phase is before it. Set it to fresh.")
+            for name, default in {"learning_rate": None, "warmup_steps": 0, "schedule": "linear"}.items():
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"{place}.{name} is {getattr(self, name)}, but the phase continues the schedule of the phase "
+                        "before (optimizer: carried). Remove it."
+                    )
+        elif self.learning_rate is None:
+            raise ValueError(f"{place}.learning_rate is not set. Set the peak learning rate, such as 5e-5.")
+        steps = sum(phase.steps for phase in scheduled_together(recipe.phases, index))
+        if self.warmup_steps > steps:
+            raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
+        if not any(objective.weight for objective in self.objectives.values()):
+            raise ValueError(
+                f"{place}.objectives has no objective with a weight above 0. Choose from {', '.join(OBJECTIVES)}."
+            )
+        for name, objective in self.objectives.items():
+            if not getattr(recipe, objective.text):
+                raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
+            if objective.sub_batch() not in self.objectives:
+                raise ValueError(
+                    f"{place}.objectives.{name} reads the examples of {objective.sub_batch()}, which is not in the "
+                    "phase. Add it, with weight 0 if the model should not learn it."
+                )
+            if objective.has_teacher and not recipe.teacher:
+                raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
 
     @property
     def with_examples(self) -> dict[str, ExampleObjective]:
@@ -210,26 +249,26 @@ class Phase:
 class Optimizer:
     """AdamW and gradient clipping."""
 
-    betas: list[float] = option([0.9, 0.98], "Adam's beta1 and beta2", low=0, below=1)
-    epsilon: float = option(1e-6, "Adam's epsilon", above=0)
-    weight_decay: float = option(0.01, "decoupled weight decay, not applied to biases and LayerNorms", low=0)
-    max_grad_norm: float = option(1.0, "largest global norm of the gradients, by clipping; 0: no clipping", low=0)
+    betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.98], "Adam's beta1 and beta2")
+    epsilon: Annotated[float, Gt(0)] = option(1e-6, "Adam's epsilon")
+    weight_decay: Annotated[float, Ge(0)] = option(0.01, "decoupled weight decay, not applied to biases and LayerNorms")
+    max_grad_norm: Annotated[float, Ge(0)] = option(
+        1.0, "largest global norm of the gradients, by clipping; 0: no clipping"
+    )
 
 
 @dataclass
 class Evaluation:
     """Evaluation on held-out text, which is masked like the training text but the same way each time."""
 
-    held_out_fraction: float = option(
+    held_out_fraction: Fraction = option(
         0.0,
         "share of rows kept out of training, selected by id or line number; a verse is held out in all languages. 0: "
         "no evaluation",
-        low=0,
-        below=1,
     )
-    max_examples: int = option(300, "largest number of held-out examples per corpus", low=1)
-    every_steps: int = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")
-    batch_size: int = option(32, "held-out examples per forward pass", low=1, high=LARGEST_BATCH)
+    max_examples: Positive = option(300, "largest number of held-out examples per corpus")
+    every_steps: Count = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")
+    batch_size: BatchSize = option(32, "held-out examples per forward pass")
 
 
 @dataclass
@@ -242,8 +281,14 @@ class Recipe:
     )
     model: ModelStart = field(default_factory=ModelStart)
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
-    hub_root: str | None = option(None, HUB_ROOT)
-    licenses: dict[str, str] = option({}, LICENSES)
+    hub_root: str | None = option(
+        None,
+        "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has "
+        "the id, and otherwise from the Hub",
+    )
+    licenses: dict[str, str] = option(
+        {}, "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
+    )
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
     bitext: list[Bitext] = option([], "corpora of translation pairs; a pair of languages may have several")
@@ -254,38 +299,63 @@ class Recipe:
         "and opens no table; default: tables are read and tokenized when the run starts",
     )
     teacher: Teacher | None = option(None, "teacher model, for objectives that learn from one (`kd`)")
-    alpha: float = option(
+    alpha: Annotated[float, Ge(0), Le(1)] = option(
         0.7,
         "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, where N_i is the size of all corpora of "
         "language or pair i in a phase. Among the corpora of i, one is sampled in proportion to its size",
-        low=0,
-        high=1,
     )
-    shuffle_buffer: int = option(10_000, "rows in memory for shuffling a streamed corpus", low=1)
+    shuffle_buffer: Positive = option(10_000, "rows in memory for shuffling a streamed corpus")
     phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
-    gradient_accumulation_steps: int = option(
+    gradient_accumulation_steps: Positive = option(
         1,
         "micro-batches per step and process; more need less memory. The step stays the same, except for dropout's "
         "random numbers",
-        low=1,
     )
-    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
-    seed: int = option(1, "seed of weights, sampling, masks and dropout", below=SEEDS)
-    log_every_steps: int = option(10, "steps between lines of events.jsonl", low=1)
-    save_every_steps: int | None = option(
+    num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
+    seed: Seed = option(1, "seed of weights, sampling, masks and dropout")
+    log_every_steps: Positive = option(10, "steps between lines of events.jsonl")
+    save_every_steps: Count | None = option(
         None,
         "steps between checkpoints; 0: save only at the end of each phase; default: a tenth of all steps, at least 10",
     )
-    keep_checkpoints: int = option(2, "number of newest checkpoints to keep; 0: all")
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
-    push_to_hub: str | None = option(None, PUSH_TO_HUB)
+    keep_checkpoints: Count = option(2, "number of newest checkpoints to keep; 0: all")
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(
+        None, "experiment tracker that also receives the run's figures; default: none"
+    )
+    push_to_hub: str | None = option(
+        None, "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
+    )
 
     def __post_init__(self) -> None:
         self.monolingual = [one for corpus in self.monolingual for one in by_language(corpus)]
         self.bitext = [one for corpus in self.bitext for one in by_pair(corpus)]
+
+    def check(self) -> None:
+        """Raises ValueError, with the name of a field, for fields that contradict each other."""
+        if Path(self.output_dir).is_file():
+            raise ValueError(f"output_dir is {self.output_dir}, which is a file. Name a folder.")
+        self.named_corpora()  # no two of one name
+        names = [phase.name for phase in self.phases]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"phases has the names {names}. A run needs at least one phase, and each its own name.")
+        for index, phase in enumerate(self.phases):
+            phase.check(self, index)
+        self.check_dictionaries()
+        if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
+            raise ValueError(f"teacher.path is {self.teacher.path!r}, but no phase learns from it. Add kd to a phase.")
+
+    def check_dictionaries(self) -> None:
+        """Raises ValueError for a dictionary of a language without text in the recipe."""
+        start = self.model.meta_pretrained
+        for index, dictionary in enumerate(start.dictionaries if start else ()):
+            if self.languages and dictionary.language not in self.languages:
+                raise ValueError(
+                    f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}, a language "
+                    f"without text in the recipe. {nearest(dictionary.language, self.languages)}"
+                )
 
     @property
     def checkpoint_steps(self) -> int:

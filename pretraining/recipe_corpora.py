@@ -3,17 +3,21 @@
 An entry is one corpus, or one for each of its languages or pairs. `Recipe.named_corpora` gives corpora their names.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, is_dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from annotated_types import Ge, Le
 from omegaconf import MISSING
 
-from zoo_core.recipes import LARGEST_SIZE, option
+from zoo_core.recipes import Name, option
 from zoo_core.table_files import SUFFIXES
 from zoo_core.tables import Table
+
+Size = Annotated[int, Ge(1), Le(2**63 - 1)]
 
 
 @dataclass
@@ -22,7 +26,7 @@ class Monolingual(Table):
 
     kind: ClassVar[str] = "monolingual"
 
-    language: str = option(
+    language: Name = option(
         MISSING,
         "language code of the text, shown in logs and curves; `{language}`: one corpus for each of `languages`",
     )
@@ -31,11 +35,11 @@ class Monolingual(Table):
         "makes one corpus for each of these languages; the language code replaces `{language}`; default: the languages "
         "of `sizes`",
     )
-    sizes: dict[str, int] = option({}, "`size` of each language, where the entry has several")
+    sizes: dict[str, Size] = option({}, "`size` of each language, where the entry has several")
     language_names: dict[str, str] = option(
         {}, "text that replaces `{language}` in path and config, for languages where it differs from the code"
     )
-    name: str | None = option(
+    name: Name | None = option(
         None,
         "second part of the corpus' name (`en/news`), after the language; default: none, or the file or dataset of the "
         "text where several corpora have the same language",
@@ -49,13 +53,26 @@ class Monolingual(Table):
         "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
         "ids such as 01049027 into chapters",
     )
-    size: int | None = option(
+    size: Size | None = option(
         None,
         "size of the corpus, its part of N_i, where rows cannot be counted (streaming); all corpora use the same unit",
-        low=1,
-        high=LARGEST_SIZE,
     )
     size_source: str | None = option(None, "source of `size` (paper, table)")
+
+    def __post_init__(self) -> None:
+        if self.document_column is not None and self.streaming:
+            raise ValueError(
+                f"document_column is {self.document_column!r}, but a shuffled stream has no adjacent rows. Set "
+                "streaming to false."
+            )
+        if self.document_pattern is not None and self.document_column is None:
+            raise ValueError(f"document_pattern is {self.document_pattern!r}, but document_column is not set.")
+        try:
+            re.compile(self.document_pattern or "")
+        except re.error as error:
+            raise ValueError(
+                f"document_pattern is {self.document_pattern!r}, which is not a regular expression: {error}."
+            ) from error
 
 
 @dataclass
@@ -67,10 +84,10 @@ class Bitext:
 
     kind: ClassVar[str] = "bitext"
 
-    source_language: str = option(
+    source_language: Name = option(
         MISSING, "language code of the first side; `{source}`: the first language of each of `pairs`"
     )
-    target_language: str = option(
+    target_language: Name = option(
         MISSING, "language code of the second side; `{target}`: the second language of each of `pairs`"
     )
     pairs: list[str] = option(
@@ -78,8 +95,8 @@ class Bitext:
         "makes one corpus for each of these pairs, such as de-en; the two codes replace `{source}` and `{target}`, and "
         "both in alphabetical order replace `{pair}`; default: the pairs of `sizes`",
     )
-    sizes: dict[str, int] = option({}, "`size` of each pair, where the entry has several")
-    name: str | None = option(
+    sizes: dict[str, Size] = option({}, "`size` of each pair, where the entry has several")
+    name: Name | None = option(
         None,
         "second part of the corpus' name (`en-de/news`), after the pair; default: none, or the file or dataset of the "
         "text where several corpora have the same pair, in either direction",
@@ -97,11 +114,9 @@ class Bitext:
     join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are joined line by line"
     )
-    size: int | None = option(
+    size: Size | None = option(
         None,
         "size of the corpus, its part of N_i, where pairs cannot be counted (streaming); all corpora use the same unit",
-        low=1,
-        high=LARGEST_SIZE,
     )
     size_source: str | None = option(None, "source of `size` (paper, table)")
 
@@ -112,9 +127,9 @@ class LinkedPairs(Table):
 
     kind: ClassVar[str] = "linked"
 
-    source_language: str = option(MISSING, "language code of the first side")
-    target_language: str = option(MISSING, "language code of the second side")
-    name: str | None = option(
+    source_language: Name = option(MISSING, "language code of the first side")
+    target_language: Name = option(MISSING, "language code of the second side")
+    name: Name | None = option(
         None, "second part of the corpus' name, after the pair; the default is made as for `bitext`"
     )
     source_column: str = option("source", "column of the first side: words separated by spaces or tabs")
@@ -125,10 +140,12 @@ class LinkedPairs(Table):
         "marks a possible link; the model learns nothing from it. The model itself labels rows without links. null: no "
         "row has links",
     )
-    size: int | None = option(
-        None, "size of the corpus, its part of N_i; default: its number of pairs", low=1, high=LARGEST_SIZE
-    )
+    size: Size | None = option(None, "size of the corpus, its part of N_i; default: its number of pairs")
     size_source: str | None = option(None, "source of `size` (paper, table)")
+
+    def __post_init__(self) -> None:
+        if self.streaming:
+            raise ValueError("streaming is true, but linked pairs cannot be streamed. Set it to false.")
 
 
 Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name

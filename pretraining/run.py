@@ -4,7 +4,6 @@ import os
 import sys
 
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 from zoo_core.processes import stop_signals
 
@@ -28,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with stop_signals(RESUME), user_errors(RESUME):
-        check_recipe(recipe)
+        recipe.check()
         from pretraining.training import pretrain  # after --help: the libraries take seconds to import
 
         pretrain(recipe, resume=flags.resume, dry_run=flags.dry_run, argv=argv or sys.argv)

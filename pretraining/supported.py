@@ -20,9 +20,8 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained, listed
-from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
-from zoo_core.recipes import TRUST_REMOTE_CODE
 
 MODELS = ("xlm_align", "ernie_m", "metaxlm", "veco")
 

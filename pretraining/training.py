@@ -56,7 +56,7 @@ SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same nam
 def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
     """Trains the model of a checked recipe and writes its run folder; with `dry_run`, only prints a plan.
 
-    Raises `ValueError` for errors that the user can correct; see `check_recipe`, `Start`, `load_corpora` and
+    Raises `ValueError` for errors that the user can correct; see `Recipe.check`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()

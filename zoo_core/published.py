@@ -27,7 +27,7 @@ from typing import Literal
 
 import yaml
 
-from zoo_core.recipes import convert, nearest
+from zoo_core.recipes import nearest, validate
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
@@ -97,7 +97,7 @@ def load(paper: str) -> Paper:
     if paper not in papers():
         raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, papers())}")
     values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
-    return convert(Paper, values, "", f"{paper}.yaml")
+    return validate(Paper, values)
 
 
 def find(paper: str, table: str, row: str) -> tuple[Table, Row]:

@@ -1,415 +1,84 @@
-"""Typed recipes: a YAML file and `key=value` overrides, checked against a dataclass.
+"""Recipes: a dataclass whose values come from YAML files and from overrides `key=value`.
 
-A recipe class is a plain dataclass whose fields are made with `option(default, help)`. OmegaConf reads and writes YAML
-and resolves `${names}` of fields, but no environment variables. `convert` makes the dataclasses, so that every error
-names the field, the file or override that it is in, and the nearest known key. OmegaConf's structured configs would do
-the same, but take five times as long.
+OmegaConf reads, merges and writes the YAML, and inserts `${field}`; pydantic validates types and bounds. `option` makes
+a field, and its bounds are part of its type:
 
     @dataclass
     class Recipe:
         output_dir: str = option(MISSING, "folder of the run")
-        steps: int = option(100, "number of steps")
+        steps: Annotated[int, Ge(1)] = option(100, "number of steps")
 
     recipe = load_recipe(Recipe, "recipe.yaml", ["steps=10"])
 
-A file may extend another one: see `zoo_core.recipe_files`.
+`extends: other.yaml` names a file, relative to the own folder, whose fields the file overrides: mappings are merged,
+all else is replaced. `output_dir` is not inherited. A folder's paper.yaml is a table of recipes: if FOLDER/xnli.yaml
+does not exist, that name means the row `xnli`. Keys with a leading dot hold parts that rows share, as YAML anchors.
 """
 
-import contextlib
 import copy
 import dataclasses
+import difflib
 import functools
-import operator
+import json
 import os
 import re
-import sys
-import types
+import shutil
+import textwrap
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union
 
 import yaml
-from omegaconf import MISSING, OmegaConf
+from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from typing_extensions import is_typeddict
 
 from zoo_core.provenance import written_aside
-from zoo_core.recipe_files import nearest, read_chain
 
-UNIONS = (Union, types.UnionType)
-PLAIN_TYPES = {
-    float: ((int, float), "a number"),
-    int: (int, "a whole number"),
-    bool: (bool, "true or false"),
-    # YAML reads `no` as false and 1e5 as a number: as text they need quotes
-    str: (str, 'text; in a file, put it in quotes: "..."'),
-}
-TRACKER = "experiment tracker that also receives the run's figures; default: none"
-TRUST_REMOTE_CODE = (
-    "run the Python code in the folder or repository of a model or tokenizer; without it, the installed code loads the "
-    "zoo's four models, transformers loads other models, and a model that needs its own code is an error"
-)
-LICENSES = "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
-HUB_ROOT = (
-    "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has the "
-    "id, and otherwise from the Hub"
-)
-PUSH_TO_HUB = "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
-FIELD_OR_CALL = re.compile(r"\$\{\s*([^\s:{}]+)\s*([:}])")  # ${field} or ${resolver:...}
-RESOLVERS: set[str] = set()  # the functions that recipes may call, see `add_resolver`
-BOUNDS = {  # by the names of `option`'s arguments
-    "low": (operator.ge, "at least"),
-    "above": (operator.gt, "above"),
-    "high": (operator.le, "at most"),
-    "below": (operator.lt, "below"),
-}
-LARGEST_COUNT = 2**31 - 1  # of whole numbers without bounds; they start at 0
-LARGEST_SIZE, LARGEST_BATCH, MOST_WORKERS, SEEDS = 2**63 - 1, 2**20, 256, 2**32
+TABLE = "paper.yaml"
+FIELD = re.compile(r"\$\{[\w.\[\]-]+\}")  # ${field}
+BOUNDS = {Ge: "at least", Gt: "above", Le: "at most", Lt: "below", MinLen: "length at least", Len: "length"}
+LARGEST = Le(2**31 - 1)  # of whole numbers; not part of --help
+Count = Annotated[int, Ge(0), LARGEST]
+Positive = Annotated[int, Ge(1), LARGEST]
+BatchSize = Annotated[int, Ge(1), Le(2**20)]
+Seed = Annotated[int, Ge(0), Lt(2**32)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+Name = Annotated[str, MinLen(1)]
 
 
-def option(default: Any, help: str, **bounds: float) -> Any:
-    """Returns a field of a recipe with its default and its help text.
-
-    Lists, dictionaries and dataclass instances are copied for every recipe; `omegaconf.MISSING` makes the field
-    required. `--help` reads the text from `metadata["help"]`. `bounds` limit the value, or each number of a list:
-    `low` and `high` are allowed themselves, `above` and `below` are not. `convert` raises for other values.
-    """
-    assert bounds.keys() <= BOUNDS.keys(), bounds
-    metadata = {"help": help, "bounds": bounds}
+def option(default: Any, help: str) -> Any:
+    """Returns a field of a recipe with its default and its help text. `omegaconf.MISSING` makes the field required."""
     if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def add_resolver(name: str, function: Callable[..., str]) -> None:
-    """Lets recipes write `${name:arguments}`, where `function` makes text of other fields."""
-    OmegaConf.register_resolver(name, function, replace=True)
-    RESOLVERS.add(name)
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata={"help": help})
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
 def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any] | None, overrides: list[str]) -> Any:
     """Reads a recipe: the defaults of `recipe_class`, then `config`, then the overrides, in order.
 
-    `config` is a YAML file, or a dictionary with the same fields.
+    `config` is a YAML file, or a dictionary with the same fields. An override `a.b=value` replaces a field, and
+    `phases.0.steps=10` one of a list's entry. Its value is YAML; fields of type str take it literally.
 
-    An override `a.b=value` *sets* a field: it replaces lists and dictionaries and does not merge them.
-    `phases.0.steps=10` changes a field of a list's entry. `corpora.1=null` removes an entry, `corpora=null` all
-    entries; positions count before any removal. The text after `=` is YAML, except that a field of type str takes it
-    literally.
-
-    Raises ValueError for a file that is missing, empty, not UTF-8 or not YAML, for a circular `extends`, an unknown
-    key, a wrong type, a number out of its field's bounds, a list position past the end, an override without `=`, an
-    environment variable in a value (`${oc.env:NAME}`), and required fields without a value (one error lists them all).
+    Raises ValueError for a file that cannot be read, an unknown field, a wrong type, a number out of its bounds, an
+    environment variable in a value (`${oc.env:NAME}`), and required fields without a value. Each line of its message
+    has the dotted name, the value, and the file or override that it comes from.
     """
-    if config is None or isinstance(config, Mapping):
-        return _overridden(recipe_class, _plain(config or {}), overrides)
-    for file, values in read_chain(config):  # the files before it have been checked: an error is in this one
-        convert(recipe_class, values, "", f"in {file}")
-    return _overridden(recipe_class, values, overrides, str(config))
-
-
-def _plain(value: Any) -> Any:
-    """Returns a Python value as YAML would give it: paths as text, tuples as lists."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    files = _read_chain(config) if isinstance(config, str | os.PathLike) else [("the recipe", config or {})]
+    return _recipe(recipe_class, files, overrides)
 
 
 def change_recipe(recipe: Any, overrides: list[str]) -> Any:
     """Returns a copy of a recipe with the overrides, which are set and checked as in `load_recipe`."""
-    return _overridden(type(recipe), dataclasses.asdict(recipe), overrides)
-
-
-def _overridden(recipe_class: type, values: dict, overrides: list[str], config: str | None = None) -> Any:
-    """Returns the recipe that results from `values`, read from the file `config`, and the overrides."""
-    recipe = convert(recipe_class, values, "", f"in {config}" if config else "the recipe")
-    values = dataclasses.asdict(recipe)
-    dropped: list[list[str]] = []
-    for override in overrides:
-        if _set(recipe_class, values, override, dropped):  # a new entry gets its defaults
-            values = dataclasses.asdict(convert(recipe_class, values, "", f"override `{override}`"))
-    for *parents, place in sorted(dropped, key=lambda path: [part.zfill(9) for part in path], reverse=True):
-        entries = functools.reduce(
-            lambda held, part: held[int(part) if isinstance(held, list) else part], parents, values
-        )
-        del entries[int(place)]
-    missing = sorted(name for name, value in _flatten(values).items() if value == MISSING)
-    if missing:
-        source = f"in {config} or " if config else ""
-        raise ValueError(
-            f"The recipe has no value for: {', '.join(missing)}. Set them {source}on the command line as "
-            f"`{missing[0]}=...`."
-        )
-    if texts := {name: value for name, value in _flatten(values).items() if isinstance(value, str) and "${" in value}:
-        _check_interpolations(texts)
-        try:
-            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-        except OmegaConfBaseException as error:
-            raise ValueError(f"The recipe cannot be resolved: {str(error).splitlines()[0]}.") from None
-    return convert(recipe_class, values, "", "the recipe")
-
-
-def _check_interpolations(texts: dict[str, str]) -> None:
-    """Raises ValueError where `${}` holds something else than another field or one of `RESOLVERS`. An environment
-    variable may be a secret, and would be written into recipe.yaml and the model's card."""
-    for name, text in texts.items():
-        for begin in re.finditer(r"\$\{", text):
-            found = FIELD_OR_CALL.match(text, begin.start())
-            if not found or (found[2] == ":" and found[1] not in RESOLVERS):
-                raise ValueError(
-                    f"{name} is {text!r}, but recipes can insert only their own fields, as in ${{task}}: the value of "
-                    "an environment variable would be written into recipe.yaml and the model card. Write the value. "
-                    "Trackers and the Hub client read keys and tokens from the environment themselves."
-                )
+    return load_recipe(type(recipe), dataclasses.asdict(recipe), overrides)
 
 
 def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
-    """Returns the unresolved fields of a recipe file, merged over those of the files that it extends.
-
-    Raises ValueError for a file that is not a recipe, and where `extends` does not name one.
-    """
-    return read_chain(path)[-1][1]
-
-
-def _set(recipe_class: type, values: dict, override: str, dropped: list[list[str]]) -> bool:
-    """Sets in `values` the field that an override `dotted.name=value` names; returns whether a list or mapping is new.
-
-    An entry of a list that is set to null is removed later: its path is added to `dropped`.
-    """
-    name, equals, text = override.partition("=")
-    name = name.strip()
-    if not equals or not name:
-        raise ValueError(
-            f"Override `{override}` is not of the form `field=value`, as in `a.b=1`. --help lists the fields."
-        )
-    origin = f"override `{override}`"
-    *parents, last = name.split(".")
-    expected: Any = recipe_class
-    container: Any = values
-    path, has_grown = "", False
-    for part in parents:
-        expected, key = _step(expected, container, part, path, origin)
-        path = f"{path}.{part}" if path else part
-        if isinstance(container, dict) and container.get(key) in (None, MISSING):
-            is_list = typing.get_origin(optional_type(expected)[0]) is list
-            container[key] = [] if is_list else {}  # create an optional dataclass or a new dictionary entry
-            has_grown = True
-        container = container[key]
-        if not isinstance(container, (dict, list)):
-            raise ValueError(f"{origin}: {path} is {type_name(expected)} and has no fields. Set `{path}=...`.")
-    expected, key = _step(expected, container, last, path, origin)
-    dropped[:] = [other for other in dropped if other[: len(parents) + 1] != [*parents, last]]  # the later one wins
-    is_null = text.strip() in ("null", "~") and not optional_type(expected)[1] and expected is not Any
-    if is_null and isinstance(container, list):
-        dropped.append([*parents, last])
-        return has_grown
-    value = _parse(text, expected, origin)
-    if is_null and typing.get_origin(expected) is list:
-        value = []
-    convert(expected, value, name, origin)
-    container[key] = value
-    return has_grown or isinstance(value, (dict, list))
-
-
-def _step(expected: Any, container: Any, part: str, path: str, origin: str) -> tuple[Any, Any]:
-    """One step down a dotted name: returns the type of the part and its key in `container`."""
-    expected, _ = optional_type(expected)
-    if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
-        fields = field_types(expected)
-        if part not in fields:
-            raise ValueError(_unknown_key(part, expected, path, origin))
-        return fields[part], part
-    if isinstance(container, list):
-        if not part.isdecimal() or int(part) >= len(container):
-            raise ValueError(
-                f"{origin}: {path} has no entry {part}: its length is {len(container)}, and positions count from 0. "
-                f"Name an entry that exists, or set the whole list: `{path}=[...]`."
-            )
-        return type_argument(expected, 0), int(part)
-    return type_argument(expected, 1), part
-
-
-def _parse(text: str, expected: Any, origin: str) -> Any:
-    """Parses the value of an override as YAML; text fields take it literally (`language=no`, `revision=123`)."""
-    expected, optional = optional_type(expected)
-    try:
-        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
-    except yaml.YAMLError as error:
-        value, problem = text, error
-        if expected is not str:
-            raise ValueError(
-                f"{origin}: the value is not valid YAML ({getattr(problem, 'problem', problem)}). "
-                f"It must be {type_name(expected)}. Quote the value for the shell, as in 'field=[a, b]'."
-            ) from None
-    except OmegaConfBaseException as error:
-        raise ValueError(
-            f"{origin}: {str(error).splitlines()[0]}. `${{field}}` inserts the value of a field."
-        ) from None
-    wants_text = expected is str or typing.get_origin(expected) is Literal
-    if wants_text and not isinstance(value, str) and not (value is None and (optional or not text)):
-        return text
-    return value
-
-
-def convert(expected: Any, value: Any, name: str, origin: str) -> Any:
-    """Converts a value of plain mappings and lists to the type `expected`.
-
-    Dataclasses get their defaults, and whole numbers become float where a float is expected. Required fields without
-    a value, and references such as `${name}`, are returned unchanged.
-
-    Raises ValueError, with the dotted `name`, for an unknown field, a wrong type and a number out of bounds.
-    """
-    expected, optional = optional_type(expected)
-    if expected is Any or (value is None and optional):
-        return value
-    if isinstance(value, str) and (value == MISSING or "${" in value):
-        return value
-    kind = typing.get_origin(expected) or expected
-    if dataclasses.is_dataclass(expected):
-        _require(isinstance(value, dict), name, value, f"a mapping of the fields of {expected.__name__}", origin)
-        types_of = field_types(expected)
-        if unknown := [key for key in value if key not in types_of]:
-            raise ValueError(_unknown_key(unknown[0], expected, name, origin))
-        has_none = dataclasses.MISSING
-        for item in dataclasses.fields(expected):
-            if item.default is has_none and item.default_factory is has_none and item.name not in value:
-                raise ValueError(f"{origin}: {name or expected.__name__} has no {item.name}.")
-        values, of_fields = {}, {item.name: item.metadata.get("bounds", {}) for item in dataclasses.fields(expected)}
-        for key, item in value.items():
-            place = f"{name}.{key}".lstrip(".")
-            values[key] = convert(types_of[key], item, place, origin)
-            _check_bounds(values[key], of_fields[key], place, origin)
-        return expected(**values)
-    if typing.is_typeddict(expected):
-        _require(isinstance(value, dict), name, value, f"a mapping of {', '.join(field_types(expected))}", origin)
-        types_of = field_types(expected)
-        if unknown := [key for key in value if key not in types_of]:
-            raise ValueError(_unknown_key(str(unknown[0]), expected, name, origin))
-        for key, item in value.items():
-            _check_variant(item, key, types_of, name, origin)
-        return {key: convert(types_of[key], item, f"{name}.{key}", origin) for key, item in value.items()}
-    if kind is list:
-        item_type = type_argument(expected, 0)
-        _require(isinstance(value, list), name, value, f"a list of {type_name(item_type)}", origin)
-        return [convert(item_type, item, f"{name}.{position}", origin) for position, item in enumerate(value)]
-    if kind is dict:
-        is_mapping = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-        _require(is_mapping, name, value, "a mapping of names to values", origin)
-        return {key: convert(type_argument(expected, 1), item, f"{name}.{key}", origin) for key, item in value.items()}
-    if kind is Literal:
-        choices = typing.get_args(expected)
-        if value not in choices:
-            hint = nearest(str(value), choices)
-            raise ValueError(f"{origin}: {name} is {value!r}, it must be one of {', '.join(map(str, choices))}. {hint}")
-        return value
-    if kind in UNIONS:
-        for choice in typing.get_args(expected):
-            with contextlib.suppress(ValueError):
-                return convert(choice, value, name, origin)
-        _require(False, name, value, type_name(expected), origin)
-    accepted, wanted = PLAIN_TYPES[kind]
-    _require(isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)), name, value, wanted, origin)
-    _require(kind is not str or is_text(value), name, value, "text without null characters, in UTF-8", origin)
-    _require(kind is not float or abs(value) <= sys.float_info.max, name, value, "a finite number", origin)
-    return kind(value)
-
-
-def all_bounds(bounds: dict[str, float], expected: Any) -> dict[str, float]:
-    """Returns the bounds of a field, with the lower bound 0 that whole numbers have if it names none."""
-    expected, _ = optional_type(expected)
-    expected = type_argument(expected, 0) if typing.get_origin(expected) is list else expected
-    kinds = typing.get_args(expected) if typing.get_origin(expected) in UNIONS else (expected,)
-    return {"low": 0} | bounds if int in kinds and not {"low", "above"} & bounds.keys() else bounds
-
-
-def bounds_text(bounds: dict[str, float]) -> str:
-    """`at least 1 and below 8`."""
-    return " and ".join(f"{words} {bounds[bound]:,}" for bound, (_, words) in BOUNDS.items() if bound in bounds)
-
-
-def _check_bounds(value: Any, bounds: dict[str, float], name: str, origin: str) -> None:
-    """Raises ValueError for a number, or a number of a list, outside of its field's bounds."""
-    for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            continue
-        held = dict(bounds)
-        if isinstance(number, int):
-            held |= {} if {"low", "above"} & held.keys() else {"low": 0}
-            held |= {} if {"high", "below"} & held.keys() else {"high": LARGEST_COUNT}
-        for bound, limit in held.items():
-            if not BOUNDS[bound][0](number, limit):
-                raise ValueError(f"{origin}: {name} must be {bounds_text({bound: limit})}, got {value}.")
-
-
-def is_text(value: str) -> bool:
-    """Returns whether a string can be written and can name a file. Surrogates replace bytes that are not UTF-8."""
-    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _require(condition: bool, name: str, value: Any, wanted: str, origin: str) -> None:
-    if not condition:
-        given = "empty (null)" if value is None else f"{value!r} ({type(value).__name__})"
-        raise ValueError(f"{origin}: {name or 'the recipe'} is {given}. It must be {wanted}.")
-
-
-def _check_variant(item: Any, key: str, types_of: dict[str, type], path: str, origin: str) -> None:
-    """Raises ValueError for a field that only the classes of other keys have."""
-    for name in item if isinstance(item, dict) else ():
-        owners = [other for other, group in types_of.items() if name in field_types(group)]
-        if owners and key not in owners:
-            raise ValueError(
-                f"{origin}: unknown field {path}.{key}.{name}; it is a field of {', '.join(owners)}. "
-                f"{key} has {', '.join(field_types(types_of[key]))}."
-            )
-
-
-def _unknown_key(key: str, expected: type, path: str, origin: str) -> str:
-    name = f"{path}.{key}" if path else str(key)
-    where = "there is" if typing.is_typeddict(expected) else f"{expected.__name__} has"
-    return f"{origin}: unknown field {name}; {where} no such field. {nearest(key, field_types(expected))}"
-
-
-@functools.cache
-def field_types(recipe_class: type) -> dict[str, Any]:
-    """Returns the type of each field of a dataclass, or of each key of a TypedDict."""
-    hints = typing.get_type_hints(recipe_class)
-    if typing.is_typeddict(recipe_class):
-        return hints
-    return {field.name: hints[field.name] for field in dataclasses.fields(recipe_class)}
-
-
-def optional_type(expected: Any) -> tuple[Any, bool]:
-    """(X, True) for Optional[X], (X, False) for X; X may be a Union of several types."""
-    if typing.get_origin(expected) in UNIONS:
-        arguments = typing.get_args(expected)
-        kept = [item for item in arguments if item is not type(None)]
-        return functools.reduce(operator.or_, kept), type(None) in arguments
-    return expected, False
-
-
-def type_argument(expected: Any, position: int) -> Any:
-    arguments = typing.get_args(optional_type(expected)[0])
-    return arguments[position] if len(arguments) > position else Any
-
-
-def type_name(expected: Any) -> str:
-    inner, optional = optional_type(expected)
-    kind = typing.get_origin(inner)
-    if kind is Literal:
-        name = " | ".join(map(str, typing.get_args(inner)))
-    elif kind in UNIONS:
-        name = " | ".join(map(type_name, typing.get_args(inner)))
-    elif kind is list:
-        name = f"list of {type_name(type_argument(inner, 0))}"
-    elif typing.is_typeddict(inner):
-        name = "fields by name"
-    elif kind is dict:
-        name = f"{type_name(type_argument(inner, 1))} by name"
-    else:
-        name = {Any: "any value"}.get(inner, getattr(inner, "__name__", str(inner)))
-    return f"{name}, optional" if optional else name
+    """Returns the fields of a recipe file over those of the files that it extends, without defaults, not validated."""
+    return OmegaConf.to_container(_merged({}, _read_chain(path)))
 
 
 def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
@@ -420,20 +89,15 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
 
 def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
     """Returns the values of the recipe that a run wrote at its start; fields of newer versions get their defaults."""
-    return dataclasses.asdict(_overridden(recipe_class, read_yaml(path), [], str(path)))
+    return dataclasses.asdict(load_recipe(recipe_class, path, []))
 
 
 def recipe_differences(old: dict, new: dict) -> list[str]:
     """Returns the fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`."""
     before, after = _flatten(old), _flatten(new)
-    names = list(before) + [name for name in after if name not in before]
-
-    def show(values: dict, name: str) -> str:
-        return str(values[name]) if name in values else "(not set)"
-
     return [
-        f"{name}: {show(before, name)} -> {show(after, name)}"
-        for name in names
+        f"{name}: {before.get(name, '(not set)')} -> {after.get(name, '(not set)')}"
+        for name in before | after
         if name not in before or name not in after or before[name] != after[name]
     ]
 
@@ -445,3 +109,216 @@ def _flatten(value: Any, name: str = "") -> dict[str, Any]:
     for key, item in items:
         flat |= _flatten(item, f"{name}.{key}" if name else str(key))
     return flat or {name: value}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns the end of an error message about an unknown `name`: the nearest known names, or all of them."""
+    known = [str(item) for item in known]
+    close = " or ".join(map(repr, difflib.get_close_matches(str(name), known)))
+    return f"Did you mean {close}?" if close else f"Known: {', '.join(known) or 'none'}."
+
+
+def or_installed(path: str) -> str:
+    """Returns `path`, or, if it does not exist, the installed recipe or sample data of that name."""
+    installed = Path(__file__).parents[1] / path
+    is_ours = Path(path).parts[:1] in [("pretraining",), ("finetuning",), ("sample_corpus",)]
+    return str(installed) if is_ours and not Path(path).exists() and installed.exists() else path
+
+
+def recipe_names(folder: str | os.PathLike) -> list[str]:
+    """Returns the names of a folder's recipes, such as `xnli.yaml`: its files, and the rows of its paper.yaml."""
+    files = {path.name for path in Path(folder).glob("*.yaml")}
+    return sorted(files - {TABLE} | {f"{name}.yaml" for name in _rows(Path(folder) / TABLE)})
+
+
+def _rows(table: Path) -> dict[str, Any]:
+    rows = _read_file(table) if table.is_file() else {}
+    return {name: row for name, row in rows.items() if not name.startswith(".")}
+
+
+def _read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the files that `path` extends, base first, and `path` itself, with the fields of each."""
+    chain: list[tuple[str, dict[str, Any]]] = []
+    following: str | None = os.fspath(path)
+    while following is not None:
+        by = f" (extended by {chain[0][0]})" if chain else ""
+        if any(os.path.realpath(following) == os.path.realpath(name) for name, _ in chain):
+            raise ValueError(f"{following}{by} extends itself. Remove one `extends`.")
+        file = Path(or_installed(following))
+        table = Path(or_installed(str(Path(following).with_name(TABLE))))
+        values = _read_file(file) if file.is_file() and file.name != TABLE else _rows(table).get(file.stem)
+        if values is None:
+            problem = "is a table of recipes" if file.is_file() else "was not found"
+            raise ValueError(f"{following}{by} {problem}. {nearest(file.name, recipe_names(table.parent))}")
+        extended = values.pop("extends", None)
+        if not isinstance(extended, str | None):
+            raise ValueError(f"in {following}: extends is {extended!r}. It must be the path of another file.")
+        if chain:  # two recipes must not write into the same folder
+            values.pop("output_dir", None)
+        chain.insert(0, (following, values))
+        following = extended and os.path.normpath(Path(following).parent / extended)
+    return chain
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(file))  # reads 1e-4 as a number; a repeated key is an error
+    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ValueError(f"{file} is not YAML in UTF-8: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict) or not values:
+        raise ValueError(f"{file} has no fields. --help lists the fields of a recipe.")
+    return values
+
+
+def _recipe(recipe_class: type, files: list[tuple[str, Mapping[str, Any]]], overrides: list[str]) -> Any:
+    """Returns the recipe that results from the files, base first, and the overrides."""
+    given = lambda items: {name: value for name, value in items if value != MISSING}  # noqa: E731
+    merged = _merged(dataclasses.asdict(recipe_class(), dict_factory=given), files)
+    sources = [(f"in {file}", list(_flatten(dict(values)))) for file, values in files]
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name:
+            raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
+        sources.append((f"override `{override}`", [name]))
+        try:
+            OmegaConf.update(merged, name, _parse(text, _types_at(recipe_class, name.split("."))), merge=False)
+        except (OmegaConfBaseException, TypeError) as error:
+            raise ValueError(f"override `{override}`: {str(error).splitlines()[0]}.") from None
+    for name, text in _flatten(OmegaConf.to_container(merged)).items():
+        # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
+        if isinstance(text, str) and "${" in FIELD.sub("", text):
+            raise ValueError(f"{name} is {text!r}, but recipes can insert only their own fields, as in ${{task}}.")
+    try:
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"the recipe cannot be resolved: {' '.join(str(error).split())}") from None
+    recipe = validate(recipe_class, values, sources)
+    if missing := [name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING]:
+        raise ValueError(f"the recipe has no value for {', '.join(missing)}. Set them, as in `{missing[0]}=...`.")
+    return recipe
+
+
+def _merged(base: dict[str, Any], files: list[tuple[str, Mapping[str, Any]]]) -> DictConfig:
+    merged = OmegaConf.create(base)
+    for file, values in files:
+        for key, value in values.items():
+            try:
+                merged.merge_with({key: value})
+            except (OmegaConfBaseException, TypeError) as error:
+                raise ValueError(f"in {file}: {key} is {value!r}: {str(error).splitlines()[0]}.") from None
+    return merged
+
+
+def _parse(text: str, types: list[Any]) -> Any:
+    """Returns the value of an override: YAML, or the text itself for a field of type str and where it is no YAML."""
+    try:
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
+    except yaml.YAMLError:
+        return text
+    is_text = str in types and text and not (value is None and NoneType in types)
+    return text if is_text and not isinstance(value, str) else value
+
+
+def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple[str, list[str]]] = ()) -> Any:
+    """Returns an instance of a dataclass. Raises ValueError with a line for each fault.
+
+    A line has the dotted name, the value, and the last of `sources` that sets it: pairs of a name and its fields.
+    """
+    try:
+        return _adapter(recipe_class).validate_json(json.dumps(values, default=str))
+    except ValueError as error:  # pydantic's
+        faults = error.errors()
+    lines = []
+    for fault in faults:
+        parts = [str(part) for part in fault["loc"]]
+        place, text = ".".join(parts), f"is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}"
+        if fault["type"] == "value_error":  # of `__post_init__`
+            text = f"is wrong: {fault['ctx']['error']}"
+        if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            known = [name for kind in _types_at(recipe_class, parts[:-1]) for name in _hints(kind)]
+            text = f"is not a field. {nearest(parts[-1], known)}"
+        origin = ""
+        for source, names in sources:
+            if any(f"{name}.".startswith(f"{place}.") or f"{place}.".startswith(f"{name}.") for name in names):
+                origin = f" ({source})"
+        lines.append(f"{place or 'the recipe'} {text}{origin}")
+    raise ValueError("\n".join(lines))
+
+
+@functools.cache
+def _adapter(recipe_class: type) -> Any:
+    from pydantic import TypeAdapter, with_config  # --help does without
+
+    return TypeAdapter(with_config(extra="forbid", strict=True, allow_inf_nan=False)(recipe_class))
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Returns the types of the fields of a dataclass, or of the keys of a TypedDict; else nothing."""
+    if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or is_typeddict(kind)):
+        return {}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return hints if is_typeddict(kind) else {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _types_at(kind: Any, parts: list[str]) -> list[Any]:
+    """Returns the types that a field may have, by the parts of its dotted name."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if parts and (hints := _hints(kind)):
+        return _types_at(hints.get(parts[0]), parts[1:])
+    if parts and origin in (list, dict):
+        return _types_at(members[-1], parts[1:])
+    if origin in (Annotated, Union, UnionType):
+        return [found for member in members for found in _types_at(member, parts)]
+    return [kind]
+
+
+def field_groups(recipe_class: type) -> Iterator[tuple[str, str, list[tuple[str, str, str, str]]]]:
+    """Yields the places, the summary and the fields of each dataclass in a recipe.
+
+    A field is its dotted name, type with bounds, default and meaning. N is a position of a list, NAME a key of a
+    dictionary.
+    """
+    places: dict[type, list[str]] = {}
+    _find_places(recipe_class, "", places)
+    for kind, found in places.items():
+        fields, made = [], kind()
+        for field, hint in zip(dataclasses.fields(kind), _hints(kind).values(), strict=True):
+            name, value = f"{found[0]}.{field.name}".lstrip("."), getattr(made, field.name)
+            default = "see below" if dataclasses.is_dataclass(value) else f"default {value}"
+            default = "required" if value == MISSING else default
+            fields.append((name, _type_text(hint), default, field.metadata.get("help", "")))
+        yield ", ".join(found) or kind.__name__, " ".join(kind.__doc__.split("\n\n")[0].split()), fields
+
+
+def _find_places(kind: Any, place: str, places: dict[type, list[str]]) -> None:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        places.setdefault(kind, []).append(place)
+    for name, inner in _hints(kind).items():
+        _find_places(inner, f"{place}.{name}".lstrip("."), places)
+    for member in typing.get_args(kind):
+        _find_places(member, place + {list: ".N", dict: ".NAME"}.get(typing.get_origin(kind), ""), places)
+
+
+def _type_text(kind: Any) -> str:
+    """`int at least 1 | None` of Annotated[int, Ge(1)] | None."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        bounds = [one for one in members[1:] if type(one) in BOUNDS and one is not LARGEST]
+        words = " and ".join(f"{BOUNDS[type(one)]} {dataclasses.astuple(one)[0]:,}" for one in bounds)
+        return f"{_type_text(members[0])} {words}".strip()
+    if origin is Literal:
+        return " | ".join(map(str, members))
+    if origin in (list, dict):
+        return f"{origin.__name__}[{', '.join(map(_type_text, members))}]"
+    return " | ".join(map(_type_text, members)) or getattr(kind, "__name__", str(kind)).replace("NoneType", "None")
+
+
+def print_fields(recipe_class: type) -> None:
+    """Prints of each field its dotted name, type with bounds, default and help text."""
+    width = shutil.get_terminal_size().columns
+    for title, summary, fields in field_groups(recipe_class):
+        print(f"\n{title}: {summary}")
+        for name, kind, default, meaning in fields:
+            print(f"  {name}  {kind}  {default}")
+            if meaning:
+                print(textwrap.fill(meaning, width, initial_indent=" " * 6, subsequent_indent=" " * 6))

@@ -22,8 +22,7 @@ import numpy as np
 from omegaconf import MISSING
 
 from zoo_core.json_files import DEEPEST
-from zoo_core.recipe_files import or_installed
-from zoo_core.recipes import nearest, option
+from zoo_core.recipes import nearest, option, or_installed
 from zoo_core.table_files import (
     SUFFIXES,
     file_hash,

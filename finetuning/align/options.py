@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from finetuning.align.pairs import FORMATS, STDIN, PairReader
 from finetuning.align.xml_pairs import ROOTS
-from zoo_core.command_line import CommandParser
-from zoo_core.recipes import TRUST_REMOTE_CODE
+from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser
 
 DEFAULT_MODEL = "intfloat/multilingual-e5-small"
 PUBLISHED_RULES = {"microsoft/xlm-align-base": ("ot", 8)}  # method and layer of models that were published as aligners

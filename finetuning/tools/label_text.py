@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 from finetuning.data.label_schemes import scheme_of
 from finetuning.data.task_tables import LABELED_BY
 from finetuning.data.word_lists import check_texts, count_invisible
-from zoo_core.command_line import CommandParser, user_errors
+from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import run_facts, write_rows
-from zoo_core.recipes import TRUST_REMOTE_CODE
 from zoo_core.tables import Table, describe, load_table, require_column, row_places, table_fingerprint
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
@@ -26,8 +27,7 @@ from pretraining.data.languages import Languages
 from pretraining.rows import Rows, as_tensors, lay_out, side_lengths
 from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
-from zoo_core.recipe_files import nearest
-from zoo_core.recipes import LARGEST_BATCH, option
+from zoo_core.recipes import LARGEST, BatchSize, nearest, option
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -365,7 +365,9 @@ class Setting:
 class Objective:
     """One objective of a phase: its options in a recipe, and its properties."""
 
-    weight: float = option(1.0, "weight of this objective in the loss; 0: the model does not learn it", low=0)
+    weight: Annotated[float, Ge(0)] = option(
+        1.0, "weight of this objective in the loss; 0: the model does not learn it"
+    )
 
     name: ClassVar[str]
     text: ClassVar[Literal["monolingual", "bitext", "linked"]]
@@ -432,17 +434,13 @@ class Objective:
 class ExampleObjective(Objective):
     """An objective with its own examples and its own sub-batch."""
 
-    batch_size: int = option(
-        MISSING,
-        "examples per step, summed over all processes and micro-batches; a pair is one example",
-        low=1,
-        high=LARGEST_BATCH,
+    batch_size: BatchSize = option(
+        MISSING, "examples per step, summed over all processes and micro-batches; a pair is one example"
     )
-    max_length: int = option(
+    max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
         256,
         "longest example in tokens, special tokens included; where an objective reads the two sides as separate "
         "inputs, the longest side",
-        low=SHORTEST,
     )
 
     collator_class: ClassVar[type[Collator]]
@@ -484,8 +482,8 @@ class ExampleObjective(Objective):
 class MaskedObjective(ExampleObjective):
     """An objective that predicts masked tokens."""
 
-    mask_probability: float = option(
-        0.15, "share of tokens that the model predicts; special tokens do not count", above=0, below=1
+    mask_probability: Annotated[float, Gt(0), Lt(1)] = option(
+        0.15, "share of tokens that the model predicts; special tokens do not count"
     )
 
     is_masked_lm: ClassVar[bool] = True

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
 from pretraining.data.languages import Languages, target_languages
@@ -13,7 +14,7 @@ from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObject
 from pretraining.objectives.camlm import Camlm
 from pretraining.rows import Rows
 from zoo_core.keyed_random import key_stream, uniform_of
-from zoo_core.recipes import option
+from zoo_core.recipes import LARGEST, option
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,20 +136,16 @@ def length_of_text(max_length: int, share: float) -> int:
 class Btmlm(MaskedObjective):
     """ERNIE-M's back-translation masked LM of monolingual text: a text is predicted with pseudo tokens behind it."""
 
-    max_length: int = option(
-        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut", low=SHORTEST
+    max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
+        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut"
     )
-    pseudo_share: float = option(
-        0.2,
-        "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)",
-        above=0,
-        high=1,
+    pseudo_share: Annotated[float, Gt(0), Le(1)] = option(
+        0.2, "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
     )
-    temperature: float = option(
+    temperature: Annotated[float, Ge(0)] = option(
         0.0,
         "how pseudo tokens are generated in training. 0: the most likely token, as always in evaluation; above 0: "
         "sampled from the softmax of logits / temperature, with random numbers of each process, as for dropout",
-        low=0,
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",

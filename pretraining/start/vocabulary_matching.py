@@ -23,7 +23,7 @@ from pretraining.start.token_texts import (
     special_ids,
     unreachable_ids,
 )
-from zoo_core.recipes import convert
+from zoo_core.recipes import validate
 
 ROUTES = ("special", "dictionary", "exact", "normalized", "subwords", "random")
 NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an error message means
@@ -130,13 +130,8 @@ def match_vocabularies(
     """
     fields = {"rows": rows, "dictionary": dictionary}
     fields["dictionaries"] = [asdict(one) for one in dictionaries]
-    convert(MetaPretrained, fields, "", "match_vocabularies")
+    validate(MetaPretrained, fields)
     is_matched = rows in ("matched", "matched_or_subwords")
-    if dictionaries and not is_matched:
-        raise ValueError(
-            f"rows is {rows!r}, which uses no dictionaries. Set it to matched or matched_or_subwords, or leave "
-            "dictionaries out."
-        )
     read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
     olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
     matches = [_Match((), "random")] * len(news.subwords)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pretraining.recipe import ModelStart, Recipe
-from pretraining.recipe_checks import check_meta_pretrained, check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.recipes import option
 from zoo_core.tables import require_empty
@@ -41,10 +40,10 @@ def main(argv: list[str] | None = None) -> None:
     recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
         if recipe.phases:
-            check_recipe(recipe)
+            recipe.check()
         if recipe.model.meta_pretrained is None:
             raise ValueError("model.meta_pretrained is empty. Set model.meta_pretrained.path to a folder or a Hub id.")
-        check_meta_pretrained(recipe)
+        recipe.check_dictionaries()
         if flags.output:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 
 DESCRIPTION = """Tokenize the corpora of a recipe once, into files (shards) that training maps into memory.
@@ -43,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
-        check_recipe(recipe)
+        recipe.check()
         from zoo_core.console import quiet_libraries  # after --help
 
         quiet_libraries()

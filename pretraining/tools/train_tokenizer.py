@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.provenance import forget_machine
 from zoo_core.tables import require_empty
@@ -101,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with user_errors():
-        check_recipe(recipe)
+        recipe.check()
         if flags.vocab_size < 1:
             raise ValueError(f"--vocab_size must be at least 1, got {flags.vocab_size}. Give a number such as 8000.")
         require_empty(flags.output)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
@@ -71,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
     recipe, _ = parse_command_line(Recipe, DESCRIPTION, {}, argv)
     with user_errors():
-        check_recipe(recipe)
+        recipe.check()
         if not recipe.model.start_from:
             raise ValueError("model.start_from is empty. Set it to the model to trim, a folder or a Hub id.")
         folder = Path(recipe.output_dir) / "model"

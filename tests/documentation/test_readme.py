@@ -10,8 +10,7 @@ import yaml
 
 from finetuning.experiments.grid import load_grid
 from pretraining.recipe import Recipe as PreTraining
-from zoo_core.recipe_files import TABLE, recipe_names
-from zoo_core.recipes import load_recipe
+from zoo_core.recipes import TABLE, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")  # no commands

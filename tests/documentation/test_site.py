@@ -16,7 +16,7 @@ from sphinx.util.inventory import InventoryFile
 import crosslingual_zoo
 from finetuning.tasks.registry import KINDS
 from pretraining.recipe import Recipe
-from zoo_core.command_line import field_groups
+from zoo_core.recipes import field_groups
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bench", "docs", "finetuning", "hub_cards", "pretraining", "sample_corpus")
@@ -71,8 +71,8 @@ def check_fields_and_commands(site: Path) -> None:
     classes = {"pretraining": [Recipe], "finetuning": [kind.recipe_class for kind in KINDS.values()]}
     for page, recipe_classes in classes.items():
         text = text_of(site / f"docs/reference/{page}_recipe.html")
-        for group in itertools.chain.from_iterable(map(field_groups, recipe_classes)):
-            assert not [name for name, *_ in group.fields if name not in text]
+        for _, _, fields in itertools.chain.from_iterable(map(field_groups, recipe_classes)):
+            assert not [name for name, *_ in fields if name not in text]
     page = (site / "docs/reference/commands.html").read_text(encoding="utf-8")
     headings = {html.unescape(text) for text in re.findall(r"<h2><code[^>]*>(.*?)</code>", page)}
     headings = {re.sub(r"<[^>]+>", "", heading) for heading in headings}

@@ -1,4 +1,4 @@
-"""Every fine-tuning recipe: it parses, names real tables and published rows, says its command, and repeats no data."""
+"""Every fine-tuning recipe: it parses, names real tables and published rows, and says its command."""
 
 import functools
 import re
@@ -17,8 +17,7 @@ from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
-from zoo_core.recipe_files import TABLE, recipe_names
-from zoo_core.recipes import load_recipe
+from zoo_core.recipes import TABLE, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
@@ -154,21 +153,6 @@ def check_named_rows(name, recipe):
         table = [before for before in words[max(number - 1, 0) : number] if "published.table=" in before]
         if "published.row=" in word and recipe.published:  # it is a row of the table
             load(name, *table, word)
-
-
-def test_no_data_are_written_twice():
-    """One file has the fields of a table, and others extend it; except for recipes of translation and of the sample."""
-    places = {}
-    for name in set(NAMES) - set(of_kinds("translation")):
-        fields = own_fields(name)
-        for part in ("train", "evaluation", "pairs"):
-            tables = fields.get(part) or []
-            for table in tables.values() if isinstance(tables, dict) else tables:
-                if table and "path" in table and table["path"] != "sample_corpus":
-                    read = ("path", "source", "config", "split", "languages", "where", "translation_columns")
-                    places.setdefault((part, *(str(table.get(field)) for field in read)), set()).add(name)
-    assert not {key: names for key, names in places.items() if len(names) > 1}
-    assert sum("extends" in own_fields(name) for name in NAMES) > 60
 
 
 def test_every_model_has_every_task_that_its_paper_evaluates():

@@ -358,7 +358,7 @@ CURVES = ("step_curves", "--run", "XLM", "{run}")
         (("transfer_matrix", "--model", "{model}", "--languages", "en"), "is not of the form NAME=PATH"),
         ((*MATRIX, "--model", "XLM={model}"), "--model XLM is given twice"),
         ((*MATRIX, "--model", "MetaXLM={missing}"), "Model folder not found: {missing}"),
-        ((*MATRIX, "training.epoch=3"), "unknown field training.epoch"),
+        ((*MATRIX, "training.epoch=3"), "training.epoch is not a field"),
         (("transfer_matrx", *MATRIX[1:]), "'transfer_matrix'"),
         ((*CURVES, "model=x"), "model differs between the runs"),
         ((*CURVES, "--steps", "3"), "no model of that step: [2, 4]"),

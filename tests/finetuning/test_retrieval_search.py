@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.seeds import load_metric
-from finetuning.tasks.features.neighbors import nearest
+from finetuning.tasks.features.neighbors import nearest_of_each
 from finetuning.tasks.retrieval import sentence_vectors as retrieval_search
 from finetuning.tasks.retrieval.recipe import Pooling
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
@@ -29,7 +29,7 @@ def encoder_of(tiny_model):
 
 
 def test_a_vector_of_nothing_is_near_to_nothing():
-    forward, backward = nearest(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [2.0, 0.0]]))
+    forward, backward = nearest_of_each(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [2.0, 0.0]]))
     assert forward.tolist() == [0, 1] and backward.tolist() == [0, 1]
 
 

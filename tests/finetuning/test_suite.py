@@ -197,7 +197,7 @@ def test_missing_files_of_word_alignment_are_left_out_too(sample_corpus_dir):
         (("topics.training.precision=fp16",), "this run is on a CPU"),
         (("retrieval.max_length=512",), "Set retrieval.max_length=64"),
         (("--tasks", "topic"), "--tasks has topic"),
-        (("topics.training.epoch=1",), "unknown field training.epoch"),
+        (("topics.training.epoch=1",), "training.epoch is not a field"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(failed, tmp_path, arguments, message):

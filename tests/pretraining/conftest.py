@@ -25,7 +25,6 @@ from pretraining import run, tracking
 from pretraining.checkpoints import checkpoints_of
 from pretraining.data.batches import Feed
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from pretraining.tracking import read_events
 from tests.conftest import forget_accelerate
 from zoo_core.recipes import load_recipe
@@ -69,7 +68,7 @@ def recipe_of(files):
         if corpora:
             values["phases"][0]["corpora"] = corpora
         recipe = load_recipe(Recipe, files.lines("recipe.yaml", [json.dumps(values)]), [])
-        check_recipe(recipe)
+        recipe.check()
         return recipe
 
     return make

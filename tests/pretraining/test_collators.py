@@ -1,6 +1,4 @@
 import dataclasses
-import io
-import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,15 +7,13 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from pretraining.data.examples import Example, Texts, encode_texts
 from pretraining.data.languages import Languages
 from pretraining.objectives import OBJECTIVES, ExampleObjective, MaskedObjective
-from pretraining.recipe import ModelStart, Recipe
+from pretraining.recipe import ModelStart
 from pretraining.rows import encode_rows, inputs_of
 from pretraining.start.initialization import learnable, model_class
-from zoo_core.command_line import print_fields, summary_of
 from zoo_core.masking import IGNORED
 
 COLLATORS = {
@@ -235,15 +231,3 @@ def test_recipes_are_read_without_the_libraries_that_take_seconds():
     code = "import sys, pretraining.recipe; print(sorted({'torch', 'transformers', 'datasets'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_help_names_every_objective_with_its_options():
-    page = io.StringIO()
-    print_fields(Recipe, Console(file=page, width=10**4))
-    place, found = "phases.N.objectives", set()
-    for names, option in re.findall(rf"^ *{re.escape(place)}\.{{?([\w,]+)}}?\.(\w+) ", page.getvalue(), re.MULTILINE):
-        found |= {(name, option) for name in names.split(",")}
-    assert found == {(name, item.name) for name, cls in OBJECTIVES.items() for item in dataclasses.fields(cls)}
-    for name, cls in OBJECTIVES.items():
-        what = summary_of(cls)
-        assert f"{place}.{name}  {what}\n" in page.getvalue() and what and not what.startswith(f"{cls.__name__}(")

@@ -10,7 +10,6 @@ import torch
 
 from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, scheduled_together
-from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import model_class
 from zoo_core.recipes import load_recipe
 
@@ -37,7 +36,7 @@ ROBERTA = "FacebookAI/roberta-base"
 
 def read(name):
     recipe = load_recipe(Recipe, str(RECIPES / f"{name}.yaml"), [])
-    check_recipe(recipe)
+    recipe.check()
     return recipe
 
 

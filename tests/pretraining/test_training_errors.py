@@ -19,7 +19,6 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.recipe import Recipe
-from pretraining.recipe_checks import check_recipe
 from pretraining.start.initialization import Start
 from pretraining.tools.train_tokenizer import train_tokenizer
 from pretraining.tracking import read_events
@@ -106,49 +105,38 @@ BOTH = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch
 ERNIE_M = ["model.type=ernie_m", BOTH]
 METAXLM, TAUGHT = "model.type=metaxlm", ["model.type=metaxlm", KD, "teacher={path: TEACHER, language: en}"]
 REFUSED = [  # (overrides, what is named)
-    (["phases.0.objectives={mlmm: {batch_size: 4}}"], "unknown field phases.0.objectives.mlmm"),
+    (["phases.0.objectives={mlmm: {batch_size: 4}}"], "phases.0.objectives.mlmm is not a field"),
     (["phases.0.objectives={}"], "objectives"),
-    (["phases.0.objectives={mlm: {max_length: 64}}"], "no value for: phases.0.objectives.mlm.batch_size"),
     (["bitext=[]"], "`bitext`"),
     (["phases.0.warmup_steps=10"], "warmup_steps"),
     (["phases.0.optimizer=carried"], "phases.0.optimizer"),
     ([CARRIED], "phases.1.learning_rate"),
-    (["optimizer.betas=[2, 3]"], "betas"),
-    (["monolingual.0.size=0"], "monolingual.0.size"),
-    (["phases.0.objectives.mlm.mask_probability=1.5"], "mask_probability"),
     (["model.config.hiden_size=32"], "'hidden_size'"),
     (["phases.0.objectives.mlm.max_length=500"], "max_length is 500"),
     (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "objectives.ca_mlm_pairs"),
     ([*VECO, "model.config.cross_attention=false"], "cross_attention"),
-    (["phases.0.objectives.tlm.terms=[cross]"], "unknown field phases.0.objectives.tlm.terms"),
-    ([*VECO, "phases.0.objectives.ca_mlm_pairs.terms=[crosss]"], "terms"),
     (["monolingual.0.document_pattern=x"], "document_column"),
     ([DOCUMENTS, "monolingual.0.document_pattern='('"], "document_pattern"),
     # dwa
     ([DWA, "model.type=veco"], "phases.0.objectives.dwa"),
     (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa"),
-    (["phases.0.objectives.dwa={batch_size: 8}"], "unknown field phases.0.objectives.dwa.batch_size"),
     ([DWA, "model.config.alignment_layer=3"], "alignment_layer"),
     ([DWA, *NO_MASKS, "phases.0.objectives.dwa.weight=0"], "phases.0"),
     ([DWA, *NO_MASKS, "model.config.query_positions=none"], "model.config.query_positions"),
     # btmlm
     ([*ERNIE_M, "model.config.languages=null"], "num_languages"),
     ([*ERNIE_M, "model.config.mask_token_id=7"], "mask_token_id"),
-    ([*ERNIE_M, "phases.0.objectives.btmlm.pseudo_share=0"], "btmlm.pseudo_share"),
-    ([*ERNIE_M, "phases.0.objectives.btmlm.temperature=-1"], "btmlm.temperature"),
-    ([*ERNIE_M, "phases.0.objectives.mlm.pseudo_share=0.1"], "unknown field phases.0.objectives.mlm.pseudo_share"),
+    ([*ERNIE_M, "phases.0.objectives.mlm.pseudo_share=0.1"], "phases.0.objectives.mlm.pseudo_share is not a field"),
     ([*ERNIE_M, "model.attention=flash_attention_2"], "model.attention"),
     ([*ERNIE_M, "model.type=veco"], "'veco'"),
     ([*ERNIE_M, "model.config.num_languages=4"], "num_languages is 4"),
     ([*ERNIE_M, "model.config.languages=[en, de]"], "'zh'"),
     # kd
     ([METAXLM, KD], "phases.0.objectives.kd"),
-    ([METAXLM, "teacher={path: x, language: en}"], "teacher.path is 'x': no phase"),
-    ([METAXLM, KD, "teacher={path: x, language: en, temperature: 0}"], "teacher.temperature"),
+    ([METAXLM, "teacher={path: x, language: en}"], "teacher.path is 'x', but no phase"),
     ([METAXLM, KD, "teacher={path: x}"], "teacher.language"),
     ([*TAUGHT, "model.type=xlm_align"], "'xlm_align'"),
     ([*TAUGHT, "phases.0.objectives={tlm: {batch_size: 8}, kd: {}}"], "kd"),
-    ([*TAUGHT, "phases.0.objectives.kd.batch_size=4"], "unknown field phases.0.objectives.kd.batch_size"),
 ]
 STOPPED = [  # by what is read or made
     (["tokenizer=runs/no/such/folder"], "tokenizer"),
@@ -170,7 +158,7 @@ STOPPED = [  # by what is read or made
 def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides, named):
     with pytest.raises(ValueError, match=re.escape(named)):
         recipe = load_recipe(Recipe, str(recipe_file), overrides)
-        check_recipe(recipe)
+        recipe.check()
         Start.of(recipe).build_config(sample_tokenizer)
 
 

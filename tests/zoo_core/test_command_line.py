@@ -11,8 +11,7 @@ from zoo_core.provenance import PROJECT
     ("error", "code", "words"),
     [
         (ValueError("what, why, what to do"), 2, "what, why, what to do"),
-        (PermissionError(13, "Permission denied", "runs/x"), 2, "Check the path, its permissions"),
-        (FileNotFoundError(2, "No such file or directory", "runs/x"), 2, "removed"),
+        (PermissionError(13, "Permission denied", "runs/x"), 2, "Permission denied: 'runs/x'"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

@@ -11,7 +11,7 @@ ROWS_AT_ONCE = 512  # rows and columns of a block of cosines: 2 MiB of float64, 
 Neighbors = tuple[torch.Tensor, torch.Tensor]
 
 
-def nearest(
+def nearest_of_each(
     source_SH: torch.Tensor, target_DH: torch.Tensor, device: torch.device | str = "cpu", size: int = ROWS_AT_ONCE
 ) -> Neighbors:
     """(S,) the nearest target of each source, and (D,) the nearest source of each target; see `nearest_neighbors`."""

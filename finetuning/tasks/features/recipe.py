@@ -5,8 +5,8 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import INIT_FROM, OUTPUT_DIR, TaskRecipe
-from zoo_core.recipes import HUB_ROOT, LARGEST_BATCH, LICENSES, SEEDS, TRUST_REMOTE_CODE, option
+from finetuning.recipe import INIT_FROM, TaskRecipe
+from zoo_core.recipes import BatchSize, Count, Seed, option
 
 SEED = "{seed}"
 
@@ -29,30 +29,17 @@ class FeatureRecipe(TaskRecipe):
         "folder or Hub id of the checkpoint: an encoder of the zoo, or another one such as XLM-R; `{seed}` is "
         "replaced by each of `seeds`, as in runs/xlm_align-{seed}/model",
     )
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     init_from: str | None = option(None, INIT_FROM)
-    output_dir: str = option(
-        OUTPUT_DIR,
-        "folder of the results: results.{json,md,csv}, layers.png or scores.png, and one folder per seed; "
-        "default: runs/<model>/<task>",
-    )
-    hub_root: str | None = option(None, HUB_ROOT)
-    licenses: dict[str, str] = option({}, LICENSES)
-    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
-    kind: str = option(MISSING, "kind of task")
-    task: str = option(MISSING, "name of the task in the results, such as word_alignment")
-    layer: int | Literal["middle", "two_thirds"] | None = option(
+    layer: Count | Literal["middle", "two_thirds"] | None = option(
         None,
         "layer whose scores are the main results; 0: embeddings; middle: the layer halfway up, 6 of 12 or 12 of 24; "
         "two_thirds: 8 of 12 or 16 of 24; default: the layer three fifths of the way up, 7 of 12 or 14 of 24",
     )
-    layers: list[int] = option([], "layers to evaluate; default: all, with the embeddings")
-    batch_size: int = option(64, "inputs per forward pass", low=1, high=LARGEST_BATCH)
+    layers: list[Count] = option([], "layers to evaluate; default: all, with the embeddings")
+    batch_size: BatchSize = option(64, "inputs per forward pass")
     precision: Literal["fp32", "bf16"] = option("fp32", "precision of the weights and the forward pass")
-    seeds: list[int] = option(
-        [1],
-        "seeds that replace `{seed}` in model; results have the score of each, the mean and the standard deviation",
-        below=SEEDS,
+    seeds: list[Seed] = option(
+        [1], "seeds that replace `{seed}` in model; results have the score of each, the mean and the standard deviation"
     )
 
     @property

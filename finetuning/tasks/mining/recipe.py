@@ -11,7 +11,7 @@ from omegaconf import MISSING
 
 from finetuning.tasks.features.recipe import NamedPair
 from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
-from zoo_core.recipes import option
+from zoo_core.recipes import Fraction, option
 from zoo_core.tables import Table
 
 
@@ -63,12 +63,10 @@ class MiningRecipe(SentenceRecipe):
     measures = "finding translation pairs in two sets of sentences"
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
-    dev_fraction: float = option(
+    dev_fraction: Fraction = option(
         0.0,
         "share of both pools to sample at random and hold out as dev, gold pairs and other sentences alike; for pairs "
         "of languages without `dev`",
-        low=0,
-        below=1,
     )
     published: list[PublishedSentences] = option([], "published scores to print next to ours")
 

@@ -1,11 +1,13 @@
 """The recipe of extractive question answering: the fields that it adds to those of every task."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from finetuning.data.table_checks import named_tables
 from finetuning.recipe import Recipe
-from zoo_core.recipes import option
+from zoo_core.recipes import LARGEST, Positive, option
 
 
 @dataclass
@@ -23,12 +25,12 @@ class QuestionAnsweringRecipe(Recipe):
         "squad",
         "squad: F1 of SQuAD in every language, as for XQuAD and TyDiQA; mlqa: F1 of MLQA, with rules by language",
     )
-    max_length: int = option(384, "tokens of a window: the question, a part of the context and special tokens", low=8)
-    doc_stride: int = option(128, "tokens of the context from the start of a window to the start of the next", low=1)
-    max_question_length: int = option(
-        64, "tokens of a question; longer ones are cut, and the results count them", low=1
+    max_length: Annotated[int, Ge(8), LARGEST] = option(
+        384, "tokens of a window: the question, a part of the context and special tokens"
     )
-    max_answer_length: int = option(30, "maximum tokens of an answer", low=1)
+    doc_stride: Positive = option(128, "tokens of the context from the start of a window to the start of the next")
+    max_question_length: Positive = option(64, "tokens of a question; longer ones are cut, and the results count them")
+    max_answer_length: Positive = option(30, "maximum tokens of an answer")
 
     def check(self) -> None:
         super().check()

@@ -12,7 +12,7 @@ from omegaconf import MISSING
 from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import option
+from zoo_core.recipes import Positive, option
 
 PLACE = "{language}"
 POOLINGS = {
@@ -44,11 +44,10 @@ class SentenceRecipe(FeatureRecipe):
     """Evaluation of sentence vectors, layer by layer, on pairs of languages."""
 
     task_type = "sentence-similarity"
-    max_length: int | None = option(
+    max_length: Positive | None = option(
         None,
         "tokens of a sentence with special tokens; longer ones are cut, and the results count them; default: the "
         "model's maximum",
-        low=1,
     )
     pooling: Pooling = option(
         "mean",
@@ -111,7 +110,7 @@ def expanded(tables: list[Any]) -> list[Any]:
     """Returns a table for each pair of languages, with the language in place of `{language}`."""
     found = []
     for position, table in enumerate(tables):
-        is_open = filled(table, "") != table
+        is_open = _filled(table, "") != table
         if is_open != bool(table.languages):
             had, lacks = ("a place for the language", "no languages") if is_open else ("languages", "no place for them")
             raise ValueError(
@@ -124,14 +123,14 @@ def expanded(tables: list[Any]) -> list[Any]:
 
 def _of_language(table: Any, language: str) -> Any:
     """Returns the table of one language: its code in language fields, and elsewhere its entry in `language_names`."""
-    named = filled(table, getattr(table, "language_names", {}).get(language, language))
+    named = _filled(table, getattr(table, "language_names", {}).get(language, language))
     languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
     return replace(named, **languages)
 
 
-def filled(table: Any, language: str) -> Any:
+def _filled(table: Any, language: str) -> Any:
     """Returns the table, with its inner tables, with the language in place of `{language}`."""
     texts = {name: value for name, value in vars(table).items() if isinstance(value, str)}
     changes: dict[str, Any] = {name: text.replace(PLACE, language) for name, text in texts.items() if PLACE in text}
     within = {name: value for name, value in vars(table).items() if is_dataclass(value)}
-    return replace(table, **changes, **{name: filled(value, language) for name, value in within.items()})
+    return replace(table, **changes, **{name: _filled(value, language) for name, value in within.items()})

@@ -15,7 +15,7 @@ from finetuning.results.files import table_names
 from finetuning.results.table import AVERAGE
 from finetuning.seeds import Predictions, load_metric
 from finetuning.tasks.base import Record
-from finetuning.tasks.features.neighbors import nearest
+from finetuning.tasks.features.neighbors import nearest_of_each
 from finetuning.tasks.features.task import FeatureProtocol, FeatureReport, FeatureTask, R, span
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
@@ -191,7 +191,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             blank[name] = [sum(not ids for ids in of_side) for of_side in tokens]
             scores[name] = {encoder.pooling: {}}
             for layer, *vectors in vectors_by_layer(encoder, tokens, layers):
-                found = nearest(*vectors, device=encoder.states.device)
+                found = nearest_of_each(*vectors, device=encoder.states.device)
                 scores[name][encoder.pooling][str(layer)] = score(sides, *found)
                 if layer == data.protocol.layer:
                     predictions[name] = functools.partial(_records, sides, *found)

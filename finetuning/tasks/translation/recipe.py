@@ -5,12 +5,13 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, TrainedRecipe
-from zoo_core.recipes import HUB_ROOT, LICENSES, MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
+from finetuning.recipe import Hyperparameters, PublishedRow, TrainedRecipe
+from zoo_core.recipes import LARGEST, Count, Fraction, Positive, option
 from zoo_core.tables import Table
 
 
@@ -41,11 +42,8 @@ class PairTable(Table):
 class TrainingPairs(PairTable):
     """Pairs to train on."""
 
-    source_mask_probability: float = option(
-        0.0,
-        "share of the source tokens to mask, sampled anew in every epoch (80% <mask>, 10% random, 10% unchanged)",
-        low=0,
-        below=1,
+    source_mask_probability: Fraction = option(
+        0.0, "share of the source tokens to mask, sampled anew in every epoch (80% <mask>, 10% random, 10% unchanged)"
     )
     predict: Literal["all", "masked"] = option(
         "all", "tokens to predict; masked: only the masked ones, with the source column also as the target column"
@@ -66,43 +64,36 @@ class EvaluationPairs(PairTable):
 class TranslationTraining(Hyperparameters):
     """Hyperparameters."""
 
-    max_tokens: int = option(
+    max_tokens: Positive = option(
         4096,
         "tokens per step with padding: the number of pairs times the length of the longest side, summed over processes "
         "and micro-batches; batches have pairs of similar length",
-        low=1,
     )
-    layerwise_decay: float = option(
+    layerwise_decay: Annotated[float, Gt(0), Le(1)] = option(
         1.0,
         "d: factor d^(n-i) on the learning rate of encoder layer i of n (from 0) and of the decoder layer made from "
         "it, d^(n+1) of the embeddings, 1 of the rest of the LM head",
-        above=0,
-        high=1,
     )
-    epochs: float = option(10.0, "passes over the training pairs", low=0, high=10**6)
+    epochs: Annotated[float, Ge(0), Le(10**6)] = option(10.0, "passes over the training pairs")
     schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option(
         "linear", "schedule of the learning rate after the warm-up"
     )
-    betas: list[float] = option([0.9, 0.98], "AdamW's beta1 and beta2", low=0, below=1)
-    epsilon: float = option(1e-8, "AdamW's epsilon", above=0)
-    label_smoothing: float = option(
-        0.1, "share of the probability to spread over all tokens of the vocabulary", low=0, below=1
-    )
-    dropout: float | None = option(None, "dropout of the hidden states; default: the model's own", low=0, below=1)
-    attention_dropout: float | None = option(
-        None, "dropout of the attention weights; default: the model's own", low=0, below=1
-    )
+    betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.98], "AdamW's beta1 and beta2")
+    epsilon: Annotated[float, Gt(0)] = option(1e-8, "AdamW's epsilon")
+    label_smoothing: Fraction = option(0.1, "share of the probability to spread over all tokens of the vocabulary")
+    dropout: Fraction | None = option(None, "dropout of the hidden states; default: the model's own")
+    attention_dropout: Fraction | None = option(None, "dropout of the attention weights; default: the model's own")
 
 
 @dataclass
 class Generation:
     """How the test sentences are translated."""
 
-    beams: int = option(5, "hypotheses that beam search keeps; 1: greedy search", low=1, high=1024)
+    beams: Annotated[int, Ge(1), Le(1024)] = option(5, "hypotheses that beam search keeps; 1: greedy search")
     length_penalty: float = option(
         1.0, "power of the length that the log-probability of a hypothesis is divided by; needs more than 1 beam"
     )
-    max_tokens: int = option(2048, "tokens per batch of source sentences and process, with padding", low=1)
+    max_tokens: Positive = option(2048, "tokens per batch of source sentences and process, with padding")
 
 
 @dataclass
@@ -124,16 +115,7 @@ class TranslationRecipe(TrainedRecipe):
         "folder or Hub id of the checkpoint to fine-tune: an encoder (VECO, XLM-R, another of the zoo), which is made "
         "into a translation model, or a translation model",
     )
-    tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
-    output_dir: str = option(
-        OUTPUT_DIR,
-        "folder of the results: results.{json,md,csv}, bleu.png and one folder per seed; default: runs/<model>/<task>",
-    )
-    hub_root: str | None = option(None, HUB_ROOT)
-    licenses: dict[str, str] = option({}, LICENSES)
-    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: Literal["translation"] = option("translation", "kind of task")
-    task: str = option(MISSING, "name of the task in the results, such as wmt14")
     source_language: str = option(MISSING, "language to translate from")
     target_language: str = option(MISSING, "language to translate into")
 
@@ -141,7 +123,7 @@ class TranslationRecipe(TrainedRecipe):
         "pretrained",
         "initial weights; random: the same architecture and tokenizer, with new random weights for each seed",
     )
-    decoder_layers: int | None = option(None, "layers of the decoder; default: as many as the encoder has", low=1)
+    decoder_layers: Positive | None = option(None, "layers of the decoder; default: as many as the encoder has")
     decoder_layer_selection: Literal["last", "first"] | None = option(
         None, "encoder layers that the decoder is made from; default: the last"
     )
@@ -154,21 +136,21 @@ class TranslationRecipe(TrainedRecipe):
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
     dev: list[PairTable] = option([], "development pairs for the loss, and for BLEU of the first language pair")
     test: list[EvaluationPairs] = option([], "tables to evaluate, one per language pair")
-    max_source_length: int = option(128, "tokens of a source sentence with special tokens", low=4)
-    max_target_length: int = option(128, "tokens of a target sentence with special tokens", low=4)
+    max_source_length: Annotated[int, Ge(4), LARGEST] = option(128, "tokens of a source sentence with special tokens")
+    max_target_length: Annotated[int, Ge(4), LARGEST] = option(128, "tokens of a target sentence with special tokens")
     too_long: Literal["drop", "cut"] = option(
         "drop", "drop or cut longer training pairs; evaluated pairs are always cut; the results count both"
     )
-    max_train_examples: int = option(0, "number of training pairs to sample at random; 0: use all")
-    max_test_examples: int = option(0, "number of pairs per table to sample at random for evaluation; 0: use all")
+    max_train_examples: Count = option(0, "number of training pairs to sample at random; 0: use all")
+    max_test_examples: Count = option(0, "number of pairs per table to sample at random for evaluation; 0: use all")
 
     training: TranslationTraining = field(default_factory=TranslationTraining)
-    evaluate_every_steps: int = option(0, "steps between evaluations on `dev`; 0: one epoch")
-    save_every_steps: int = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
-    max_dev_examples: int = option(
+    evaluate_every_steps: Count = option(0, "steps between evaluations on `dev`; 0: one epoch")
+    save_every_steps: Count = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
+    max_dev_examples: Count = option(
         1000, "number of pairs per table to sample at random for the loss on dev; 0: use all"
     )
-    dev_bleu_examples: int = option(
+    dev_bleu_examples: Count = option(
         0, "number of these pairs to translate by greedy search for the curve of BLEU by step; 0: none"
     )
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
@@ -176,22 +158,8 @@ class TranslationRecipe(TrainedRecipe):
         "weights that are evaluated: the last ones, those of the checkpoint with the best loss or BLEU on dev, or the "
         "mean of the last `average_checkpoints`",
     )
-    average_checkpoints: int = option(10, "number of checkpoints in the mean of `selection: average`", low=1)
+    average_checkpoints: Positive = option(10, "number of checkpoints in the mean of `selection: average`")
     generation: Generation = field(default_factory=Generation)
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
-        None,
-        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
-        "and others without spaces, else 13a",
-    )
-    seeds: list[int] = option(
-        [1],
-        "seeds, with one run each; results have the score of each, the mean and the standard deviation",
-        below=SEEDS,
-    )
-    num_workers: int = option(0, "data-loading processes per training process", high=MOST_WORKERS)
-    save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
-    push_to_hub: str | None = option(None, PUSH_TO_HUB)
     published: PublishedTranslation | None = option(None, "published scores to print next to ours")
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:

@@ -6,13 +6,14 @@ made. Nothing is trained.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Le
 from omegaconf import MISSING
 
 from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import FeatureRecipe, NamedPair
-from zoo_core.recipes import option
+from zoo_core.recipes import Count, option
 from zoo_core.tables import resolve_hub_path
 
 
@@ -32,10 +33,9 @@ class AlignedPairs(NamedPair):
         "auto",
         "alignv2: a line `sentence i j S|P` per link; pharaoh: a line of `i-j` (sure), `ipj` (possible) per sentence",
     )
-    gold_base: int | None = option(
+    gold_base: Annotated[int, Ge(0), Le(1)] | None = option(
         None,
         "first number of the file, 0 or 1: of words in pharaoh, of sentences in alignv2; default: detected if possible",
-        high=1,
     )
     sentences: Literal["all", "even", "odd"] = option(
         "all", "sentences to evaluate, counted from 0; tune on one half (odd) and report the other (even)"
@@ -53,7 +53,7 @@ class PublishedAlignment(Published):
     """Published AER, printed next to ours of the same method and layer; it is never used in a computation."""
 
     method: str = option(MISSING, "method of `methods` that it corresponds to")
-    layer: int = option(MISSING, "layer of the vectors")
+    layer: Count = option(MISSING, "layer of the vectors")
 
 
 @dataclass
