@@ -230,7 +230,11 @@ def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple
         faults = error.errors()
     lines = []
     for fault in faults:
-        parts = [str(part) for part in fault["loc"]]
+        parts, found = [], values
+        for part in fault["loc"]:
+            if isinstance(found, dict | list):  # else the part is pydantic's name of a union's member
+                parts.append(str(part))
+                found = found[part] if isinstance(found, list) else found.get(part)
         place, text = ".".join(parts), f"is {textwrap.shorten(repr(fault['input']), 100)}: {fault['msg']}"
         if fault["type"] == "value_error":  # of `__post_init__`
             text = f"is wrong: {fault['ctx']['error']}"

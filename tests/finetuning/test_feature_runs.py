@@ -177,7 +177,7 @@ REFUSED = {
         "layers is [0, 2]": ["layers=[0, 2]"],
         "layer is 1": ["layer=1", "layers=[0, 2]"],
         "seeds is [1, 2]": ["seeds=[1, 2]"],
-        "batch_size must be": ["batch_size=0"],
+        "batch_size is 0": ["batch_size=0"],
         "pairs.0 has a place": ["pairs.0.languages=[]"],
         "pairs.0 has languages": ["pairs.0.config=de", "pairs.0.source_language=de"],
         "source_column and target_column": ["pairs.0.target=null", "pairs.0.join_on=null"],

@@ -322,7 +322,7 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
         (["dev_bleu_examples=5"], "The recipe has no dev table"),
         (["max_source_length=70"], "max_length is 70, and the model of"),
         (["seeds=[1, 1]"], "Name each once"),
-        (["training.label_smoothing=1"], "training.label_smoothing must be"),
+        (["training.label_smoothing=1"], "training.label_smoothing is 1"),
         (["generation.beams=1", "generation.length_penalty=2"], "length_penalty is 2.0, and generation.beams is 1"),
         (["hub_root=nowhere"], "hub_root is nowhere, which is not a folder"),
         (["DEV", "selection=dev_bleu"], "selection is dev_bleu, and dev_bleu_examples is 0"),
