@@ -112,9 +112,6 @@ def check_meta_pretrained(recipe: Recipe) -> None:
         return
     why = f"the model already starts from model.meta_pretrained.path {start.path!r}; set only one of them"
     _require(not recipe.model.start_from, "model.start_from", recipe.model.start_from, why)
-    asks = start.rows in ("matched", "matched_or_subwords")
-    why = "it uses no dictionary, but dictionaries has some; set rows to matched or matched_or_subwords"
-    _require(asks or not start.dictionaries, "model.meta_pretrained.rows", start.rows, why)
     languages = recipe.languages
     for index, dictionary in enumerate(start.dictionaries):
         name, language = f"model.meta_pretrained.dictionaries.{index}.language", dictionary.language
