@@ -78,7 +78,12 @@ class Start:
         if unknown := [name for name in given if name not in known]:
             reason = f"{config_class.__name__} has no such field. {nearest(unknown[0], known)}"
             raise ValueError(f"model.config.{unknown[0]}: {reason}")
-        languages = self._language_fields(tokenizer) if "languages" in known else {}
+        specials = sorted(set(tokenizer.all_special_ids))
+        languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
+        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
+            languages["languages"] = self.languages
+        if "languages" not in known:  # <mask> carries no language
+            languages = {}
         if checkpoint:
             config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
             learned = config.to_dict()
@@ -131,17 +136,6 @@ class Start:
             raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
         check_weights(self.start_from.path)
         return found
-
-    def _language_fields(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Returns default fields of the configuration of a model whose <mask> carries a language.
-
-        If an objective needs languages, they are those of the recipe, in its order.
-        """
-        specials = sorted(set(tokenizer.all_special_ids))
-        settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
-        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
-            settings["languages"] = self.languages
-        return settings
 
     def _check_objective(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
         """Raises `ValueError` for an objective that the model, its attention or its positions do not support."""

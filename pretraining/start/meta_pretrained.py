@@ -31,9 +31,8 @@ GELUS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")  #
 # of a tokenizer, and of a configuration
 SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 
-BODY = "roberta.encoder."
-BACKBONE = "roberta.backbone."  # of another architecture
-EMBEDDINGS = "roberta.embeddings."
+BODY, EMBEDDINGS = "roberta.encoder.", "roberta.embeddings."
+BACKBONE = "roberta.backbone."  # of another architecture; its embeddings are `embeddings` or `embed_tokens`
 WORDS, POSITIONS = f"{EMBEDDINGS}word_embeddings.weight", f"{EMBEDDINGS}position_embeddings.weight"
 TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
@@ -42,8 +41,14 @@ HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight
 def of_body(name: str) -> bool:
     """Returns whether a parameter belongs to the Transformer layers. An added cross-attention (VECO) does not count: no
     model of one language has it."""
-    of_other = name.startswith(BACKBONE) and not name.startswith(f"{BACKBONE}embed")  # ..embeddings, ..embed_tokens
-    return of_other or (name.startswith(BODY) and ".crossattention." not in name)
+    return part_of(name) == "body" and ".crossattention." not in name
+
+
+def part_of(name: str) -> str:
+    """Returns the part of a model that a parameter belongs to: body, embeddings, head, or another, empty."""
+    if name.startswith((POSITIONS, TOKEN_TYPES, f"{EMBEDDINGS}LayerNorm.", f"{BACKBONE}embed")):
+        return "embeddings"
+    return "body" if name.startswith((BODY, BACKBONE)) else "head" if name.startswith("lm_head.") else ""
 
 
 def first_position(config: PreTrainedConfig) -> int:
@@ -76,14 +81,15 @@ class Source:
     def weights(self) -> dict[str, torch.Tensor]:
         """In float32, by this zoo's names, without a head that fits no model of ours: one with another activation, or
         trained with another matrix than the embeddings. Raises ValueError for damaged weights and missing layers."""
-        model, absent = self.checkpoint.masked_lm(self.config)
-        found = {our_name(key, model): value for key, value in model.state_dict().items() if key not in absent}
-        if self.config.model_type in ARCHITECTURES:
-            return found
-        if not self.config.tie_word_embeddings:
-            return {name: value for name, value in found.items() if not name.startswith("lm_head.")}
-        fits = self.config.hidden_act in GELUS
-        return {name: value for name, value in found.items() if fits or name not in HEAD}
+        config, (model, absent) = self.config, self.checkpoint.masked_lm(self.config)
+        found = {key: value for key, value in model.state_dict().items() if key not in absent}
+        if config.model_type in ARCHITECTURES:
+            return {renamed(model, key): value for key, value in found.items()}
+        for theirs, ours in BERT_NAMES.items() if config.model_type in OF_BERT else ():
+            found = {re.sub(theirs, ours, key): value for key, value in found.items()}
+        unfit = HEAD if config.hidden_act not in GELUS else ()
+        unfit = unfit if config.tie_word_embeddings else ("lm_head.",)
+        return {name: value for name, value in found.items() if not name.startswith(unfit)}
 
     def config_fields(self, given: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """Returns the checkpoint's values for fields of the new configuration that `model.config` (`given`) lacks.
@@ -115,15 +121,6 @@ class Source:
         return {"path": self.name, "fingerprint": folder_fingerprint(folder) if folder.is_dir() else None}
 
 
-def our_name(key: str, model: PreTrainedModel) -> str:
-    """Returns this zoo's name for a parameter of a masked LM of transformers; RoBERTa's names are the same."""
-    if model.config.model_type in ARCHITECTURES:
-        return renamed(model, key)
-    for theirs, ours in BERT_NAMES.items() if model.config.model_type in OF_BERT else ():
-        key = re.sub(theirs, ours, key)
-    return key
-
-
 def token_rows(model: PreTrainedModel) -> set[str]:
     """Returns the names of the parameters that have a row for each token: of the embeddings and of the head."""
     decoder = model.lm_head.decoder
@@ -149,20 +146,13 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching | None
     wanted = {"none": (), "both": ("body", "embeddings", "head")}
     wanted = wanted.get(source.settings.initialize, (source.settings.initialize,))
     mine, theirs = model.state_dict(keep_vars=True), source.weights if wanted else {}
-    of_tokens, left = token_rows(model), []
+    rows, left = token_rows(model), []
     for name, new in mine.items():
-        is_row, is_position = name in of_tokens, name in (POSITIONS, TOKEN_TYPES)
-        if is_row or is_position or name.startswith((f"{EMBEDDINGS}LayerNorm.", f"{BACKBONE}embed")):
-            part = "embeddings"
-        elif name.startswith((BODY, BACKBONE)):
-            part = "body"
-        else:
-            part = "head" if name.startswith("lm_head.") else None
-        if part not in wanted or name not in theirs:
+        if name not in theirs or ("embeddings" if name in rows else part_of(name)) not in wanted:
             left.append(name)
-        elif is_row:
+        elif name in rows:
             matching.copy_rows(new, theirs[name])
-        elif not is_position:
+        elif name not in (POSITIONS, TOKEN_TYPES):
             new.copy_(theirs[name])
     if "embeddings" in wanted and POSITIONS in mine:
         left += _copy_positions(mine, source, model.config.pad_token_id + 1)

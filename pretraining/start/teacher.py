@@ -32,7 +32,6 @@ from zoo_core.vocabularies import longest_input
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "\ufffd"  # the teacher reads it in place of a student's token that is no text
-NAMES = ("of the teacher", "of the student")  # in error messages
 
 
 class Question(NamedTuple):
@@ -49,19 +48,16 @@ class TeacherModel:
     It predicts in examples of `teacher.language`, at the positions that the model predicts, if their word is one token
     in both segmentations and the two tokens are the same. If the model predicts a token of a word, the teacher reads a
     mask for every token of this word, also if the model reads the word itself or another one. The teacher's
-    distribution is renormalized over the common tokens, at `teacher.temperature`. The fields of its answers are those
-    of `MetaXlmForPreTraining`.
+    distribution is renormalized over the common tokens, at `teacher.temperature`.
 
     The common tokens are those that match exactly (`vocabulary_matching`). If several tokens of the model match one of
-    the teacher's (`,` and `▁,` match BERT's `,`), the first is used: in a vocabulary sorted by frequency it is the most
-    frequent one.
+    the teacher's (`,` and `▁,` match BERT's `,`), the lowest id is used, of the most frequent one.
 
     Deviations from the paper: it does not specify how to compare a RoBERTa and an XLM-R, which cut words differently,
     at which positions, and with which temperature; these choices are ours. Text beyond the teacher's positions gets no
     predictions.
 
-    Raises ValueError for a teacher that does not exist or has no masked-LM head, for a tokenizer that does not belong
-    to it, has no mask token or is of a kind that cannot be compared, and for vocabularies without a common token.
+    Raises ValueError for a teacher without masked-LM head or mask token, and for one that cannot be compared.
     """
 
     def __init__(self, teacher: Teacher, tokenizer, hub_root: str | None = None, trust_remote_code: bool = False):
@@ -73,11 +69,11 @@ class TeacherModel:
             raise ValueError(f"the tokenizer of {checkpoint} has no mask token. Use a masked language model.")
         self.model = checkpoint.masked_lm(config, is_whole=True)[0].eval().requires_grad_(False)
         self.longest_input = min(longest_input(config), self.tokenizer.model_max_length)
-        vocabulary = read_vocabulary(tokenizer, NAMES[1])
+        vocabulary = read_vocabulary(tokenizer)
         # WordPiece's unknown token is a whole word; SentencePiece's does not include the mark of the word's start
         unknown = Subword(UNKNOWN, vocabulary.kind == "wordpiece")
         self.subwords = [unknown if subword is None else subword for subword in vocabulary.subwords]
-        matching = match_vocabularies(self.tokenizer, tokenizer, names=NAMES)
+        matching = match_vocabularies(self.tokenizer, tokenizer)
         exact = [(source, own) for own, source in enumerate(matching.sources) if matching.routes[own] == "exact"]
         # {id of the student: id of the teacher}, one to one: of several, the student's lowest id
         self.partners = {own: their for their, own in dict(reversed(exact)).items()}
@@ -113,7 +109,6 @@ class TeacherModel:
             "path": self.settings.path,
             "fingerprint": model_fingerprint(self.path),
             "tokenizer_fingerprint": tokenizer_fingerprint(self.tokenizer),
-            "parameters": self.model.num_parameters(),
             "language": self.settings.language,
             "common_tokens": len(self.partners),
         }
@@ -123,14 +118,11 @@ class TeacherModel:
         names = ("special_tokens_mask", "labels", "input_ids")
         special_BT, labels_BT, ids_BT = (fields[name].cpu().numpy() for name in names)
         predicted_BT = labels_BT != IGNORED
-        gold_BT, found = np.where(predicted_BT, labels_BT, ids_BT), []
-        for row in rows:
-            columns_T = np.flatnonzero(special_BT[row] == 0)
-            own = (gold_BT[row, columns_T].tolist(), predicted_BT[row, columns_T], columns_T.tolist())
-            found.append((row, self._question(*own)))
-        return found
+        gold_BT = np.where(predicted_BT, labels_BT, ids_BT)
+        columns = {row: np.flatnonzero(special_BT[row] == 0) for row in rows}
+        return [(row, self._question(gold_BT[row, at], predicted_BT[row, at], at)) for row, at in columns.items()]
 
-    def _question(self, gold_T: list[int], predicted_T: np.ndarray, columns_T: list[int]) -> Question:
+    def _question(self, gold_T: np.ndarray, predicted_T: np.ndarray, columns_T: np.ndarray) -> Question:
         """Here, `T` are the ordinary tokens of a row: their ids, whether they are predicted, and their positions."""
         text, offsets_T = text_of([self.subwords[token] for token in gold_T])
         start = int(text.startswith(" "))  # the space before the first word is not part of the text
@@ -150,15 +142,15 @@ class TeacherModel:
             for (begin, end), special in zip(encoded["offset_mapping"], special_S, strict=True)
         ]
         alone, places = _single_tokens(own), _single_tokens(theirs)
-        found = [
-            (columns_T[place], places[word])
+        found = {
+            int(columns_T[place]): places[word]
             for word, place in alone.items()
             if predicted_T[place] and word in places
             if self.partners.get(gold_T[place]) == input_ids_S[places[word]]
-        ]
+        }
         masked = set().union(*itertools.compress(own, predicted_T))
         input_ids_S[[not masked.isdisjoint(words) for words in theirs]] = self.tokenizer.mask_token_id
-        return Question(input_ids_S, [column for column, _ in found], [place for _, place in found])
+        return Question(input_ids_S, [*found], [*found.values()])
 
     @torch.no_grad()
     def _log_probabilities(self, questions: list[Question], device: torch.device) -> torch.Tensor:
@@ -167,8 +159,8 @@ class TeacherModel:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
         padded = pad_rows([question.input_ids_S for question in questions], self.tokenizer.pad_token_id)
-        rows_N = torch.tensor([row for row, question in enumerate(questions) for _ in question.places_N], device=device)
-        places_N = torch.tensor([place for question in questions for place in question.places_N], device=device)
+        places = [(row, place) for row, question in enumerate(questions) for place in question.places_N]
+        rows_N, places_N = torch.tensor(places, device=device).T
         # logits of every position would be the largest tensor of the step
         decoder = self.model.get_output_embeddings()
         hook = decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])

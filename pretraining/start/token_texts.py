@@ -22,6 +22,8 @@ UNSPACED = {
 # Devanagari, Thai and Kana, they are vowels and voicing.
 ACCENTED = {"LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC"}
 
+BYTES = {character: byte for byte, character in bytes_to_unicode().items()}  # the alphabet of byte-level BPE, GPT-2's
+
 
 class Subword(NamedTuple):
     """A token of text; the space or the mark that starts a word is not part of it."""
@@ -39,8 +41,8 @@ class Vocabulary(NamedTuple):
     added: dict[str, int]  # special and added tokens
 
 
-def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary:
-    """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer; `name` is for error messages.
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    """Reads the vocabulary of a SentencePiece, byte-level BPE or WordPiece tokenizer.
 
     Raises ValueError for other kinds, whose tokens do not show whether they start a word.
     """
@@ -48,9 +50,8 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> Vocabulary
         kind, mark = _kind(json.loads(tokenizer.backend_tokenizer.to_str()))
     except Exception as error:  # also AttributeError without a backend, and a bare one for a backend with Python parts
         raise ValueError(
-            f"the tokenizer {name} ({type(tokenizer).__name__}) does not show which tokens start a word. Use a fast "
-            "tokenizer: SentencePiece (▁ starts a word), byte-level BPE (a space starts it) or WordPiece (## continues "
-            "it)."
+            f"the {type(tokenizer).__name__} of {getattr(tokenizer, 'name_or_path', '')!r} does not show which tokens "
+            "start a word. Use a fast SentencePiece (▁ starts a word), byte-level BPE or WordPiece (##) tokenizer."
         ) from error
     added = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
     added |= dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
@@ -92,19 +93,12 @@ def _subword(token: str, kind: str, mark: str) -> Subword | bytes:
             return bytes.fromhex(token[3:5])
         text = token.replace(mark, " ")
     else:
-        table = _bytes_of_characters()
-        content = bytes(table[c] for c in token) if all(c in table for c in token) else token.encode()
+        content = bytes(BYTES[c] for c in token) if all(c in BYTES for c in token) else token.encode()
         try:
             text = content.decode()
         except UnicodeDecodeError:
             return content
     return Subword(text.removeprefix(" "), text.startswith(" "))
-
-
-@functools.cache
-def _bytes_of_characters() -> dict[str, int]:
-    """The alphabet of byte-level BPE, GPT-2's."""
-    return {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 @functools.lru_cache(maxsize=1024)  # each dictionary needs the same subword

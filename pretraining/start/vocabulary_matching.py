@@ -21,7 +21,6 @@ from pretraining.start.token_texts import (
 )
 
 ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
-NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an error message means
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Matching:
 
     Example:
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
-        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
         >>> share = 1 - matching.routes.count("random") / len(matching.routes)  # of the rows that are carried over
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
@@ -63,7 +61,6 @@ def match_vocabularies(
     dictionaries: Sequence[Dictionary] = (),
     dictionary: str = "first",
     hub_root: str | None = None,
-    names: tuple[str, str] = NAMES,
 ) -> Matching:
     """Finds for every token of `new` the token of `old` from whose embedding it starts. The result is deterministic.
 
@@ -73,14 +70,12 @@ def match_vocabularies(
         True
 
     Args:
-        old, new: tokenizers of the library; the model of `old` has the embeddings.
-        dictionaries, dictionary: the fields of a recipe's `model.meta_pretrained`, with the same defaults;
-            `Dictionary("de", "de-en.txt")` is a file in MUSE's format.
+        dictionaries, dictionary: as in a recipe's `model.meta_pretrained`. `Dictionary("de", "de-en.txt")` is a file in
+            MUSE's format.
         hub_root: folder that is searched first for dictionaries.
-        names: the names of the two tokenizers in error messages.
 
-    Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens are matched
-    by these routes, in the paper's order (`dictionary="fallback"`: the dictionary last):
+    Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens take the
+    first of these routes, the paper's order, that finds a row (`dictionary="fallback"`: the dictionary last):
 
     - dictionary: a subword that may be a whole word is looked up in each dictionary, as written, in lower case, and
       normalized. Its translation is then matched to the old vocabulary, as the start of a word, by the next two routes.
@@ -89,9 +84,6 @@ def match_vocabularies(
       never occurs (BERT's `##,`, whose row was never trained). Equal bytes match, too.
     - normalized: the texts are equal in NFKC and lower case or, if there is none, also without accents. Of several old
       subwords the one that is written in that form is used, else the lowest id.
-
-    If the old vocabulary has a text twice, the lowest id is used. A vocabulary matched to itself without dictionaries
-    gives `sources[i] == i`.
 
     Deviations from the paper: it does not define "normalized", how starts of words are compared, and what happens to
     special tokens; these choices are ours. Accents are the marks of Latin, Greek and Cyrillic letters and the points of
@@ -106,7 +98,7 @@ def match_vocabularies(
     if dictionary not in ("first", "fallback"):
         raise ValueError(f"dictionary is {dictionary!r}. Use first or fallback.")
     read = [read_dictionary(one, hub_root) for one in dictionaries]
-    olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
+    olds, news = read_vocabulary(old), read_vocabulary(new)
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
     index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
     first, second = functools.partial(index.match_translation, read), index.match
@@ -135,7 +127,7 @@ class _Index:
             if subword is not None and number not in unreachable:
                 self.exact.setdefault(subword, number)
         # forms in which texts are compared, the one closest to the text first
-        self.normalized = [(form, self._by_form(form)) for form in (fold_case, normalize)]
+        self.by_form = [(form, self._by_form(form)) for form in (fold_case, normalize)]
 
     def _by_form(self, form: Callable[[str], str]) -> dict[Subword, int]:
         """Indexes subwords by a form of their text: the one that is written in that form, else the lowest id."""
@@ -147,20 +139,13 @@ class _Index:
 
     def match(self, subword: Subword | bytes) -> _Match | None:
         """Matches a subword by the routes exact and normalized."""
-        if isinstance(subword, bytes):
-            found = self.exact.get(subword)
-            if found is None and len(subword) == 1 and subword.isascii():
-                found = _either_start(self.exact, Subword(subword.decode(), False))
-            return None if found is None else _Match(found, "exact")
-        text, starts_word = subword
-        found = _either_start(self.exact, subword)
-        if found is None and len(text) == 1 and text.isascii() and not starts_word:
-            found = self.exact.get(text.encode())
-        if found is not None:
-            return _Match(found, "exact")
-        for form, index in self.normalized:
-            if (found := _either_start(index, Subword(form(text), starts_word))) is not None:
-                return _Match(found, "normalized")
+        for found in map(self.exact.get, _equals(subword)):
+            if found is not None:
+                return _Match(found, "exact")
+        for form, index in self.by_form if isinstance(subword, Subword) else ():
+            for found in map(index.get, _equals(Subword(form(subword.text), subword.starts_word))):
+                if found is not None:
+                    return _Match(found, "normalized")
         return None
 
     def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> _Match | None:
@@ -173,11 +158,16 @@ class _Index:
         return None
 
 
-def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | None:
-    """Returns the old token of a text: one that agrees on the start of a word, or any if that does not matter."""
-    found = index.get(subword)
-    if found is None and subword.text and not is_spaced(subword.text):
-        found = index.get(Subword(subword.text, not subword.starts_word))
+def _equals(subword: Subword | bytes) -> list[Subword | bytes]:
+    """Returns the tokens with the same meaning, the subword itself first: one that differs in the start of a word where
+    that does not matter, and the byte of a character or the character of a byte."""
+    found = [subword]
+    if isinstance(subword, bytes) and len(subword) == 1 and subword.isascii():
+        found.append(subword := Subword(subword.decode(), False))
+    if isinstance(subword, Subword) and not is_spaced(subword.text):
+        found.append(Subword(subword.text, not subword.starts_word))
+    if isinstance(subword, Subword) and len(subword.text) == 1 and subword.text.isascii() and not subword.starts_word:
+        found.append(subword.text.encode())
     return found
 
 
@@ -186,17 +176,13 @@ def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) 
 
     To BERT each punctuation mark and each Han character is a word: `##,` is in its vocabulary, but in no text.
     """
-    backend, known = tokenizer.backend_tokenizer, set(vocabulary.subwords)
-
-    def is_cut_off(text: str) -> bool:
-        written = backend.normalizer.normalize_str(f"a{text}") if backend.normalizer else f"a{text}"
-        return backend.pre_tokenizer is not None and len(backend.pre_tokenizer.pre_tokenize_str(written)) > 1
-
+    known = set(vocabulary.subwords)
     return {
         number
         for number, subword in enumerate(vocabulary.subwords if vocabulary.kind == "wordpiece" else ())
         if subword is not None and not subword.starts_word and Subword(subword.text, True) in known
-        if not is_spaced(subword.text) and is_cut_off(subword.text)
+        if not is_spaced(subword.text)
+        if len({*tokenizer(f"a{subword.text}", add_special_tokens=False).word_ids()}) > 1
     }
 
 
@@ -207,15 +193,13 @@ def _match_specials(
 
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
-    found, roles = {}, set()
+    of_old, of_new = ({name: getattr(of, f"{name}_token_id") for role in ROLES for name in role} for of in (old, new))
+    found = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
+    found = {number: source for number, source in found.items() if number not in of_new.values()}
     for role in ROLES:
         for name in role:
             # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
-            own = getattr(new, f"{name}_token_id")
-            same = [number for other in (name, *role) if (number := getattr(old, f"{other}_token_id")) is not None]
-            if own is not None:
-                roles.add(own)
-                found |= {own: found.get(own, same[0])} if same else {}
-    return found | {
-        number: olds.added[token] for token, number in news.added.items() if number not in roles and token in olds.added
-    }
+            same = [of_old[other] for other in (name, *role) if of_old[other] is not None]
+            if of_new[name] is not None and same:
+                found.setdefault(of_new[name], same[0])
+    return found

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         start = Start.of(recipe)
         tokenizer = start.load_tokenizer()
         config, matching = start.build_config(tokenizer), start.source.match(tokenizer)
-        texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer, "of the recipe").subwords]
+        texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]
         scripts = [next(filter(None, map(script_of, text)), "no letter") for text in texts]
         columns = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
         print(pandas.crosstab(*columns, margins=True, margins_name="all").to_string())
