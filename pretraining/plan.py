@@ -8,7 +8,6 @@ from typing import get_args, get_type_hints
 import torch
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from modeling.backbone import honors_block_masks
 from modeling.masked_lm import LOGITS_AT_ONCE
@@ -33,7 +32,7 @@ PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM
 def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: TeacherModel | None = None) -> None:
     """Prints the plan of a run: what its start supports, parameters by part, corpora and their sampling, phases with
     tokens and predictions per step, a memory estimate, and the first batch with its masks."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
         print_supported(console, start.start_from)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
@@ -45,7 +44,7 @@ def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: Teache
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
     if matching := start.match(feed.tokenizer):
         routes = ", ".join(f"{route} {count:,}" for route, count in Counter(matching.routes).most_common())
-        console.print(f"rows of the vocabulary, from {start.source.name}: {routes}", markup=False)
+        console.print(f"rows of the vocabulary, from {start.source.name}: {routes}")
     console.print(_corpora_table(feed.corpora, recipe))
     for index, phase in enumerate(recipe.phases):
         loader = iter(feed.training(phase, index))
@@ -148,9 +147,10 @@ def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, teac
     trainable = sum(size for size, is_trained in sizes if is_trained)
     # one forward pass for each set of inputs and each term; an objective without terms has one
     passes = {name: len(phase.objectives[name].learned_terms) or 1 for name in batch}
-    tokens = sum(
-        fields["input_ids"].numel() * times for name, times in passes.items() for fields in inputs_of(batch[name])
-    )
+    inputs = [fields for name, times in passes.items() for fields in inputs_of(batch[name]) * times]
+    tokens = sum(fields["input_ids"].numel() for fields in inputs)
+    predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
+    logits = min(predictions * vocabulary, max(LOGITS_AT_ONCE, vocabulary))
     # states that a layer keeps for the backward pass: query, key, value, context, two residual sums and their norms
     # (8 H), and the feed-forward block before and after its activation (2 I)
     per_token = (8 * hidden + 2 * config.intermediate_size) * width
@@ -161,7 +161,7 @@ def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, teac
         "weights (fp32)": 4 * sum(size for size, _ in sizes),
         "gradients and Adam's two moments (fp32)": 12 * trainable,
         f"activations of {tokens:,} tokens ({recipe.precision})": tokens * kept,
-        "logits at once, and the head's gradient": 4 * (max(LOGITS_AT_ONCE, vocabulary) + vocabulary * hidden),
+        f"logits of {predictions:,} predictions, the head's gradient": 4 * (logits + vocabulary * hidden),
         "weights of the teacher (fp32)": 4 * teacher.model.num_parameters() if teacher else 0,
     }
     rows = [(what, f"{size / 2**30:.3f}") for what, size in (lines | {"all": sum(lines.values())}).items() if size]
@@ -169,17 +169,15 @@ def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, teac
 
 
 def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
-    """Prints the tokens of a few rows, predicted ones as gold→shown."""
+    """Prints the tokens of a few rows."""
     for objective, sub_batch in batch.items():
-        console.print(f"first batch, {objective}, [bold]gold[/bold][reverse]→shown[/reverse] of predicted tokens:")
+        console.print(f"first batch, {objective}; gold→shown where a token is predicted:")
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
-            line, length = Text(f"  [{name}] "), int((fields["segment_ids"][row] >= 0).sum())
-            shown, gold = (fields[name][row, :length].tolist() for name in ("input_ids", "labels"))
-            for token, label in zip(tokenizer.convert_ids_to_tokens(shown), gold, strict=True):
-                if label == -100:
-                    line.append(f"{token} ")
-                else:
-                    line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
-                    line.append(f"→{token} ", style="reverse")
-            console.print(line)
+            kept = fields["segment_ids"][row] >= 0
+            ids, labels = fields["input_ids"][row][kept], fields["labels"][row][kept]
+            shown, gold = (tokenizer.convert_ids_to_tokens(of.tolist()) for of in (ids, labels.clamp(min=0)))
+            predicted = zip(shown, gold, (labels != -100).tolist(), strict=True)
+            console.print(
+                f"  [{name}]", *(f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
+            )

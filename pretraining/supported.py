@@ -29,10 +29,10 @@ def main(argv: list[str] | None = None) -> None:
         logging.set_verbosity_error()
         checkpoint = Pretrained(flags.checkpoint, "CHECKPOINT", flags.hub_root, flags.trust_remote_code)
         config, _ = checkpoint.config(), checkpoint.tokenizer()
-        console = Console(soft_wrap=True, highlight=False)
+        console = Console(soft_wrap=True, highlight=False, markup=False)
         print_supported(console, checkpoint)
         _, fresh = checkpoint.masked_lm(config)
-        console.print(f"newly initialized: {listed(fresh)}", markup=False)
+        console.print(f"newly initialized: {listed(fresh)}")
 
 
 if __name__ == "__main__":

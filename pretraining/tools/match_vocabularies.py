@@ -1,6 +1,8 @@
-"""Matches a new vocabulary to that of a model of one language (MetaXLM, section 3.2), and writes the initial model.
+"""Match a new vocabulary to that of a model of one language, and count the rows that match (MetaXLM).
 
-python -m pretraining.tools.match_vocabularies --config RECIPE
+  python -m pretraining.tools.match_vocabularies --config RECIPE
+
+The table has a line for each script, that of a token's first letter, and a column for each way to fill a row.
 """
 
 from pathlib import Path
@@ -10,20 +12,12 @@ from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Match a new vocabulary to that of a model of one language, and count the rows that match (MetaXLM).
-
-  python -m pretraining.tools.match_vocabularies --config RECIPE
-
-The table has a line for each script, that of a token's first letter, and a column for each way to fill a row."""
-
-FLAGS = {
-    "--output": {"metavar": "DIR", "help": "folder to write the initial model to (model/); default: only print"},
-}
+FLAGS = {"--output": {"metavar": "DIR", "help": "folder to write the initial model to (model/); default: only print"}}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
+    recipe, flags = parse_command_line(Recipe, __doc__, FLAGS, argv)
     with user_errors():
         check_recipe(recipe)
         if recipe.model.meta_pretrained is None:

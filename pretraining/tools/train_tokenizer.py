@@ -1,6 +1,9 @@
-"""Trains a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
+"""Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
 
-python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+
+Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
+to the folder.
 """
 
 import io
@@ -13,13 +16,6 @@ from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.provenance import forget_machine
 from zoo_core.tables import require_empty
-
-DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
-
-  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
-
-Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
-to the folder."""
 
 FLAGS = {
     "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},
@@ -88,7 +84,7 @@ def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
+    recipe, flags = parse_command_line(Recipe, __doc__, FLAGS, argv)
     with user_errors():
         check_recipe(recipe)
         if flags.vocab_size < 1:

@@ -1,6 +1,10 @@
-"""Removes tokens that do not occur in the text of a recipe from a model and its tokenizer.
+"""Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
 
-python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
+  python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
+
+The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
+cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
+250,002 tokens. The checkpoint is much smaller, and a translation model predicts among fewer tokens.
 """
 
 import json
@@ -13,14 +17,6 @@ from pretraining.recipe import Recipe
 from pretraining.recipe_checks import check_recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
-
-DESCRIPTION = """Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
-
-  python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
-
-The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
-cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
-250,002 tokens. The checkpoint is much smaller, and a translation model predicts among fewer tokens."""
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
@@ -68,11 +64,11 @@ def trim_model(model: Any, kept_C: np.ndarray) -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, _ = parse_command_line(Recipe, DESCRIPTION, {}, argv)
+    recipe, _ = parse_command_line(Recipe, __doc__, {}, argv)
     with user_errors():
         check_recipe(recipe)
         if not recipe.model.start_from:
-            raise ValueError("model.start_from is empty. Set it to the model to trim, a folder or a Hub id.")
+            raise ValueError("model.start_from is empty. Set it to the model to trim.")
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
         from pretraining.data.corpora import load_corpora, tokens_of_text

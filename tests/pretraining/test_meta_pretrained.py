@@ -70,14 +70,15 @@ def sources(tokenizer_of, tmp_path):
 
 
 @pytest.fixture
-def new_tokenizer(tokenizer_of):
-    return tokenizer_of("unigram", ["▁neu", *(f"▁{word}" for word in sorted(WORDS_OF_TEXT)), "s"])
+def new_tokenizer(tokenizer_of, tmp_path):
+    tokenizer = tokenizer_of("unigram", ["▁neu", *(f"▁{word}" for word in sorted(WORDS_OF_TEXT)), "s"])
+    tokenizer.save_pretrained(tmp_path / "new_tokenizer")
+    return tokenizer
 
 
 @pytest.fixture
 def start(recipe_of, new_tokenizer, tmp_path):
     """(model, matching) from a meta-pretrained folder; fields are those of model.meta_pretrained."""
-    new_tokenizer.save_pretrained(tmp_path / "new_tokenizer")
 
     def make(path, config=None, seed=1, type="metaxlm", vocabulary=tmp_path / "new_tokenizer", **fields):
         model = {"type": type, "meta_pretrained": {"path": str(path), **fields}, "config": config or {}}

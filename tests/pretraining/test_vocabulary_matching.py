@@ -37,12 +37,6 @@ class Matched:
         return self.matching.routes[number], None if source is None else self.old.convert_ids_to_tokens(source)
 
 
-@pytest.fixture
-def dictionary(files):
-    """A dictionary of the given lines, from a language into English."""
-    return lambda language, *lines: Dictionary(language, files.lines(f"{language}-en.txt", list(lines)))
-
-
 @pytest.mark.parametrize(
     ("kind", "subwords", "meanings"),
     [
@@ -161,40 +155,39 @@ def test_routes_say_how_a_token_was_found(tokenizer_of):
     ]
 
 
-def test_the_dictionary_comes_first_or_last(tokenizer_of, dictionary):
-    old = tokenizer_of("wordpiece", ["the", "die", "hut", "hat", "gift", "poison"])
-    new = tokenizer_of("unigram", ["▁die", "▁Hut", "▁gift", "die"])
-    german = [dictionary("de", "die\tthe", "hut\that", "gift\tpoison")]
-    matched = Matched(old, new, dictionaries=german)
-    assert matched["▁die"] == ("dictionary", "the") and matched["▁Hut"] == ("dictionary", "hat")
-    assert matched["die"] == RANDOM  # no whole word
-    matched = Matched(old, new, dictionaries=german, dictionary="fallback")
-    assert matched["▁die"] == ("exact", "die") and matched["▁Hut"] == ("normalized", "hut")
+REGEN = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
+GERMAN = ["die\tthe", "hut\that"]
+FRENCH, SPANISH = ["fin\tnowhere", "fin\tend"], ["fin\tpurpose", "final\tend"]
+TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries, `dictionary`; {new token: its match}
+    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "first", {"▁die": "the", "▁Hut": "hat", "die": None}),
+    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "fallback", {"▁die": "die", "▁Hut": "hut", "die": None}),
+    (  # a translation is a word, exactly or normalized; the first that the old vocabulary has
+        "byte_level",
+        ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"],
+        [REGEN],
+        "first",
+        {"▁Regen": "Ġrain", "▁kaffee": "ĠCafe", "▁Zwölf": "Ġ12", "▁tal": None, "▁haus": "Ġhouse"},
+    ),
+    (  # words of a script without spaces need no mark
+        "wordpiece",
+        ["rain", "the", "rainy"],
+        [["下雨\train", "雨\train", "雨a\trainy", ",\tthe"]],
+        "first",
+        {"下雨": "rain", "▁雨": "rain", "雨a": None, ",": None},
+    ),
+    ("wordpiece", ["end", "purpose"], [FRENCH, SPANISH], "first", {"▁fin": "end", "▁final": "end"}),
+    ("wordpiece", ["end", "purpose"], [SPANISH, FRENCH], "first", {"▁fin": "purpose", "▁final": "end"}),
+]
+
+
+@pytest.mark.parametrize("kind, tokens, lines, dictionary, matches", TRANSLATED)
+def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, dictionary, matches):
+    read = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
+    old, new = tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches))
+    matched = Matched(old, new, dictionaries=read, dictionary=dictionary)
+    assert {token: matched[token][1] for token in matches} == matches
     with pytest.raises(ValueError, match="last"):
-        match_vocabularies(old, new, german, "last")
-
-
-def test_translations_match_as_words_exactly_then_normalized(tokenizer_of, dictionary):
-    old = tokenizer_of("byte_level", ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"])
-    lines = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
-    found = {"▁Regen": "Ġrain", "▁kaffee": "ĠCafe", "▁Zwölf": "Ġ12", "▁tal": None, "▁haus": "Ġhouse"}
-    matched = Matched(old, tokenizer_of("unigram", list(found)), dictionaries=[dictionary("de", *lines)])
-    assert {token: matched[token][1] for token in found} == found
-
-
-def test_words_of_a_script_without_spaces_are_looked_up_without_the_mark(tokenizer_of, dictionary):
-    old, new = tokenizer_of("wordpiece", ["rain", "the", "rainy"]), tokenizer_of("unigram", ["下雨", "▁雨", "雨a", ","])
-    chinese = dictionary("zh", "下雨\train", "雨\train", "雨a\trainy", ",\tthe")
-    matched = Matched(old, new, dictionaries=[chinese])
-    assert matched["下雨"] == matched["▁雨"] == ("dictionary", "rain") and matched["雨a"] == matched[","] == RANDOM
-
-
-def test_dictionaries_are_read_in_their_order(tokenizer_of, dictionary):
-    old, new = tokenizer_of("wordpiece", ["end", "purpose"]), tokenizer_of("unigram", ["▁fin", "▁final"])
-    french, spanish = dictionary("fr", "fin\tnowhere", "fin\tend"), dictionary("es", "fin\tpurpose", "final\tend")
-    both = Matched(old, new, dictionaries=[french, spanish])
-    assert both["▁fin"] == both["▁final"] == ("dictionary", "end")
-    assert Matched(old, new, dictionaries=[spanish, french])["▁fin"] == ("dictionary", "purpose")
+        match_vocabularies(old, new, read, "last")
 
 
 def test_special_tokens_match_by_role(tokenizer_of):
