@@ -116,9 +116,11 @@ class Start:
         for index, phase in enumerate(self.phases):
             together = list(phase.objectives.values())
             for name, objective in phase.objectives.items():
-                place = f"phases.{index}.objectives.{name}"
-                self._check_objective(objective, config, place)
+                place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
+                if name not in can:
+                    raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
                 objective.check_model(Setting(place, phase.name, together, before, config, source, learned))
+                self._check_rows(objective, config, place)
             before = before + together
         if getattr(config, "num_languages", 0):
             if config.languages is None:
@@ -137,22 +139,16 @@ class Start:
         check_weights(self.start_from.path)
         return found
 
-    def _check_objective(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
-        """Raises `ValueError` for an objective that the model, its attention or its positions do not support."""
-        attention, longest, can = self.model.attention, config.longest_input, learnable(self.model_class)
-        if objective.name not in can:
-            raise ValueError(f"{place}: a {self.model.type!r} model has the objectives {', '.join(can)}. Use these.")
+    def _check_rows(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
+        """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
+        attention, longest, masks = self.model.attention, config.longest_input, f"{place} needs its own attention masks"
         if objective.own_mask and "flash" in attention:
-            reason = f"needs its own attention masks, which model.attention={attention} ignores. Use sdpa."
-            raise ValueError(f"{place} {reason}")
+            raise ValueError(f"{masks}, which model.attention={attention} ignores. Use sdpa.")
         if objective.own_mask and not honors_block_masks(config.backbone_config):
-            reason = f"which a model of type {config.backbone_config.model_type} does not support. Leave it out."
-            raise ValueError(f"{place} needs its own attention masks, {reason}")
+            raise ValueError(f"{masks}, which {config.backbone_config.model_type} does not support. Leave it out.")
         if isinstance(objective, ExampleObjective) and objective.max_length > longest:
-            raise ValueError(
-                f"{place}.max_length is {objective.max_length}, but the model has {longest} positions. Set "
-                f"{place}.max_length={longest}, or raise model.config.max_position_embeddings."
-            )
+            found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
+            raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
         """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None if no rows are carried over."""

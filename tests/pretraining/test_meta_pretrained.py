@@ -12,8 +12,6 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
-    DistilBertConfig,
-    DistilBertModel,
     RobertaConfig,
     RobertaForMaskedLM,
 )
@@ -114,14 +112,6 @@ def test_carry_over_keeps_states_and_predictions_of_a_text(sources, start, new_t
     torch.testing.assert_close(logits, wanted.logits[..., rows], atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_carry_over_of_the_body_of_other_architectures(sources, start, kind):
-    folder, old, _ = sources(kind)
-    before, body = old.base_model.state_dict(), start(folder, initialize="body")[0].roberta.backbone.state_dict()
-    same = {name for name in body if body[name].shape == before[name].shape and torch.equal(body[name], before[name])}
-    assert not any(name.startswith("embed") for name in same) and len(same) > 10
-
-
 def test_carry_over_between_identical_vocabularies_copies_the_model(sources, start, tmp_path):
     """From a model of this zoo, saved as pre-training saves it."""
     folder, _, tokenizer = sources("roberta")
@@ -208,23 +198,15 @@ def test_carry_over_leaves_a_head_that_does_not_fit(sources, start, kind):
     assert all(torch.equal(model[name], random[name]) for name in (*HEAD, "lm_head.bias"))
 
 
-def with_weights(change):
-    def save(folder):
-        weights = load_file(folder / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-    return save
+def without_words(folder):
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.embeddings.word_embeddings.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def as_decoder(folder):
     config = json.loads((folder / "config.json").read_text()) | {"is_decoder": True}
     (folder / "config.json").write_text(json.dumps(config))
-
-
-def as_distilbert(folder):
-    config = DistilBertConfig(vocab_size=20, dim=32, n_layers=1, n_heads=2, hidden_dim=16)
-    DistilBertModel(config).save_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +220,8 @@ def as_distilbert(folder):
         (lambda folder: (folder / "config.json").unlink(), {}, {}, "subfolder model/"),
         (lambda folder: (folder / "tokenizer.json").unlink(), {}, {}, "tokenizer of model.meta_pretrained.path"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"nothing"), {}, {}, "model.meta_pretrained.path"),
-        (with_weights(lambda weights: weights.pop("bert.embeddings.word_embeddings.weight")), {}, {}, "lacks"),
-        (with_weights(lambda weights: weights.update({f"bert.{DENSE}": torch.zeros(3, 3)})), {}, {}, DENSE),
+        (without_words, {}, {}, "lacks"),
         (as_decoder, {}, {}, "decoder"),
-        (as_distilbert, {}, {}, "'distilbert'"),
     ],
 )
 def test_start_refuses(sources, start, change, config, fields, named):
