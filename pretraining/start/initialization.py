@@ -170,7 +170,8 @@ class Start:
         except ImportError as error:  # of flash attention's package
             raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
         if self.source and not checkpoint:
-            logger.info("not from %s: %s", self.source.name, listed(carry_over(model, self.source, matching)))
+            left = listed(carry_over(model, self.source, matching))
+            logger.info("newly initialized, and not from %s: %s", self.source.name, left)
         model.set_skip_padding(self.model.skip_padding)
         if self.model.gradient_checkpointing:
             # renamed in transformers 5.2x; the lowest version that we support has only the old name

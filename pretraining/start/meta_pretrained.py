@@ -130,7 +130,7 @@ def token_rows(model: PreTrainedModel) -> set[str]:
 
 @torch.no_grad()
 def carry_over(model: PreTrainedModel, source: Source, matching: Matching | None = None) -> list[str]:
-    """Copies a source's weights into a new model; returns the names of those that stay as they are, random or zero.
+    """Copies a source's weights into a new model; returns the names of those that stay random or zero.
 
     `initialize` of the recipe (Table 5):
 

@@ -86,12 +86,10 @@ def match_vocabularies(
       subwords the one that is written in that form is used, else the lowest id.
 
     Deviations from the paper: it does not define "normalized", how starts of words are compared, and what happens to
-    special tokens; these choices are ours. Accents are the marks of Latin, Greek and Cyrillic letters and the points of
-    Hebrew and Arabic; marks of other scripts (vowels of Devanagari or Thai, voicing of Kana) are kept. The same word in
-    another case comes before another word: `Schön` gets the row of `schön`, not that of `schon`.
+    special tokens; these choices are ours. Accents are the marks of `ACCENTED` scripts. The same word in another case
+    comes before another word: `Schön` gets the row of `schön`, not that of `schon`.
 
-    Raises ValueError for another `dictionary`, a tokenizer of an unknown kind (`read_vocabulary`), and dictionaries
-    that cannot be read (`read_dictionary`).
+    Raises ValueError for a tokenizer of an unknown kind (`read_vocabulary`) and an unreadable dictionary.
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
