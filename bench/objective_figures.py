@@ -194,8 +194,8 @@ def vocabulary_matching() -> list[Panel]:
         matching = match_vocabularies(old, new, dictionaries=[Dictionary("de", str(path))])
     olds, news = (of.convert_ids_to_tokens(range(len(SPECIALS), len(of))) for of in (old, new))
     rows, columns = [Word(name, int(name not in ("the", "is"))) for name in news], [Word(name, 0) for name in olds]
-    grid = np.array([[old_id in sources for old_id in range(len(SPECIALS), len(old))]
-                     for sources in matching.sources[len(SPECIALS) :]])  # fmt: skip
+    grid = np.array([[old_id == source for old_id in range(len(SPECIALS), len(old))]
+                     for source in matching.sources[len(SPECIALS) :]])  # fmt: skip
     text = batch_of("mlm", {"text": ENGLISH}, "house")
     last = mlm()[0]
     last.title = "Phase 2: MLM on many languages, with the copied layers and embeddings"

@@ -1,76 +1,96 @@
 """`--dry_run`: shows what a recipe would do, without training."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import get_args, get_type_hints
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from modeling.backbone import honors_block_masks
 from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.data.batches import Feed
-from pretraining.data.languages import Languages
 from pretraining.data.sampling import corpus_probabilities
 from pretraining.data.stored import Corpus
-from pretraining.objectives import Objective
-from pretraining.recipe import Phase, Recipe, scheduled_together
+from pretraining.objectives import OBJECTIVES
+from pretraining.recipe import ModelStart, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
-from pretraining.start.initialization import Start
+from pretraining.start.initialization import Start, learnable, model_class
+from pretraining.start.pretrained import Pretrained
 from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are not of dropped or cut text
+# of a model, by what is in the names of their parameters, the first that fits
+PARTS = {".crossattention.": "cross-attention", "embeddings.": "embeddings", ".embed_tokens.": "embeddings"}
+PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM head (its decoder is the embeddings)"}
 
 
-def print_plan(
-    recipe: Recipe,
-    start: Start,
-    config,
-    feed: Feed,
-    teacher: TeacherModel | None = None,
-) -> None:
-    """Prints the plan of a run: parameters by part, corpora and their sampling, phases with tokens and predictions per
-    step, a memory estimate, and the first batch with its masks."""
-    console = Console(soft_wrap=True, highlight=False)
+def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: TeacherModel | None = None) -> None:
+    """Prints the plan of a run: what its start supports, parameters by part, corpora and their sampling, phases with
+    tokens and predictions per step, a memory estimate, and the first batch with its masks."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if start.start_from:
+        print_supported(console, start.start_from)
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         options = {"device_map": "meta"} if start.start_from else {}
         model = start.load(config, attn_implementation="eager", **options)
     check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
-    total, taught = sum(parts.values()), teacher.model.num_parameters() if teacher else 0
-    rows = [(part, f"{count:,}") for part, count in (parts | {"all": total}).items()]
+    rows = [(part, f"{count:,}") for part, count in (parts | {"all": sum(parts.values())}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
-    if source := start.source:
-        _, filled = source.tokenizer, "random"  # read to raise its errors
-        if source.carries_rows:
-            routes = Counter(source.match(feed.tokenizer).routes).most_common()
-            filled = ", ".join(f"{route} {count:,}" for route, count in routes)
-            filled += "\n(in full: python -m pretraining.tools.match_vocabularies)"
-        console.print(f"start: {source.settings.initialize} of {source.name}; rows of the vocabulary: {filled}")
+    if matching := start.match(feed.tokenizer):
+        routes = ", ".join(f"{route} {count:,}" for route, count in Counter(matching.routes).most_common())
+        console.print(f"rows of the vocabulary, from {start.source.name}: {routes}")
     console.print(_corpora_table(feed.corpora, recipe))
     for index, phase in enumerate(recipe.phases):
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes))
-        trainable = sum(p.numel() for name, p in model.named_parameters() if is_trainable(name, phase))
-        console.print(_memory_table(config, recipe, phase, total, trainable, micro_batches[0], taught))
+        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], teacher))
         if index == 0:
-            _print_first_batch(console, micro_batches[0], phase.objectives, feed.tokenizer, feed.languages)
+            _print_first_batch(console, micro_batches[0], feed.tokenizer)
     often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
     kept = f"the newest {recipe.keep_checkpoints}" if recipe.keep_checkpoints else "all"
     console.print(f"checkpoints: {often}at the end of each phase; the run keeps {kept}")
     console.print("Dry run: nothing was trained or written.")
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> Table:
-    """Makes a table: the first column is aligned left, numbers right; a row called `all` is bold."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
+def print_supported(console: Console, checkpoint: Pretrained) -> None:
+    """Prints a table of the objectives that work with a checkpoint, by model type.
+
+    Raises ValueError if no model of the zoo can start from it.
+    """
+    rows = [(name, *objectives_of(name, checkpoint)) for name in get_args(get_type_hints(ModelStart)["type"])]
+    if not any(can for _, can, _ in rows):
+        raise ValueError(rows[0][2])
+    columns = ("model.type", "objectives that work", "objectives that do not")
+    console.print(_table(f"{checkpoint.name}: objectives", columns, rows))
+
+
+def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
+    """Returns the objectives that work for a model of this type from the checkpoint, and why others do not."""
+    cls = model_class(model_type, checkpoint)
+    try:
+        backbone = cls.config_class.from_pretrained(checkpoint.path).backbone_config
+    except (OSError, ValueError) as error:
+        return "", str(error)
+    names, has_masks = learnable(cls), honors_block_masks(backbone)
+    cannot = [name for name in names if OBJECTIVES[name].own_mask and not has_masks]
+    reason = f"{', '.join(cannot)}: {backbone.model_type} does not support their attention masks" if cannot else ""
+    return ", ".join(name for name in names if name not in cannot), reason
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Makes a table: columns of numbers are aligned right; a row called `all` is bold."""
+    table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*row, style="bold" if row[0] == "all" else None)
+        for column, cell in zip(table.columns[1:], row[1:], strict=False):
+            column.justify = "right" if cell[:1].isdigit() else "left"
     return table
 
 
@@ -78,16 +98,7 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
     """Counts parameters of embeddings, layers, cross-attention, head and other parts; tied ones count once."""
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        if ".crossattention." in name:
-            part = "cross-attention"
-        elif "embeddings." in name or ".embed_tokens." in name:
-            part = "embeddings"
-        elif ".encoder." in name or ".backbone." in name:
-            part = "layers"
-        elif name.startswith("lm_head."):
-            part = "masked-LM head (its decoder is the embeddings)"
-        else:
-            part = name.split(".")[0]
+        part = next((part for key, part in PARTS.items() if key in f".{name}"), name.split(".")[0])
         parts[part] += parameter.numel()
     return dict(parts)
 
@@ -108,99 +119,65 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
     phase, together = phases[index], scheduled_together(phases, index)
     rate = f"in the schedule of phase {together[0].name!r}"
     if phase is together[0]:
-        rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule}"
-        rate += f" over {sum(other.steps for other in together):,} steps" if len(together) > 1 else ""
+        steps = sum(other.steps for other in together)
+        rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule} over {steps:,}"
     trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
     rows = []
-    for name, objective in phase.with_examples.items():
+    for name, objective in phase.objectives.items():
+        if objective.reads:
+            rows.append((name, f"{objective.weight:g}", f"those of {objective.sub_batch()}"))
+            continue
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        terms = objective.learned_terms
         # every term predicts the same tokens
-        predictions = sum(map(objective.predictions, fields)) * num_processes * (len(terms) or 1)
-        shown = name + (f" ({' + '.join(terms)})" if terms else "")
+        predictions = sum(map(objective.predictions, fields)) * num_processes * (len(objective.learned_terms) or 1)
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
-        rows.append((shown, f"{objective.weight:g}", *counts))
-    for name, objective in phase.objectives.items():
-        if objective.reads:
-            examples = f"those of {objective.sub_batch()}"
-            rows.append(
-                (
-                    name,
-                    f"{objective.weight:g}",
-                    examples,
-                    "",
-                    "",
-                    "labels of the teacher" if objective.has_teacher else "labels of the model",
-                )
-            )
+        rows.append((" + ".join((name, *objective.learned_terms)), f"{objective.weight:g}", *counts))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
-    columns = ("objective", "weight", "examples", "tokens", "padding", "predictions")
-    return _table(title, columns, rows, "examples, tokens and predictions of one step, over all processes")
+    columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
+    return _table(title, columns, rows)
 
 
-def _memory_table(
-    config, recipe: Recipe, phase: Phase, total: int, trainable: int, batch: dict, of_teachers: int
-) -> Table:
+def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, teacher: TeacherModel | None) -> Table:
     """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
-    width = 4 if recipe.precision == "fp32" else 2
+    width, hidden, vocabulary = 4 if recipe.precision == "fp32" else 2, config.hidden_size, config.vocab_size
+    sizes = [(parameter.numel(), is_trainable(name, phase)) for name, parameter in model.named_parameters()]
+    trainable = sum(size for size, is_trained in sizes if is_trained)
     # one forward pass for each set of inputs and each term; an objective without terms has one
-    inputs = [
-        fields
-        for name, sub_batch in batch.items()
-        for _ in phase.objectives[name].learned_terms or (None,)
-        for fields in inputs_of(sub_batch)
-    ]
+    passes = {name: len(phase.objectives[name].learned_terms) or 1 for name in batch}
+    inputs = [fields for name, times in passes.items() for fields in inputs_of(batch[name]) * times]
     tokens = sum(fields["input_ids"].numel() for fields in inputs)
-    longest = max(fields["input_ids"].shape[1] for fields in inputs)
-    rows = sum(fields["input_ids"].shape[0] for fields in inputs)
     predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
-    hidden, layers = config.hidden_size, config.num_hidden_layers
+    logits = min(predictions * vocabulary, max(LOGITS_AT_ONCE, vocabulary))
     # states that a layer keeps for the backward pass: query, key, value, context, two residual sums and their norms
     # (8 H), and the feed-forward block before and after its activation (2 I)
     per_token = (8 * hidden + 2 * config.intermediate_size) * width
-    if recipe.model.attention == "eager":
-        per_token += 2 * config.num_attention_heads * longest * width
-    kept = (hidden * width * layers + per_token) if recipe.model.gradient_checkpointing else per_token * layers
-    logits = min(predictions * config.vocab_size, max(LOGITS_AT_ONCE, config.vocab_size))
+    kept = per_token * config.num_hidden_layers
+    if recipe.model.gradient_checkpointing:
+        kept = per_token + hidden * width * config.num_hidden_layers
     lines = {
-        "weights (fp32)": 4 * total,
-        "gradients (fp32)": 4 * trainable,
-        "Adam's two moments (fp32)": 8 * trainable,
-        f"activations of {rows} rows, up to {longest} positions ({recipe.precision})": tokens * kept,
-        f"logits of {predictions:,} predictions, at most {LOGITS_AT_ONCE:,} at once": 4 * logits,
-        "gradient of the head, before it is added to that of the embeddings": 4 * config.vocab_size * hidden,
+        "weights (fp32)": 4 * sum(size for size, _ in sizes),
+        "gradients and Adam's two moments (fp32)": 12 * trainable,
+        f"activations of {tokens:,} tokens ({recipe.precision})": tokens * kept,
+        f"logits of {predictions:,} predictions, the head's gradient": 4 * (logits + vocabulary * hidden),
+        "weights of the teacher (fp32)": 4 * teacher.model.num_parameters() if teacher else 0,
     }
-    if of_teachers:
-        lines["weights of the teacher (fp32)"] = 4 * of_teachers
-    lines["all"] = sum(lines.values())
-    title = "memory of one process, estimated from the shapes of its first micro-batch"
-    return _table(title, ("what", "GiB"), [(what, f"{size / 2**30:.3f}") for what, size in lines.items()])
+    rows = [(what, f"{size / 2**30:.3f}") for what, size in (lines | {"all": sum(lines.values())}).items() if size]
+    return _table("memory of one process, estimated from its first micro-batch", ("what", "GiB"), rows)
 
 
-def _print_first_batch(
-    console: Console, batch: dict, objectives: dict[str, Objective], tokenizer, languages: Languages | None
-) -> None:
+def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
+    """Prints the tokens of a few rows."""
     for objective, sub_batch in batch.items():
-        legend = "[bold]gold[/bold][reverse]→shown[/reverse] where a token is predicted"
-        console.print(f"first batch, {objective}: {legend}")
-        for row, name in enumerate(sub_batch["languages"][:EXAMPLES_SHOWN]):
-            if languages and objectives[objective].needs_languages:  # the direction of the translation
-                of_sides = [sub_batch["language_ids"][row][sub_batch["segment_ids"][row] == side] for side in (0, 1)]
-                name = " → ".join(list(languages.rows)[int(ids[0])] for ids in of_sides)
-            for fields in inputs_of(sub_batch):
-                console.print(_masked_text(Text(f"  [{name}] "), fields, row, tokenizer))
-
-
-def _masked_text(line: Text, fields: dict, row: int, tokenizer) -> Text:
-    """Appends the tokens of a row to `line`, predicted ones as gold→shown."""
-    length = int((fields["segment_ids"][row] >= 0).sum())
-    shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row, :length].tolist())
-    labels = fields["labels"][row, :length].tolist()
-    for token, label in zip(shown, labels, strict=True):
-        if label != -100:
-            line.append(tokenizer.convert_ids_to_tokens(label), style="bold")
-        line.append(f"→{token} " if label != -100 else f"{token} ", style=None if label == -100 else "reverse")
-    return line
+        console.print(f"first batch, {objective}; gold→shown where a token is predicted:")
+        names = sub_batch["languages"][:EXAMPLES_SHOWN]
+        for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
+            kept = fields["segment_ids"][row] >= 0
+            ids, labels = fields["input_ids"][row][kept], fields["labels"][row][kept]
+            shown, gold = (tokenizer.convert_ids_to_tokens(of.tolist()) for of in (ids, labels.clamp(min=0)))
+            predicted = zip(shown, gold, (labels != -100).tolist(), strict=True)
+            console.print(
+                f"  [{name}]", *(f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
+            )

@@ -64,21 +64,11 @@ class MetaPretrained:
     path: str = option(
         MISSING, "checkpoint of one language, a folder or a Hub id: BERT, RoBERTa or a model of this zoo"
     )
-    tokenizer: str | None = option(
-        None, "tokenizer of that checkpoint, a folder or a Hub id; default: the checkpoint's own"
-    )
     initialize: Literal["both", "body", "embeddings", "none"] = option(
         "both",
         "weights that the new model takes from the checkpoint (Table 5). body: the Transformer layers; embeddings: the "
         "embeddings; both: both, with the dense layer of the head; none: random weights in the checkpoint's shape, the "
         "single-phase baseline XLM",
-    )
-    rows: Literal["matched", "matched_or_subwords", "subwords", "random"] = option(
-        "matched",
-        "how embedding rows of the new vocabulary start. matched: from the row of an equal token or a dictionary "
-        "translation, the rest random (the paper); subwords: from the mean of the rows of the pieces that the "
-        "checkpoint's tokenizer cuts the token into; matched_or_subwords: matched where there is a match, else "
-        "subwords; random: all random",
     )
     dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order of look-up")
     dictionary: Literal["first", "fallback"] = option(
@@ -86,13 +76,6 @@ class MetaPretrained:
         "first: a word is looked up in the dictionaries before equal tokens are searched (the paper, 3.2); fallback: "
         "after",
     )
-
-    def __post_init__(self) -> None:
-        if self.dictionaries and self.rows not in ("matched", "matched_or_subwords"):
-            raise ValueError(
-                f"rows is {self.rows!r}, which uses no dictionaries. Set rows to matched or matched_or_subwords, or "
-                "remove dictionaries."
-            )
 
 
 @dataclass
@@ -103,7 +86,6 @@ class Teacher:
         MISSING,
         "masked language model, a folder or a Hub id: BERT, RoBERTa or a model of this zoo; it is not trained",
     )
-    tokenizer: str | None = option(None, "tokenizer of the teacher, a folder or a Hub id; default: the teacher's own")
     language: str = option(
         MISSING, "language code of the monolingual text that the teacher reads, such as en; it reads no other text"
     )

@@ -1,11 +1,6 @@
-"""Bilingual dictionaries in MUSE's format: each line has a word and one translation.
-
-Other lines are skipped and counted by reason: a few bad lines in a dictionary should not stop a run, but the user
-should see them.
-"""
+"""Bilingual dictionaries in MUSE's format: each line has a word and one translation."""
 
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,57 +17,41 @@ class Translations:
 
     language: str
     path: str
-    lines: int = 0
     pairs: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)  # lines, by reason
+    skipped: int = 0  # lines
     as_written: dict[str, list[str]] = field(default_factory=dict)
     lower_cased: dict[str, list[str]] = field(default_factory=dict)
 
-    def look_up(self, word: str) -> Iterator[list[str]]:
-        """Yields the translations of a word as written, then in lower case, then normalized: lists that are not empty.
+    def look_up(self, word: str) -> Iterator[str]:
+        """Yields the translations of a word as written, then in lower case, then normalized.
 
         The dictionary's own words keep their accents: English `the` is not the French `thé`.
         """
-        asked = ((word, self.as_written), (fold_case(word), self.lower_cased), (normalize(word), self.lower_cased))
-        for form, translations in asked:
-            if found := translations.get(form):
-                yield found
+        yield from self.as_written.get(word, ())
+        for form in (fold_case(word), normalize(word)):
+            yield from self.lower_cased.get(form, ())
 
 
 def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Translations:
     """Reads a dictionary of the recipe, from `hub_root` if it contains the file.
 
-    One tab separates the sides of a line, which may then contain spaces; without a tab, white space does. Empty columns
-    at the end do not count. Skipped and counted are blank lines, lines with an empty side, one word, more than two
-    columns or several words on a side (which are no single token), and repeated pairs.
+    One tab separates the sides of a line; without a tab, white space does. Empty columns at the end do not count. Lines
+    without two single words are skipped and counted, and so are repeated pairs: they should not stop a run.
 
     Raises ValueError for a file that is missing or not UTF-8, if neither `first` nor the file's name tells which side
     is the language's, and for a file without any pair.
     """
-    below_root = [Path(hub_root) / dictionary.path] if hub_root is not None else []
-    places = [*below_root, Path(or_installed(dictionary.path))]
+    places = [Path(hub_root) / dictionary.path] if hub_root is not None else []
+    places.append(Path(or_installed(dictionary.path)))
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise ValueError(
-            f"the dictionary {dictionary.path} does not exist: there is no file {' or '.join(map(str, places))}."
-        )
+        raise ValueError(f"the dictionary {dictionary.path} does not exist: no file {' or '.join(map(str, places))}.")
     word_first = _word_is_first(dictionary)
-    read = Translations(dictionary.language, dictionary.path)
-    pairs: dict[tuple[str, str], None] = {}  # in the order of the file
-    for line in read_lines(path):
-        read.lines += 1
-        sides, reason = _split(unicodedata.normalize("NFKC", line))
-        pair = sides if word_first else sides[::-1]
-        if reason is None and pair in pairs:
-            reason = "repeated pair"
-        if reason is None:
-            pairs[pair] = None
-        else:
-            read.skipped[reason] += 1
+    lines = [_split(unicodedata.normalize("NFKC", line)) for line in read_lines(path)]
+    pairs = dict.fromkeys((line if word_first else line[::-1]) for line in lines if line)
     if not pairs:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "it is empty"
-        raise ValueError(f"the dictionary {dictionary.path} contains no pair of words ({why}). Check its format.")
-    read.pairs = len(pairs)
+        raise ValueError(f"the dictionary {dictionary.path} contains no pair of words in its {len(lines):,} lines.")
+    read = Translations(dictionary.language, dictionary.path, len(pairs), len(lines) - len(pairs))
     for word, translation in pairs:
         for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
             known = translations.setdefault(form, [])
@@ -81,20 +60,11 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
     return read
 
 
-def _split(line: str) -> tuple[tuple[str, str], str | None]:
-    """The sides of a line, or the reason why it is skipped."""
-    if not line.strip():
-        return ("", ""), "blank line"
-    columns = [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
-    while len(columns) > 2 and not columns[-1]:  # of a spreadsheet
-        columns.pop()
-    if len(columns) != 2:
-        return ("", ""), "one word alone" if len(columns) == 1 else "more than two columns"
-    if not all(columns):
-        return ("", ""), "empty side"
-    if any(len(column.split()) > 1 for column in columns):
-        return ("", ""), "several words on a side"
-    return tuple(columns), None
+def _split(line: str) -> tuple[str, str] | None:
+    """Returns the sides of a line, or None if they are not two single words."""
+    columns = line.rstrip().split("\t") if "\t" in line else line.split()
+    is_pair = len(columns) == 2 and all(len(column.split()) == 1 for column in columns)
+    return (columns[0].strip(), columns[1].strip()) if is_pair else None
 
 
 def _word_is_first(dictionary: Dictionary) -> bool:
@@ -102,8 +72,10 @@ def _word_is_first(dictionary: Dictionary) -> bool:
     if dictionary.first is not None:
         return dictionary.first == "word"
     language, pair = dictionary.language.lower(), Path(dictionary.path).name.lower().partition(".")[0]
-    is_first, is_second = pair.startswith(f"{language}-"), pair.endswith(f"-{language}")
-    if is_first == is_second:
-        name = f"the name of the dictionary {dictionary.path} does not tell which side is {language}"
-        raise ValueError(f"{name}. Set `first` to word or to translation.")
+    is_first = pair.startswith(f"{language}-")
+    if is_first == pair.endswith(f"-{language}"):
+        raise ValueError(
+            f"the name of the dictionary {dictionary.path} does not tell which side is {language}. Set `first` to word "
+            "or to translation."
+        )
     return is_first

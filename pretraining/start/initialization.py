@@ -1,9 +1,7 @@
 """The model and the tokenizer that a run starts from."""
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,26 +44,20 @@ class Start:
         """Returns the start of a recipe, without reading files."""
         model, access = recipe.model, (recipe.hub_root, recipe.trust_remote_code)
         start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
-        return cls(
-            model=model,
-            start_from=start_from,
-            tokenizer_from=Pretrained(recipe.tokenizer, "tokenizer", *access) if recipe.tokenizer else start_from,
-            source=Source(model.meta_pretrained, *access) if model.meta_pretrained else None,
-            phases=recipe.phases,
-            languages=recipe.languages,
-            seed=recipe.seed,
-        )
+        tokenizer_from = Pretrained(recipe.tokenizer, "tokenizer", *access) if recipe.tokenizer else start_from
+        source = Source(model.meta_pretrained, *access) if model.meta_pretrained else None
+        return cls(model, start_from, tokenizer_from, source, recipe.phases, recipe.languages, recipe.seed)
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
         if self.tokenizer_from is None:
             raise ValueError(
-                "the recipe names neither a tokenizer nor a checkpoint that has one. Set `tokenizer`, for example to "
+                "tokenizer is empty, and there is no model.start_from that has one. Set it, for example to "
                 "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
             )
-        tokenizer, name = self.tokenizer_from.tokenizer(), self.tokenizer_from.name
+        tokenizer = self.tokenizer_from.tokenizer()
         if tokenizer.mask_token_id is None:
-            raise ValueError(f"the tokenizer {name!r} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
+            raise ValueError(f"{self.tokenizer_from} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
         return tokenizer
 
     @cached_property
@@ -81,28 +73,33 @@ class Start:
         Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary
         or special tokens that are not the tokenizer's, and examples longer than the positions.
         """
-        config_class = self.model_class.config_class
+        config_class, given, learned = self.model_class.config_class, self.model.config, None
         known = {field.name for field in dataclasses.fields(config_class)}
-        for name in self.model.config:
-            if name not in known:
-                reason = f"{config_class.__name__} has no such field. {nearest(name, known)}"
-                raise ValueError(f"model.config.{name}: {reason}")
-        languages = self._language_fields(tokenizer) if "languages" in known else {}
-        learned = None
+        if unknown := [name for name in given if name not in known]:
+            reason = f"{config_class.__name__} has no such field. {nearest(unknown[0], known)}"
+            raise ValueError(f"model.config.{unknown[0]}: {reason}")
+        specials = sorted(set(tokenizer.all_special_ids))
+        languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
+        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
+            languages["languages"] = self.languages
+        if "languages" not in known:  # <mask> carries no language
+            languages = {}
         if checkpoint:
             config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
             learned = config.to_dict()
         elif self.start_from:
-            config, source = self._started_config(config_class, languages), f"the checkpoint {self.start_from.name!r}"
-            learned = PreTrainedConfig.get_config_dict(self.start_from.path)[0]
+            source, learned = f"the checkpoint {self.start_from.name!r}", self._learned(config_class)
+            if learned.get("num_languages"):
+                # the rows of the checkpoint's language embedding keep their languages
+                languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
+            # tuned for the checkpoint's weights
+            kept = {name: value for name, value in learned.items() if name != "word_alignment_layer"}
+            with readable("model.config"):
+                config = config_class.from_dict(kept | languages | given)
         else:
-            source, given = "model.config", self.model.config
-            settings = {"vocab_size": len(tokenizer), **languages}
-            if self.source:
-                settings |= self.source.config_fields(given, tokenizer)
-            settings |= given
-            for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-                settings.setdefault(name, getattr(tokenizer, name))
+            source, ids = "model.config", ("pad_token_id", "bos_token_id", "eos_token_id")
+            settings = {name: getattr(tokenizer, name) for name in ids} | {"vocab_size": len(tokenizer)} | languages
+            settings |= (self.source.config_fields(given, tokenizer) if self.source else {}) | given
             with readable("model.config"):
                 config = config_class(**settings)
         of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
@@ -115,85 +112,54 @@ class Start:
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-        self._check_objectives(config, source, learned)
-        self._check_languages(config, source)
-        return config
-
-    def _started_config(self, config_class: type, languages: dict[str, Any]) -> PreTrainedConfig:
-        """Returns the configuration of `start_from` with the fields of the recipe."""
-        path, found = self.start_from.path, {}
-        if (Path(path) / "config.json").is_file():  # its error names the field if the checkpoint needs its own code
-            self.start_from.config()
-        with contextlib.suppress(OSError):  # no such id, or a folder without config.json
-            found, _ = config_class.get_config_dict(path)
-        if not found:
-            raise ValueError(f"{self.start_from} has no config.json. The model of a run is in its subfolder model/.")
-        if found.get("decoder_layers") is not None:
-            raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
-        if found.get("num_languages"):
-            # the rows of the checkpoint's language embedding keep their languages
-            languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
-        found.pop("word_alignment_layer", None)  # tuned for the checkpoint's weights
-        check_weights(path)
-        with readable("model.config"):
-            return config_class.from_dict({**found, **languages, **self.model.config})
-
-    def _language_fields(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """Returns default fields of the configuration of a model whose <mask> carries a language.
-
-        If an objective needs languages, they are those of the recipe, in its order.
-        """
-        specials = sorted(set(tokenizer.all_special_ids))
-        settings: dict[str, Any] = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
-        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
-            settings["languages"] = self.languages
-        return settings
-
-    def _check_languages(self, config: PreTrainedConfig, source: str) -> None:
-        """Raises `ValueError` for a language of the recipe without an embedding in the model, and for languages without
-        names."""
-        if not getattr(config, "num_languages", 0):
-            return
-        if config.languages is None:
-            raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
-        if unknown := [code for code in self.languages if code not in config.languages]:
-            has = ", ".join(config.languages)
-            raise ValueError(
-                f"the recipe has text in {unknown[0]!r}, which is not a language of {source} ({has}). Remove that text."
-            )
-
-    def _check_objectives(self, config: PreTrainedConfig, source: str, learned: Mapping[str, Any] | None) -> None:
-        """Raises `ValueError` for an objective that the model, its attention or its positions do not support.
-
-        `learned` is that of `Setting`.
-        """
         before: list[Objective] = []
-        can = learnable(self.model_class)
         for index, phase in enumerate(self.phases):
             together = list(phase.objectives.values())
             for name, objective in phase.objectives.items():
-                place = f"phases.{index}.objectives.{name}"
+                place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
                 if name not in can:
-                    has = f"a {self.model.type!r} model has the objectives {', '.join(can)}"
-                    raise ValueError(f"{place}: {has}. Use one of these.")
+                    raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
                 objective.check_model(Setting(place, phase.name, together, before, config, source, learned))
-                _check_rows(self.model.attention, config, objective, place)
+                self._check_rows(objective, config, place)
             before = before + together
+        if getattr(config, "num_languages", 0):
+            if config.languages is None:
+                raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
+            if unknown := [code for code in self.languages if code not in config.languages]:
+                known = f"a language of {source} ({', '.join(config.languages)})"
+                raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
+        return config
+
+    def _learned(self, config_class: type) -> dict[str, Any]:
+        """Returns config.json of `start_from`, whose weights can be read and are of an encoder."""
+        self.start_from.config()  # its error names the field if the checkpoint needs its own code
+        found, _ = config_class.get_config_dict(self.start_from.path)
+        if found.get("decoder_layers") is not None:
+            raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
+        check_weights(self.start_from.path)
+        return found
+
+    def _check_rows(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
+        """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
+        attention, longest, masks = self.model.attention, config.longest_input, f"{place} needs its own attention masks"
+        if objective.own_mask and "flash" in attention:
+            raise ValueError(f"{masks}, which model.attention={attention} ignores. Use sdpa.")
+        if objective.own_mask and not honors_block_masks(config.backbone_config):
+            raise ValueError(f"{masks}, which {config.backbone_config.model_type} does not support. Leave it out.")
+        if isinstance(objective, ExampleObjective) and objective.max_length > longest:
+            found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
+            raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
-        """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None without such a checkpoint."""
-        if self.source is None:
-            return None
-        _ = self.source.tokenizer, self.source.weights  # their errors come before the slow comparison of vocabularies
-        return self.source.match(tokenizer)
+        """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None if no rows are carried over."""
+        return self.source.match(tokenizer) if self.source and self.source.carries_rows else None
 
     def build_model(
         self, config: PreTrainedConfig, matching: Matching | None = None, checkpoint: Path | None = None
     ) -> PreTrainedModel:
         """Returns the model to train. Weights are random (from `seed`), or those of the checkpoint where it has them.
 
-        `matching`: the result of `match`; without it, nothing of a meta-pretrained checkpoint is carried over.
-        `checkpoint`: that of a resumed run.
+        `matching`: the result of `match`. `checkpoint`: that of a resumed run.
         """
         attention = self.model.attention
         if attention == "flex_attention" and not torch.cuda.is_available():
@@ -203,9 +169,9 @@ class Start:
             model = self.load(config, checkpoint, attn_implementation=attention)
         except ImportError as error:  # of flash attention's package
             raise ValueError(f"model.attention is {attention}: {error} Install it, or use sdpa.") from error
-        if matching:
-            for note in carry_over(model, self.source, matching):
-                logger.info("%s: %s", self.source.name, note)
+        if self.source and not checkpoint:
+            left = listed(carry_over(model, self.source, matching))
+            logger.info("newly initialized, and not from %s: %s", self.source.name, left)
         model.set_skip_padding(self.model.skip_padding)
         if self.model.gradient_checkpointing:
             # renamed in transformers 5.2x; the lowest version that we support has only the old name
@@ -215,33 +181,24 @@ class Start:
 
     def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
         """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
-        cls = self.model_class
         if self.start_from is None:
-            return cls._from_config(config, **options)
+            return self.model_class._from_config(config, **options)
         path = str(checkpoint / "model") if checkpoint else self.start_from.path
-        with readable(path):
-            model, report = cls.from_pretrained(
-                path,
-                config=config,
-                **options,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, with the recipe's field
-            )
+        options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        with readable(path):  # other shapes are reported below, with the recipe's field
+            model, report = self.model_class.from_pretrained(path, ignore_mismatched_sizes=True, **options)
         if report["mismatched_keys"]:  # also of a head, which would be dropped silently
-            name = min(report["mismatched_keys"])[0]
             raise ValueError(
-                f"{name} of {self.start_from} has another shape than in the configuration. Leave sizes out of "
-                "model.config, or correct the checkpoint's config.json."
+                f"{min(report['mismatched_keys'])[0]} of {self.start_from} has another shape than in the "
+                "configuration. Leave sizes out of model.config, or correct the checkpoint's config.json."
             )
         if fresh := fresh_weights(model, report, str(self.start_from)):
-            name = self.start_from.name
-            logger.info("%s lacks %d weights, which are newly initialized: %s", name, len(fresh), listed(fresh))
-            has_head = not any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
+            logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
             encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
             learning = [phase for phase in self.phases if any(is_trainable(key, phase) for key in encoder)]
             objectives = [found for phase in learning for found in phase.objectives.values() if found.predicts_tokens]
-            if not has_head and any(weight for found in objectives for weight in found.loss_weights().values()):
+            is_fresh = any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
+            if is_fresh and any(weight for found in objectives for weight in found.loss_weights().values()):
                 logger.info("the LM head starts at random: train it first with %s", HEAD_RECIPE)
         return model
 
@@ -249,30 +206,11 @@ class Start:
 def model_class(model_type: str, checkpoint: Pretrained | None = None) -> type[PreTrainedModel]:
     """Returns `<Model>ForPreTraining` of a model type: the installed class, or that of a checkpoint of this type whose
     code is trusted. Raises ValueError if such a checkpoint cannot be read."""
-    if checkpoint and checkpoint.trust_remote_code:
-        checkpoint.config()
-        if PreTrainedConfig.get_config_dict(checkpoint.path)[0].get("model_type") == model_type:
-            return auto_model_class(AutoModelForPreTraining, checkpoint.path, checkpoint.trust_remote_code)
+    if checkpoint and checkpoint.trust_remote_code and checkpoint.config().model_type == model_type:
+        return auto_model_class(AutoModelForPreTraining, checkpoint.path, trust_remote_code=True)
     return installed_class(model_type, "AutoModelForPreTraining")
 
 
 def learnable(cls: type[PreTrainedModel]) -> list[str]:
     """Lists the objectives that a `<Model>ForPreTraining` class can learn: its own, and those with masked-LM loss."""
     return [name for name, objective in OBJECTIVES.items() if name in cls.objectives or objective.is_masked_lm]
-
-
-def _check_rows(attention: str, config: PreTrainedConfig, objective: Objective, place: str) -> None:
-    """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
-    if objective.own_mask and "flash" in attention:
-        raise ValueError(f"{place} needs its own attention masks, which model.attention={attention} ignores. Use sdpa.")
-    if objective.own_mask and not honors_block_masks(config.backbone_config):
-        raise ValueError(
-            f"{place} needs its own attention masks, which a model of type {config.backbone_config.model_type} does "
-            "not support. Leave it out."
-        )
-    longest = config.longest_input
-    if isinstance(objective, ExampleObjective) and objective.max_length > longest:
-        advice = f"Set {place}.max_length={longest}, or raise model.config.max_position_embeddings"
-        raise ValueError(
-            f"{place}.max_length is {objective.max_length}, but the model has {longest} positions. {advice}."
-        )

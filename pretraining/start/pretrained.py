@@ -1,9 +1,11 @@
 """Reads the checkpoints and tokenizers that a recipe names; errors name the recipe's field."""
 
+import contextlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -11,6 +13,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, without_load_report
 from modeling.fresh_weights import fresh_weights
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+from zoo_core.vocabularies import check_vocabulary
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,7 @@ class Pretrained:
 
     @cached_property
     def path(self) -> str:
-        """The folder or Hub id; the downloaded folder of an `owner/name@revision`.
-
-        Read it outside of a `try`: its error message is complete.
-        """
+        """The folder or Hub id; the downloaded folder of an `owner/name@revision`."""
         path = download_pinned(resolve_hub_path(self.name, self.hub_root))
         if looks_like_missing_folder(path):
             raise ValueError(
@@ -41,19 +41,18 @@ class Pretrained:
 
     def config(self) -> PreTrainedConfig:
         """Reads the configuration."""
-        path = self.path
-        try:
+        if Path(self.path).is_dir() and not (Path(self.path) / "config.json").is_file():
+            raise ValueError(f"{self} has no config.json. The model of a run is in its subfolder model/.")
+        with self._reading("configuration") as path:
             return load_config(path, self.trust_remote_code)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the configuration of {self} cannot be read: {_reason(error, path)}") from error
 
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Reads the tokenizer. Raises ValueError, too, if its own code would have to run."""
-        path = self.path
-        try:
-            return load_tokenizer(path, self.trust_remote_code)
-        except (OSError, ValueError, ImportError) as error:
-            raise ValueError(f"the tokenizer of {self} cannot be loaded: {_reason(error, path)}") from error
+    def tokenizer(self, config: PreTrainedConfig | None = None) -> PreTrainedTokenizerBase:
+        """Reads the tokenizer. Raises ValueError, too, if it does not belong to a model with this `config`."""
+        with self._reading("tokenizer") as path:
+            tokenizer = load_tokenizer(path, self.trust_remote_code)
+        if config:
+            check_vocabulary(tokenizer, config, self.name, self.name, f"Correct the files of {self}.")
+        return tokenizer
 
     def masked_lm(self, config: PreTrainedConfig, is_whole: bool = False) -> tuple[PreTrainedModel, list[str]]:
         """Reads a masked language model in float32. Returns it with the names of its random weights: those of a head
@@ -61,62 +60,23 @@ class Pretrained:
 
         Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
-        path = self.path
-        try:
-            with without_load_report():  # the caller reports what is missing
-                model, report = load_auto_model(
-                    AutoModelForMaskedLM,
-                    path,
-                    self.trust_remote_code,
-                    config=config,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                )
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the weights of {self} cannot be read: {_reason(error, path)}") from error
+        with self._reading("weights") as path, without_load_report():  # the caller reports what is missing
+            options = {"config": config, "dtype": torch.float32}
+            options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+            model, report = load_auto_model(AutoModelForMaskedLM, path, self.trust_remote_code, **options)
         return model, fresh_weights(model, report, str(self), is_whole)
 
-    def with_tokenizer(self, name: str | None, field: str) -> "Pretrained":
-        """Returns the tokenizer that `field` names for this checkpoint, or the checkpoint itself without a name."""
-        return replace(self, name=name, field=field) if name else self
-
-    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase, given: "Pretrained") -> None:
-        """Compares `tokenizer`, that of `given`, with the checkpoint's own tokenizer, if it has one.
-
-        Raises ValueError if an id is another token in the two. Added tokens, and ids that only one of them has, are
-        left to `check_vocabulary`.
-        """
-        if given is self:
-            return
-        with without_load_report():
-            try:
-                own = self.tokenizer()
-            except ValueError:
-                return
-        # in a folder with only a configuration, transformers makes a tokenizer of special tokens, which are all added
-        ours, theirs = _ordinary_tokens(tokenizer), _ordinary_tokens(own)
-        common = sorted(ours.keys() & theirs.keys())
-        if others := [number for number in common if ours[number] != theirs[number]]:
-            number = others[0]
-            raise ValueError(
-                f"{len(others):,} of {len(common):,} ids are other tokens in {given} than in the tokenizer of "
-                f"{self.name!r} (id {number} is {ours[number]!r} and {theirs[number]!r}). Leave {given.field} out, or "
-                "name the checkpoint's own tokenizer."
-            )
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[str]:
+        path = self.path  # its error message is complete
+        try:
+            yield path
+        except (OSError, ValueError, ImportError) as error:
+            # the first line, without the path, which the message has named
+            reason = (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")
+            raise ValueError(f"the {what} of {self} cannot be read: {reason}") from error
 
 
 def listed(names: Iterable[str]) -> str:
     """Lists names of weights in order; a name with a layer's number appears once, with `*`."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in sorted(names))) or "nothing"
-
-
-def _ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """{id: token}, without special and added tokens."""
-    added = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
-    return {number: token for token, number in tokenizer.get_vocab().items() if number not in added}
-
-
-def _reason(error: Exception, path: str) -> str:
-    """Returns the first line of an error, without the path, which the message has named."""
-    return (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")

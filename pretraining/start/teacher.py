@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
@@ -28,21 +27,11 @@ from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, sc
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import model_fingerprint
-from zoo_core.vocabularies import check_vocabulary, longest_input
+from zoo_core.vocabularies import longest_input
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "\ufffd"  # the teacher reads it in place of a student's token that is no text
-NAMES = ("of the teacher", "of the student")  # in error messages
-
-
-class RowText(NamedTuple):
-    """A row of tokens as text, cut into words at spaces and punctuation. In scripts without spaces, each token is a
-    word."""
-
-    text: str
-    words_T: list[int]  # the word of each token
-    words_of_text: np.ndarray  # the word of each character; -1: a space
 
 
 class Question(NamedTuple):
@@ -59,48 +48,39 @@ class TeacherModel:
     It predicts in examples of `teacher.language`, at the positions that the model predicts, if their word is one token
     in both segmentations and the two tokens are the same. If the model predicts a token of a word, the teacher reads a
     mask for every token of this word, also if the model reads the word itself or another one. The teacher's
-    distribution is renormalized over the common tokens, at `teacher.temperature`. The fields of its answers are those
-    of `MetaXlmForPreTraining`.
+    distribution is renormalized over the common tokens, at `teacher.temperature`.
 
     The common tokens are those that match exactly (`vocabulary_matching`). If several tokens of the model match one of
-    the teacher's (`,` and `▁,` match BERT's `,`), the first is used: in a vocabulary sorted by frequency it is the most
-    frequent one.
+    the teacher's (`,` and `▁,` match BERT's `,`), the lowest id is used, of the most frequent one.
 
     Deviations from the paper: it does not specify how to compare a RoBERTa and an XLM-R, which cut words differently,
     at which positions, and with which temperature; these choices are ours. Text beyond the teacher's positions gets no
     predictions.
 
-    Raises ValueError for a teacher that does not exist or has no masked-LM head, for a tokenizer that does not belong
-    to it, has no mask token or is of a kind that cannot be compared, and for vocabularies without a common token.
+    Raises ValueError for a teacher without masked-LM head or mask token, and for one that cannot be compared.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        tokenizer: PreTrainedTokenizerBase,
-        hub_root: str | None = None,
-        trust_remote_code: bool = False,
-    ):
+    def __init__(self, teacher: Teacher, tokenizer, hub_root: str | None = None, trust_remote_code: bool = False):
         """`tokenizer` is the student's."""
         checkpoint = Pretrained(teacher.path, "teacher.path", hub_root, trust_remote_code)
-        self.settings, self.path = teacher, checkpoint.path
-        self.tokenizer, self.model = _load(checkpoint, teacher.tokenizer)
-        self.longest_input = min(longest_input(self.model.config), self.tokenizer.model_max_length)
-        vocabulary = read_vocabulary(tokenizer, NAMES[1])
+        config = checkpoint.config()
+        self.settings, self.path, self.tokenizer = teacher, checkpoint.path, checkpoint.tokenizer(config)
+        if self.tokenizer.mask_token_id is None:
+            raise ValueError(f"the tokenizer of {checkpoint} has no mask token. Use a masked language model.")
+        self.model = checkpoint.masked_lm(config, is_whole=True)[0].eval().requires_grad_(False)
+        self.longest_input = min(longest_input(config), self.tokenizer.model_max_length)
+        vocabulary = read_vocabulary(tokenizer)
         # WordPiece's unknown token is a whole word; SentencePiece's does not include the mark of the word's start
         unknown = Subword(UNKNOWN, vocabulary.kind == "wordpiece")
         self.subwords = [unknown if subword is None else subword for subword in vocabulary.subwords]
-        self.partners = _common_tokens(self.tokenizer, tokenizer)
+        matching = match_vocabularies(self.tokenizer, tokenizer)
+        exact = [(source, own) for own, source in enumerate(matching.sources) if matching.routes[own] == "exact"]
+        # {id of the student: id of the teacher}, one to one: of several, the student's lowest id
+        self.partners = {own: their for their, own in dict(reversed(exact)).items()}
         if not self.partners:
-            raise ValueError(
-                f"the teacher {teacher.path!r} and the student's tokenizer have no common token. Use a teacher of a "
-                "script that the student has."
-            )
+            raise ValueError(f"{checkpoint} has no common token with the student. Use a teacher of its script.")
         self.own_C, self.theirs_C = torch.tensor(sorted(self.partners.items())).T
-        logger.info(
-            f"teacher {teacher.path}: {self.model.num_parameters():,} parameters; the student has "
-            f"{len(self.partners):,} of its {len(self.tokenizer):,} tokens; it labels text in {teacher.language}"
-        )
+        logger.info("the student has %d of the %d tokens of its teacher", len(self.partners), len(self.tokenizer))
 
     def answer(self, batch: dict[str, dict], objectives: Mapping[str, Objective], weights: Mapping[str, float]) -> None:
         """Adds `teacher` to the sub-batches that objectives with a teacher learn from, unless their weight is 0."""
@@ -114,13 +94,12 @@ class TeacherModel:
         device, length = fields["input_ids"].device, fields["input_ids"].shape[1]
         # the name of a corpus is its language, or language/source
         rows = [row for row, name in enumerate(fields["languages"]) if name.partition("/")[0] == self.settings.language]
-        questions = list(zip(rows, self._questions(fields, rows), strict=True))
-        questions = [(row, question) for row, question in questions if question.columns_N]
-        positions = [row * length + column for row, question in questions for column in question.columns_N]
+        asked = [(row, question) for row, question in self.questions(fields, rows) if question.columns_N]
+        positions = [row * length + column for row, question in asked for column in question.columns_N]
         return {
             "positions_N": torch.tensor(positions, dtype=torch.long, device=device),
             "tokens_C": self.own_C.to(device),
-            "log_probabilities_NC": self._answers([question for _, question in questions], device),
+            "log_probabilities_NC": self._log_probabilities([question for _, question in asked], device),
             "temperature": self.settings.temperature,
         }
 
@@ -130,152 +109,111 @@ class TeacherModel:
             "path": self.settings.path,
             "fingerprint": model_fingerprint(self.path),
             "tokenizer_fingerprint": tokenizer_fingerprint(self.tokenizer),
-            "parameters": self.model.num_parameters(),
             "language": self.settings.language,
             "common_tokens": len(self.partners),
         }
 
-    def _questions(self, fields: dict, rows: list[int]) -> list[Question]:
-        """Returns the questions to the teacher in some rows of a sub-batch."""
-        if not rows:
-            return []
-        ordinary_RT = fields["special_tokens_mask"][rows].cpu().numpy() == 0
-        labels_RT, ids_RT = (fields[name][rows].cpu().numpy() for name in ("labels", "input_ids"))
-        gold_RT = np.where(labels_RT == IGNORED, ids_RT, labels_RT)
-        texts = [
-            text_of([self.subwords[token] for token in gold_T[ordinary_T]])
-            for gold_T, ordinary_T in zip(gold_RT, ordinary_RT, strict=True)
-        ]
+    def questions(self, fields: dict, rows: list[int]) -> list[tuple[int, Question]]:
+        """Returns (row, question to the teacher) of some rows of a sub-batch."""
+        names = ("special_tokens_mask", "labels", "input_ids")
+        special_BT, labels_BT, ids_BT = (fields[name].cpu().numpy() for name in names)
+        predicted_BT = labels_BT != IGNORED
+        gold_BT = np.where(predicted_BT, labels_BT, ids_BT)
+        columns = {row: np.flatnonzero(special_BT[row] == 0) for row in rows}
+        return [(row, self._question(gold_BT[row, at], predicted_BT[row, at], at)) for row, at in columns.items()]
+
+    def _question(self, gold_T: np.ndarray, predicted_T: np.ndarray, columns_T: np.ndarray) -> Question:
+        """Here, `T` are the ordinary tokens of a row: their ids, whether they are predicted, and their positions."""
+        text, offsets_T = text_of([self.subwords[token] for token in gold_T])
+        start = int(text.startswith(" "))  # the space before the first word is not part of the text
         encoded = self.tokenizer(
-            [text.text for text in texts],
+            text[start:],
             truncation=True,
             max_length=self.longest_input,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
             split_special_tokens=True,  # a text may contain their names
         )
-        questions = []
-        for row, (text, ordinary_T) in enumerate(zip(texts, ordinary_RT, strict=True)):
-            own = (gold_RT[row][ordinary_T], labels_RT[row][ordinary_T] != IGNORED, np.flatnonzero(ordinary_T))
-            theirs = (encoded[name][row] for name in ("input_ids", "offset_mapping", "special_tokens_mask"))
-            questions.append(self._question(text, *own, *theirs))
-        return questions
-
-    def _question(
-        self,
-        text: RowText,
-        gold_T: np.ndarray,
-        predicted_T: np.ndarray,
-        columns_T: np.ndarray,
-        ids_S: Sequence[int],
-        offsets_S: Sequence[tuple[int, int]],
-        special_S: Sequence[int],
-    ) -> Question:
-        """`T` here are the ordinary tokens of the row, at its positions `columns_T`."""
-        masked = {word for word, predicted in zip(text.words_T, predicted_T, strict=True) if predicted}
-        own_count, their_count = Counter(text.words_T), Counter()
-        input_ids_S, place_of = np.array(ids_S), {}
-        for place, ((begin, end), special) in enumerate(zip(offsets_S, special_S, strict=True)):
-            if special:
-                continue
-            # a token that is only a space belongs to the word behind it
-            words = set(text.words_of_text[begin:end].tolist()) - {-1} or set(
-                text.words_of_text[end : end + 1].tolist()
-            )
-            # a token that covers two words is not the single token of either
-            their_count.update({word: len(words) for word in words})
-            if masked & words:
-                input_ids_S[place] = self.tokenizer.mask_token_id
-            place_of |= dict.fromkeys(words, place)
-        found = [
-            (int(column), place_of[word])
-            for word, token, predicted, column in zip(text.words_T, gold_T, predicted_T, columns_T, strict=True)
-            if predicted
-            and own_count[word] == their_count[word] == 1
-            and self.partners.get(int(token)) == ids_S[place_of[word]]
+        input_ids_S, special_S = np.array(encoded["input_ids"]), encoded["special_tokens_mask"]
+        word_of = words_of_text(text, offsets_T)
+        own = [_words(word_of, *offsets) for offsets in offsets_T]
+        theirs = [
+            set() if special else _words(word_of, begin + start, end + start)
+            for (begin, end), special in zip(encoded["offset_mapping"], special_S, strict=True)
         ]
-        return Question(input_ids_S, [column for column, _ in found], [place for _, place in found])
+        alone, places = _single_tokens(own), _single_tokens(theirs)
+        found = {
+            int(columns_T[place]): places[word]
+            for word, place in alone.items()
+            if predicted_T[place] and word in places
+            if self.partners.get(gold_T[place]) == input_ids_S[places[word]]
+        }
+        masked = set().union(*itertools.compress(own, predicted_T))
+        input_ids_S[[not masked.isdisjoint(words) for words in theirs]] = self.tokenizer.mask_token_id
+        return Question(input_ids_S, [*found], [*found.values()])
 
     @torch.no_grad()
-    def _answers(self, questions: list[Question], device: torch.device) -> torch.Tensor:
+    def _log_probabilities(self, questions: list[Question], device: torch.device) -> torch.Tensor:
         """(N, C) log-probabilities of the common tokens, float32."""
         if not questions:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
         padded = pad_rows([question.input_ids_S for question in questions], self.tokenizer.pad_token_id)
-        rows_N = torch.tensor([row for row, question in enumerate(questions) for _ in question.places_N], device=device)
-        places_N = torch.tensor([place for question in questions for place in question.places_N], device=device)
-        decoder = self.model.get_output_embeddings()
+        places = [(row, place) for row, question in enumerate(questions) for place in question.places_N]
+        rows_N, places_N = torch.tensor(places, device=device).T
         # logits of every position would be the largest tensor of the step
-        hooks = [decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])] if decoder else []
+        decoder = self.model.get_output_embeddings()
+        hook = decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])
         try:
             logits = self.model(**{name: field.to(device) for name, field in padded.items()}).logits
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
         if logits.dim() == 3:  # of a head that does not call its decoder
             logits = logits[rows_N, places_N]
         return (logits[:, self.theirs_C.to(device)].float() / self.settings.temperature).log_softmax(-1)
 
 
-def text_of(subwords: Sequence[Subword | bytes]) -> RowText:
-    """Returns the text of a row of tokens, and the word of each token and each character.
+def text_of(subwords: Sequence[Subword | bytes]) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the text of a row of tokens, and where each token is in it (T).
 
-    A run of byte tokens is decoded as one text; invalid bytes become U+FFFD.
+    A run of byte tokens is decoded as one text, in which each of them covers the run; invalid bytes become U+FFFD.
     """
-    text, words_T, words_of_text = [], [], []
-    word, before = -1, ""  # the last character written of this word
+    text, offsets_T = "", []
     for is_bytes, run in itertools.groupby(subwords, lambda subword: isinstance(subword, bytes)):
-        tokens = [(token, 1) for token in run]
-        if is_bytes:
-            content = b"".join(token for token, _ in tokens).decode(errors="replace")
-            tokens = [(Subword(content.removeprefix(" "), content.startswith(" ")), len(tokens))]
-        for token, count in tokens:
-            if token.starts_word:
-                text.append(" ")
-                words_of_text.append(-1)
-                word, before = word + 1, ""
-            elif word < 0 or (before and token.text and _is_apart(before, token.text[0])):
-                word += 1
-            words_T += [word] * count
-            words_of_text += [word] * len(token.text)
-            text.append(token.text)
-            before = token.text[-1:] or before
-    # the space before the first word is not part of the text
-    start = int(bool(text) and text[0] == " ")
-    return RowText("".join(text)[start:], words_T, np.array(words_of_text[start:], dtype=np.int64))
+        run = list(run)
+        parts = [b"".join(run).decode(errors="replace")] if is_bytes else [" " * word + part for part, word in run]
+        for part in parts:
+            begin = len(text) + len(part) - len(part.lstrip(" "))
+            text += part
+            offsets_T += [(begin, len(text))] * (len(run) if is_bytes else 1)
+    return text, offsets_T
+
+
+def words_of_text(text: str, offsets_T: list[tuple[int, int]]) -> list[int]:
+    """Returns the word of each character, -1 for a space. Words end at spaces, and between tokens at punctuation; in
+    scripts without spaces, each token is a word. BERT's and GPT-2's tokenizers cut at the same places."""
+    words, word, starts = [], -1, {begin for begin, _ in offsets_T}
+    for place, character in enumerate(text):
+        if place in starts and character != " ":
+            before, kind = _kind(text[place - 1]) if place else "space", _kind(character)
+            word += before != kind or kind == "unspaced"
+        words.append(-1 if character == " " else word)
+    return words
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _kind(character: str) -> str:
     if script_of(character) in UNSPACED:
         return "unspaced"
-    return "word" if unicodedata.category(character)[0] in "LMN" else "other"
+    return "space" if character == " " else "word" if unicodedata.category(character)[0] in "LMN" else "other"
 
 
-def _is_apart(before: str, after: str) -> bool:
-    """Returns whether a word ends between two characters; BERT's and GPT-2's tokenizers cut at the same places."""
-    return _kind(before) != _kind(after) or _kind(after) == "unspaced"
+def _words(word_of: list[int], begin: int, end: int) -> set[int]:
+    """Returns the words of a token. One that is only a space belongs to the word behind it."""
+    return ({*word_of[begin:end]} - {-1}) or ({*word_of[end : end + 1]} - {-1})
 
 
-def _common_tokens(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> dict[int, int]:
-    """Returns {id of the student: id of the teacher} of the tokens that match exactly, one to one."""
-    matching = match_vocabularies(teacher, student, names=NAMES)
-    theirs: dict[int, int] = {}
-    for token, (route, source) in enumerate(zip(matching.routes, matching.sources, strict=True)):
-        if route == "exact":
-            theirs.setdefault(source[0], token)
-    return {own: their for their, own in theirs.items()}
-
-
-def _load(checkpoint: Pretrained, tokenizer_name: str | None) -> tuple[PreTrainedTokenizerBase, torch.nn.Module]:
-    """Loads tokenizer and model of the teacher, in float32 and evaluation mode, without gradients."""
-    given = checkpoint.with_tokenizer(tokenizer_name, "teacher.tokenizer")
-    tokenizer = given.tokenizer()
-    checkpoint.check_tokenizer(tokenizer, given)
-    if tokenizer.mask_token_id is None:
-        raise ValueError(f"the tokenizer of {given} has no mask token. Use a masked language model and its tokenizer.")
-    config, remedy = checkpoint.config(), "Name the teacher's own tokenizer as teacher.tokenizer."
-    check_vocabulary(tokenizer, config, given.name, checkpoint.name, remedy)
-    model, _ = checkpoint.masked_lm(config, is_whole=True)
-    return tokenizer, model.eval().requires_grad_(False)
+def _single_tokens(words: list[set[int]]) -> dict[int, int]:
+    """Returns {word: its token} of the words that are one token; one that covers two words is not that of either."""
+    count = Counter(itertools.chain.from_iterable(words))
+    return {word: place for place, found in enumerate(words) for word in found if len(found) == count[word] == 1}

@@ -2,16 +2,15 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pretraining.recipe import Dictionary, MetaPretrained
+from pretraining.recipe import Dictionary
 from pretraining.start.dictionaries import Translations, read_dictionary
 from pretraining.start.token_texts import (
-    ROLES,
     Subword,
     Vocabulary,
     fold_case,
@@ -19,14 +18,9 @@ from pretraining.start.token_texts import (
     may_be_word,
     normalize,
     read_vocabulary,
-    segment_subwords,
-    special_ids,
-    unreachable_ids,
 )
-from zoo_core.recipes import validate
 
-ROUTES = ("special", "dictionary", "exact", "normalized", "subwords", "random")
-NAMES = ("of the checkpoint", "of the new vocabulary")  # which tokenizer an error message means
+ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
 
 
 @dataclass(frozen=True)
@@ -35,61 +29,40 @@ class Matching:
 
     Example:
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
-        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
-        >>> share = sum(map(bool, matching.sources)) / len(matching.sources)  # of the rows that are carried over
-
-    `embeddings` raises ValueError for a matrix of fewer rows than the old vocabulary has.
+        >>> share = 1 - matching.routes.count("random") / len(matching.routes)  # of the rows that are carried over
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
 
-    sources: list[tuple[int, ...]]  # (W) ids of the old vocabulary whose rows are averaged; (): a random row
-    routes: list[str]  # (W) of ROUTES
-    dictionaries: list[Translations]  # as they were read, with what was skipped
+    sources: list[int | None]  # (W) id of the old vocabulary whose row is copied; None: a random row
+    routes: list[str]  # (W) special, dictionary, exact, normalized or random
+    dictionaries: list[Translations]  # as they were read
 
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
         """Returns the (W, H) embeddings of the new vocabulary: the rows of the matched tokens of `old_VH` (V, H), and
         where no token is matched a row of random numbers of torch's generator, of mean 0 and standard deviation `std`.
 
-        Raises ValueError for a matrix of fewer rows than the old vocabulary has.
+        Raises IndexError for a matrix of fewer rows than the old vocabulary has.
         """
-        highest = max((number for source in self.sources for number in source), default=-1)
-        if highest >= len(old_VH):
-            raise ValueError(f"the matrix has {len(old_VH)} rows, and the old vocabulary a token {highest}.")
         new_WH = torch.randn(len(self.sources), old_VH.shape[1], dtype=old_VH.dtype, device=old_VH.device) * std
-        mean_rows(new_WH, old_VH, self.sources)
+        self.copy_rows(new_WH, old_VH)
         return new_WH
 
-
-@torch.no_grad()
-def mean_rows(new_WH: torch.Tensor, old_VH: torch.Tensor, sources: list[tuple[int, ...]]) -> None:
-    """Sets each row of `new_WH` that has sources to the mean of these rows of `old_VH`; other rows do not change."""
-    by_count: dict[int, list[int]] = {}
-    for row, found in enumerate(sources):
-        by_count.setdefault(len(found), []).append(row)
-    for count, rows in by_count.items():
-        if count:  # with one source an exact copy
-            indices = torch.tensor([sources[row] for row in rows])
-            new_WH[rows] = old_VH[indices].mean(1) if count > 1 else old_VH[indices[:, 0]]
-
-
-class _Match(NamedTuple):
-    """The ids that fill one row, and the route that found them."""
-
-    source: tuple[int, ...]
-    route: str
+    @torch.no_grad()
+    def copy_rows(self, new: torch.Tensor, old: torch.Tensor) -> None:
+        """Sets each row of `new` (W, ...) that has a source to that row of `old` (V, ...)."""
+        found = [row for row, source in enumerate(self.sources) if source is not None]
+        new[found] = old[[self.sources[row] for row in found]]
 
 
 def match_vocabularies(
     old: PreTrainedTokenizerBase,
     new: PreTrainedTokenizerBase,
-    rows: str = "matched",
     dictionaries: Sequence[Dictionary] = (),
     dictionary: str = "first",
     hub_root: str | None = None,
-    names: tuple[str, str] = NAMES,
 ) -> Matching:
-    """Finds for every token of `new` the tokens of `old` from whose embeddings it starts. The result is deterministic.
+    """Finds for every token of `new` the token of `old` from whose embedding it starts. The result is deterministic.
 
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
         >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
@@ -97,14 +70,12 @@ def match_vocabularies(
         True
 
     Args:
-        old, new: tokenizers of the library; the model of `old` has the embeddings.
-        rows, dictionaries, dictionary: the fields of a recipe's `model.meta_pretrained`, with the same
-            defaults; `Dictionary("de", "de-en.txt")` is a file in MUSE's format.
+        dictionaries, dictionary: as in a recipe's `model.meta_pretrained`. `Dictionary("de", "de-en.txt")` is a file in
+            MUSE's format.
         hub_root: folder that is searched first for dictionaries.
-        names: the names of the two tokenizers in error messages.
 
-    Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens are matched
-    by these routes, as far as `rows` and `dictionary` allow, in the paper's order (the dictionary first):
+    Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens take the
+    first of these routes, the paper's order, that finds a row (`dictionary="fallback"`: the dictionary last):
 
     - dictionary: a subword that may be a whole word is looked up in each dictionary, as written, in lower case, and
       normalized. Its translation is then matched to the old vocabulary, as the start of a word, by the next two routes.
@@ -113,51 +84,39 @@ def match_vocabularies(
       never occurs (BERT's `##,`, whose row was never trained). Equal bytes match, too.
     - normalized: the texts are equal in NFKC and lower case or, if there is none, also without accents. Of several old
       subwords the one that is written in that form is used, else the lowest id.
-    - subwords: the mean of the subwords into which `old` cuts the text (a baseline that is not in the paper).
-
-    If the old vocabulary has a text twice, the lowest id is used. A vocabulary matched to itself without dictionaries
-    gives `sources[i] == (i,)`.
 
     Deviations from the paper: it does not define "normalized", how starts of words are compared, and what happens to
-    special tokens; these choices are ours. Accents are the marks of Latin, Greek and Cyrillic letters and the points of
-    Hebrew and Arabic; marks of other scripts (vowels of Devanagari or Thai, voicing of Kana) are kept. The same word in
-    another case comes before another word: `Schön` gets the row of `schön`, not that of `schon`.
+    special tokens; these choices are ours. Accents are the marks of `ACCENTED` scripts. The same word in another case
+    comes before another word: `Schön` gets the row of `schön`, not that of `schon`.
 
-    Raises ValueError for an unknown value of an argument, a tokenizer of an unknown kind (`read_vocabulary`), and
-    dictionaries that cannot be read (`read_dictionary`).
+    Raises ValueError for a tokenizer of an unknown kind (`read_vocabulary`) and an unreadable dictionary.
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    fields = {"rows": rows, "dictionary": dictionary}
-    fields["dictionaries"] = [asdict(one) for one in dictionaries]
-    validate(MetaPretrained, fields)
-    is_matched = rows in ("matched", "matched_or_subwords")
-    read = [read_dictionary(one, hub_root) for one in dictionaries] if is_matched else []
-    olds, news = read_vocabulary(old, names[0]), read_vocabulary(new, names[1])
-    matches = [_Match((), "random")] * len(news.subwords)
-    if rows != "random":
-        for number, source in _match_specials(old, new, olds, news).items():
-            matches[number] = _Match((source,), "special")
-    if is_matched:
-        # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
-        index = _TextIndex(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-        ways = [index.match, functools.partial(_by_dictionary, index, read)]
-        if dictionary == "first":
-            ways.reverse()
-        for number, subword in enumerate(news.subwords):
-            match = subword is not None and next(filter(None, (way(subword) for way in ways)), None)
-            if match:
-                matches[number] = match
-    if rows in ("subwords", "matched_or_subwords"):
-        left = [i for i, subword in enumerate(news.subwords) if not matches[i].source and isinstance(subword, Subword)]
-        segmented = segment_subwords(old, names[0], [news.subwords[i] for i in left], olds.kind)
-        for number, source in zip(left, segmented, strict=True):
-            if source:
-                matches[number] = _Match(tuple(source), "subwords")
-    return Matching(*map(list, zip(*matches, strict=True)), read)
+    if dictionary not in ("first", "fallback"):
+        raise ValueError(f"dictionary is {dictionary!r}. Use first or fallback.")
+    read = [read_dictionary(one, hub_root) for one in dictionaries]
+    olds, news = read_vocabulary(old), read_vocabulary(new)
+    # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
+    index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
+    first, second = functools.partial(index.match_translation, read), index.match
+    if dictionary == "fallback":
+        first, second = second, first
+    matches = [_Match(None, "random")] * len(news.subwords)
+    for number, subword in enumerate(news.subwords):
+        if subword is not None:
+            matches[number] = first(subword) or second(subword) or matches[number]
+    for number, source in _match_specials(old, new, olds, news).items():
+        matches[number] = _Match(source, "special")
+    return Matching([match.source for match in matches], [match.route for match in matches], read)
 
 
-class _TextIndex:
+class _Match(NamedTuple):
+    source: int | None
+    route: str
+
+
+class _Index:
     """The tokens of the old vocabulary by their meaning, without those that never occur in a text."""
 
     def __init__(self, old: Vocabulary, unreachable: set[int]):
@@ -166,9 +125,9 @@ class _TextIndex:
             if subword is not None and number not in unreachable:
                 self.exact.setdefault(subword, number)
         # forms in which texts are compared, the one closest to the text first
-        self.normalized = [(form, self._index(form)) for form in (fold_case, normalize)]
+        self.by_form = [(form, self._by_form(form)) for form in (fold_case, normalize)]
 
-    def _index(self, form: Callable[[str], str]) -> dict[Subword, int]:
+    def _by_form(self, form: Callable[[str], str]) -> dict[Subword, int]:
         """Indexes subwords by a form of their text: the one that is written in that form, else the lowest id."""
         index: dict[Subword, int] = {}
         for subword, number in self.exact.items():
@@ -178,42 +137,51 @@ class _TextIndex:
 
     def match(self, subword: Subword | bytes) -> _Match | None:
         """Matches a subword by the routes exact and normalized."""
-        if isinstance(subword, bytes):
-            found = self.exact.get(subword)
-            if found is None and len(subword) == 1 and subword.isascii():
-                found = _either_start(self.exact, Subword(subword.decode(), False))
-            return None if found is None else _Match((found,), "exact")
-        found = _either_start(self.exact, subword)
-        if found is None and len(subword.text) == 1 and subword.text.isascii() and not subword.starts_word:
-            found = self.exact.get(subword.text.encode())
-        if found is not None:
-            return _Match((found,), "exact")
-        for form, index in self.normalized:
-            text = form(subword.text)
-            found = _either_start(index, Subword(text, subword.starts_word)) if text else None
+        for found in map(self.exact.get, _equals(subword)):
             if found is not None:
-                return _Match((found,), "normalized")
+                return _Match(found, "exact")
+        for form, index in self.by_form if isinstance(subword, Subword) else ():
+            for found in map(index.get, _equals(Subword(form(subword.text), subword.starts_word))):
+                if found is not None:
+                    return _Match(found, "normalized")
+        return None
+
+    def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> _Match | None:
+        """Matches a subword by the route dictionary: to the first translation that has a row."""
+        if isinstance(subword, Subword) and dictionaries and may_be_word(subword):
+            for one in dictionaries:
+                for translation in one.look_up(subword.text):
+                    if match := self.match(Subword(translation, True)):
+                        return _Match(match.source, "dictionary")
         return None
 
 
-def _either_start(index: dict[Subword | bytes, int], subword: Subword) -> int | None:
-    """Returns the old token of a text: one that agrees on the start of a word, or any if that does not matter."""
-    found = index.get(subword)
-    if found is None and subword.text and not is_spaced(subword.text):
-        found = index.get(Subword(subword.text, not subword.starts_word))
+def _equals(subword: Subword | bytes) -> list[Subword | bytes]:
+    """Returns the tokens with the same meaning, the subword itself first: one that differs in the start of a word where
+    that does not matter, and the byte of a character or the character of a byte."""
+    found = [subword]
+    if isinstance(subword, bytes) and len(subword) == 1 and subword.isascii():
+        found.append(subword := Subword(subword.decode(), False))
+    if isinstance(subword, Subword) and not is_spaced(subword.text):
+        found.append(Subword(subword.text, not subword.starts_word))
+    if isinstance(subword, Subword) and len(subword.text) == 1 and subword.text.isascii() and not subword.starts_word:
+        found.append(subword.text.encode())
     return found
 
 
-def _by_dictionary(index: _TextIndex, dictionaries: list[Translations], subword: Subword | bytes) -> _Match | None:
-    """Matches a subword by the route dictionary: to the first translation that has a row."""
-    if isinstance(subword, bytes) or not may_be_word(subword):
-        return None
-    for dictionary in dictionaries:
-        for translations in dictionary.look_up(subword.text):
-            for match in (index.match(Subword(translation, True)) for translation in translations):
-                if match:
-                    return _Match((match.source[0],), "dictionary")
-    return None
+def unreachable_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> set[int]:
+    """Returns ids of WordPiece's continuing subwords that never occur, because the tokenizer always cuts before them.
+
+    To BERT each punctuation mark and each Han character is a word: `##,` is in its vocabulary, but in no text.
+    """
+    known = set(vocabulary.subwords)
+    return {
+        number
+        for number, subword in enumerate(vocabulary.subwords if vocabulary.kind == "wordpiece" else ())
+        if subword is not None and not subword.starts_word and Subword(subword.text, True) in known
+        if not is_spaced(subword.text)
+        if len({*tokenizer(f"a{subword.text}", add_special_tokens=False).word_ids()}) > 1
+    }
 
 
 def _match_specials(
@@ -223,15 +191,13 @@ def _match_specials(
 
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
-    of_old, of_new = special_ids(old), special_ids(new)
-    found: dict[int, int] = {}
+    of_old, of_new = ({name: getattr(of, f"{name}_token_id") for role in ROLES for name in role} for of in (old, new))
+    found = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
+    found = {number: source for number, source in found.items() if number not in of_new.values()}
     for role in ROLES:
         for name in role:
             # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
-            same = [of_old[other] for other in (name, *role) if other in of_old]
-            if name in of_new and same:
+            same = [of_old[other] for other in (name, *role) if of_old[other] is not None]
+            if of_new[name] is not None and same:
                 found.setdefault(of_new[name], same[0])
-    for token, number in news.added.items():
-        if number not in of_new.values() and token in olds.added:
-            found[number] = olds.added[token]
     return found

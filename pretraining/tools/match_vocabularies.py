@@ -1,49 +1,26 @@
-"""Matches a new vocabulary to that of a model of one language (MetaXLM, section 3.2), and writes the initial model.
+"""Match a new vocabulary to that of a model of one language, and count the rows that match (MetaXLM).
 
-python -m pretraining.tools.match_vocabularies --config RECIPE
+  python -m pretraining.tools.match_vocabularies --config RECIPE
+
+The table has a line for each script, that of a token's first letter, and a column for each way to fill a row.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from pretraining.recipe import ModelStart, Recipe
+from pretraining.recipe import Recipe
 from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.recipes import option
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Match a new vocabulary to that of a model of one language, and count the rows that match (MetaXLM).
-
-  python -m pretraining.tools.match_vocabularies --config RECIPE [model.meta_pretrained.rows=subwords]
-  python -m pretraining.tools.match_vocabularies model.meta_pretrained.path=roberta-base tokenizer=xlm-roberta-base
-
-The table has a line for each script, that of a token's first letter, and a column for each way to fill a row."""
-
-FLAGS = {
-    "--output": {
-        "metavar": "DIR",
-        "help": "folder to write: the initial model with the tokenizer (model/); default: print the table and write "
-        "nothing",
-    },
-}
-
-
-@dataclass
-class MatchingRecipe(Recipe):
-    """A pre-training recipe. This command needs only model.meta_pretrained and tokenizer."""
-
-    output_dir: str = option("", "folder of the training run; this command does not write to it")
-    model: ModelStart = field(default_factory=lambda: ModelStart(type="metaxlm"))
+FLAGS = {"--output": {"metavar": "DIR", "help": "folder to write the initial model to (model/); default: only print"}}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, flags = parse_command_line(MatchingRecipe, DESCRIPTION, FLAGS, argv)
+    recipe, flags = parse_command_line(Recipe, __doc__, FLAGS, argv)
     with user_errors():
-        if recipe.phases:
-            recipe.check()
+        recipe.check()
         if recipe.model.meta_pretrained is None:
             raise ValueError("model.meta_pretrained is empty. Set model.meta_pretrained.path to a folder or a Hub id.")
-        recipe.check_dictionaries()
         if flags.output:
             require_empty(flags.output)
         # after --help: the libraries take seconds to import
@@ -56,23 +33,18 @@ def main(argv: list[str] | None = None) -> None:
 
         quiet_libraries()
         start = Start.of(recipe)
-        tokenizer, source = start.load_tokenizer(), start.source
-        config = start.build_config(tokenizer)
-        if not source.carries_rows:
-            initialize = source.settings.initialize
-            print(f"initialize is {initialize}: all rows are random. With both or embeddings the match would be:\n")
-        matching = source.match(tokenizer, as_if_carried=True)
-        texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer, "of the recipe").subwords]
+        tokenizer = start.load_tokenizer()
+        config, matching = start.build_config(tokenizer), start.source.match(tokenizer)
+        texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]
         scripts = [next(filter(None, map(script_of, text)), "no letter") for text in texts]
-        routes = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
-        print(pandas.crosstab(*routes, margins=True, margins_name="all"))
+        columns = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
+        print(pandas.crosstab(*columns, margins=True, margins_name="all").to_string())
         for read in matching.dictionaries:
-            skipped = ", ".join(f"{count:,} {reason}" for reason, count in read.skipped.items()) or "none"
-            print(f"{read.path} ({read.language}): {read.pairs:,} pairs of {read.lines:,} lines; skipped: {skipped}")
+            print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
         if flags.output:
-            folder = Path(flags.output)
-            save_model_folder(start.build_model(config, matching), tokenizer, folder / "model")
-            print(f"\nwritten: {folder}")
+            folder = Path(flags.output) / "model"
+            save_model_folder(start.build_model(config, matching), tokenizer, folder)
+            print(f"written: {folder}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""Trains a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
+"""Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
 
-python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
+
+Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
+to the folder.
 """
 
 import io
@@ -12,13 +15,6 @@ from pretraining.recipe import Recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.provenance import forget_machine
 from zoo_core.tables import require_empty
-
-DESCRIPTION = """Train a SentencePiece unigram tokenizer of XLM-R's form from the corpora of a recipe.
-
-  python -m pretraining.tools.train_tokenizer --config RECIPE --vocab_size 8000 --output runs/tokenizer
-
-Held-out rows are left out. A table that several corpora share is read once. Afterwards, set `tokenizer` in the recipe
-to the folder."""
 
 FLAGS = {
     "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},
@@ -35,9 +31,8 @@ MAX_BYTES = 1 << 24
 def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: int) -> None:
     """Trains on `texts` and writes a tokenizer that AutoTokenizer loads (XLMRobertaTokenizer, 512 positions).
 
-    The tokenizer is a unigram model like XLM-R's (Conneau et al. 2020, section 3), with SentencePiece's default
-    character coverage of 0.9995. `vocab_size` counts all ids. A small text may give fewer. Equal texts give equal
-    files.
+    The tokenizer is a unigram model like XLM-R's (Conneau et al. 2020, section 3). `vocab_size` counts all ids. A small
+    text may give fewer. Equal texts give equal files.
 
     Raises ValueError where there is no text, and for a vocabulary smaller than the characters of the text.
     """
@@ -55,10 +50,7 @@ def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
     texts = (text.replace("\n", " ") for text in texts if text and not text.isspace())
     first = next(texts, None)
     if first is None:
-        raise ValueError(
-            "There is no text to train a tokenizer on: every row is empty or held out. Check the text columns of the "
-            "corpora and evaluation.held_out_fraction."
-        )
+        raise ValueError("there is no text: every row is empty or held out. Check the text columns of the corpora.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -73,10 +65,8 @@ def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(
-            f"A vocabulary of {tokens + SPECIALS_BESIDE_SPM} cannot be trained on this text: {_reason(error)}. Every "
-            "frequent character needs its own token. Raise vocab_size."
-        ) from error
+        reason = str(error).splitlines()[0].rpartition("] ")[2]
+        raise ValueError(f"vocab_size is {tokens + SPECIALS_BESIDE_SPM}, which does not work: {reason}") from error
     return model.getvalue()
 
 
@@ -91,18 +81,13 @@ def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
     forget_machine(folder)
 
 
-def _reason(error: RuntimeError) -> str:
-    """SentencePiece's message without the place in its source and its own advice."""
-    return str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0].rstrip(". ")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
+    recipe, flags = parse_command_line(Recipe, __doc__, FLAGS, argv)
     with user_errors():
         recipe.check()
         if flags.vocab_size < 1:
-            raise ValueError(f"--vocab_size must be at least 1, got {flags.vocab_size}. Give a number such as 8000.")
+            raise ValueError(f"--vocab_size must be at least 1, got {flags.vocab_size}.")
         require_empty(flags.output)
         from pretraining.data.sources import open_sources, training_texts
         from zoo_core.console import quiet_libraries

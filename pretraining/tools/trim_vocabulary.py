@@ -1,6 +1,10 @@
-"""Removes tokens that do not occur in the text of a recipe from a model and its tokenizer.
+"""Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
 
-python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
+  python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
+
+The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
+cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
+250,002 tokens. The checkpoint is much smaller, and a translation model predicts among fewer tokens.
 """
 
 import json
@@ -13,16 +17,6 @@ from pretraining.recipe import Recipe
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.tables import require_empty
 
-DESCRIPTION = """Remove tokens that do not occur in the text of a recipe from a model and its tokenizer.
-
-  python -m pretraining.tools.trim_vocabulary --config RECIPE output_dir=runs/trimmed
-
-The command reads model.start_from and writes output_dir/model, a checkpoint for only the languages of this text. It
-cuts the text into the same tokens and gives the same hidden states. Two languages use about ten thousand of XLM-R's
-250,002 tokens. The checkpoint is much smaller, and a translation model predicts among fewer tokens."""
-# fields of a configuration, or of its backbone's, that hold token ids
-WITH_IDS = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask")] + ["special_token_ids"]
-
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:
     """Returns a unigram tokenizer.json with only these ids, in their order.
@@ -30,49 +24,50 @@ def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, 
     It cuts text of kept tokens as before: the best segmentation remains the best if all of its tokens are kept.
     Raises ValueError for a tokenizer of another type.
     """
-    model = definition["model"]
+    model, new = definition["model"], {int(old): number for number, old in enumerate(kept_C)}
     if model["type"] != "Unigram":
-        raise ValueError(
-            f"the tokenizer's model is {model['type']}, but only Unigram models can be trimmed. Start from a model "
-            "with a tokenizer like XLM-R's."
-        )
-    new = {int(old): number for number, old in enumerate(kept_C)}
+        raise ValueError(f"the tokenizer is a {model['type']} model. Start from a model with a tokenizer like XLM-R's.")
     vocabulary = [model["vocab"][old] for old in new if old < len(model["vocab"])]
-    model = model | {"vocab": vocabulary, "unk_id": new[model["unk_id"]]}
     added = [token | {"id": new[token["id"]]} for token in definition["added_tokens"]]
-    processor = json.loads(json.dumps(definition["post_processor"]))
-    for token in processor["special_tokens"].values():
-        token["ids"] = [new[old] for old in token["ids"]]
-    return definition | {"model": model, "added_tokens": added, "post_processor": processor}
+    processor = definition["post_processor"]
+    specials = {
+        name: token | {"ids": [new[old] for old in token["ids"]]} for name, token in processor["special_tokens"].items()
+    }
+    return definition | {
+        "model": model | {"vocab": vocabulary, "unk_id": new[model["unk_id"]]},
+        "added_tokens": added,
+        "post_processor": processor | {"special_tokens": specials},
+    }
 
 
 def trim_model(model: Any, kept_C: np.ndarray) -> Any:
     """Returns a model of the zoo with only the rows of these ids, in their order."""
     import torch
 
+    from pretraining.start.meta_pretrained import SPECIAL_IDS, token_rows
+
     new = {int(old): number for number, old in enumerate(kept_C)}
 
     def trimmed(fields: dict[str, Any]) -> dict[str, Any]:
-        ids = {name: of for name, of in fields.items() if name in WITH_IDS and of is not None}
-        ids = {name: [new[old] for old in of] if isinstance(of, list) else new[of] for name, of in ids.items()}
+        found = {name: new[fields[name]] for name in SPECIAL_IDS if fields.get(name) is not None}
+        if specials := fields.get("special_token_ids"):
+            found["special_token_ids"] = [new[old] for old in specials]
         backbone = fields.get("backbone_config")
-        return fields | ids | {"vocab_size": len(kept_C), "backbone_config": backbone and trimmed(backbone)}
+        return fields | found | {"vocab_size": len(kept_C), "backbone_config": backbone and trimmed(backbone)}
 
-    rows, size = torch.from_numpy(kept_C), model.config.vocab_size
-    small = type(model)(type(model.config).from_dict(trimmed(model.config.to_dict())))
-    small.load_state_dict(
-        {name: of[rows] if of.shape[:1] == (size,) else of for name, of in model.state_dict().items()}
-    )
+    small, of_tokens = type(model)(type(model.config).from_dict(trimmed(model.config.to_dict()))), token_rows(model)
+    kept = torch.from_numpy(kept_C)
+    small.load_state_dict({name: of[kept] if name in of_tokens else of for name, of in model.state_dict().items()})
     return small
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, _ = parse_command_line(Recipe, DESCRIPTION, {}, argv)
+    recipe, _ = parse_command_line(Recipe, __doc__, {}, argv)
     with user_errors():
         recipe.check()
         if not recipe.model.start_from:
-            raise ValueError("model.start_from is empty. Set it to the model to trim, a folder or a Hub id.")
+            raise ValueError("model.start_from is empty. Set it to the model to trim.")
         folder = Path(recipe.output_dir) / "model"
         require_empty(folder)
         from pretraining.data.corpora import load_corpora, tokens_of_text
