@@ -281,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self.hub.may(self.token, namespace, write=True):
             raise Refused(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
         if name in self.hub.repos:
-            raise Refused(409, "You already created this model repo")
+            return 409, {}, json.dumps({"url": f"{self.hub.endpoint}/{name}"}).encode()
         self.hub.create(name, private=asked.get("visibility") == "private" or asked.get("private", False))
         return {"url": f"{self.hub.endpoint}/{name}"}
 
