@@ -27,7 +27,6 @@ FOLDER_ITSELF = "path/to/this/folder"  # in examples, of a model that has no id 
 def write_card(
     model_dir: str | Path,
     results: Iterable[str | Path] = (),
-    run_dir: str | Path | None = None,
     repo: str | None = None,
     name: str | None = None,
     license: str | None = None,
@@ -40,7 +39,6 @@ def write_card(
     Args:
         model_dir: folder that save_pretrained wrote.
         results: results.json files, or folders of runs and suites.
-        run_dir: folder of the pre-training run, by default the one above the model.
         repo: Hub id (owner/name) of the model. Without it, `name` is the title.
         license: of the weights, as the Hub names it.
         base_model: Hub id of the start, for a recipe that names a copy of it; `base_note`: how the copy differs.
@@ -61,15 +59,18 @@ def write_card(
         )
     for option, value in (("--repo", repo), ("--base-model", base_model)):
         if value and not hub_id(value):
-            raise ValueError(f"{option} is {value!r}, which is not a Hub id. Give owner/name.")
+            raise ValueError(f"{option} is {value!r}, which is a folder here, or no Hub id. Give owner/name.")
         validate_repo_id(value or "any")
     given = {"repo": repo, "license": license, "base_model": base_model, "base_note": base_note}
-    record = read_record(folder, results, run_dir, name, **given)
-    start = start_of(record)
+    try:
+        record = read_record(folder, results, name, **given)
+        start, text = start_of(record), render(folder, record)
+    except (AttributeError, KeyError, TypeError) as error:
+        changed = f"The recipe, run.json or results of {folder} are not as a run wrote them: {error!r}. Restore them."
+        raise ValueError(changed) from error
     if base_model and (record.recipe or record.own) and (not start or (hub_id(start) and start != base_model)):
         raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
-    text = render(folder, record)
-    if record.curves:
+    if record.curves and record.curves.is_file():
         (folder / "curves.png").write_bytes(record.curves.read_bytes())
     with written_aside(target) as stream:
         stream.write(text)
@@ -96,7 +97,7 @@ def render(folder: Path, record: "Record") -> str:
         "task": sections.task(record),
         "has_code": bool(record.config.get("auto_map")),
         "training": sections.training(record),
-        "curves": bool(record.curves),
+        "curves": record.curves and record.curves.is_file(),
         "results": sections.results(contents),
         "scores": sections.scores(contents) if contents else {},
         "limits": sections.limits(record),
@@ -138,7 +139,6 @@ def main(argv: list[str] | None = None) -> None:
         help="results.json of tasks on this model, or folders of runs and suites",
     )
     for option, metavar, meaning in (
-        ("--run", "DIR", "folder of the pre-training run (default: the folder above the model)"),
         ("--repo", "ID", "Hub id (owner/name) of this model, for the title and the examples"),
         ("--name", "NAME", "title of the card without --repo (default: the name of the run's folder)"),
         ("--license", "ID", "license of the weights, such as apache-2.0"),
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
     given = vars(parser.parse_args(argv))
     model = given.pop("model")
     with user_errors():
-        print(f"written: {write_card(model, given.pop('results'), given.pop('run'), **given)}")
+        print(f"written: {write_card(model, given.pop('results'), **given)}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ def push(
     repo: str,
     dry_run: bool = False,
     private: bool = False,
-    revision: str = "main",
     overwrite_card: bool = False,
 ) -> str | None:
     """Checks a model folder, prints its files, and commits them to a repository of the Hub.
@@ -39,7 +38,6 @@ def push(
         repo: Hub id, owner/name; the repository is created if it does not exist.
         dry_run: sends nothing.
         private: makes a new repository private.
-        revision: branch to commit to; it is created from main if it does not exist.
         overwrite_card: replaces a card that was edited on the Hub.
 
     Returns the commit with the folder; None for a dry run.
@@ -75,19 +73,17 @@ def push(
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        if private and not api.model_info(repo).private:
+        info = api.model_info(repo)
+        if private and not info.private:
             raise ValueError(f"{repo} is public. Make it private on the Hub, or leave --private out.")
-        if revision != "main":
-            api.create_branch(repo, branch=revision, exist_ok=True)
-        head = api.model_info(repo, revision=revision).sha
-        there = api.list_repo_files(repo, revision=head)
-        theirs = _text(Path(api.hf_hub_download(repo, CARD, revision=head))) if CARD in there else card
+        there = api.list_repo_files(repo, revision=info.sha)
+        theirs = _text(Path(api.hf_hub_download(repo, CARD, revision=info.sha))) if CARD in there else card
         if theirs != card and not as_written(theirs) and not overwrite_card:
             raise ValueError(f"{CARD} of {repo} was edited on the Hub. Copy the edits here, or add --overwrite-card.")
         operations = [CommitOperationAdd(path, folder / path) for path in files]
         operations += [CommitOperationDelete(path) for path in set(there) - set(files) if WEIGHTS.fullmatch(path)]
         message = "Upload with hub_cards.push"
-        made = api.create_commit(repo, operations, commit_message=message, revision=revision, parent_commit=head)
+        made = api.create_commit(repo, operations, commit_message=message, parent_commit=info.sha)
     except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError of a large file that did not arrive
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise ValueError(f"{repo}: {reason} Fix this, then run the same command again.") from error
@@ -108,8 +104,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repo", required=True, metavar="ID", help="Hub id of the repository (owner/name)")
     parser.add_argument("--dry-run", action="store_true", help="check the folder and list its files, without the Hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
-    revision_help = "branch to commit to; it is created from main if it does not exist (default: main)"
-    parser.add_argument("--revision", default="main", metavar="BRANCH", help=revision_help)
     parser.add_argument("--overwrite-card", action="store_true", help="replace a card that was edited on the Hub")
     given = vars(parser.parse_args(argv))
     with user_errors("run the same command again to continue"):

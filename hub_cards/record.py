@@ -47,49 +47,41 @@ class Record:
     base_model: str | None = None
     base_note: str | None = None
     license: str | None = None
-    curves: Path | None = None  # the run's plot of losses
+    curves: Path | None = None  # where the run has its plot of losses
 
 
-def read_record(
-    folder: Path, results: Iterable[str | Path], run_dir: str | Path | None, name: str | None, **given: Any
-) -> Record:
+def read_record(folder: Path, results: Iterable[str | Path], name: str | None, **given: Any) -> Record:
     """The record of a model folder; paths of this machine are cut to their last part.
 
-    The pre-training run is the one in `run_dir`, or in the folder above the model, or above the base of a fine-tuned
-    model, if that is still in its place. The results of the run that fine-tuned the model (<run>/seed-N/model) are
-    found without being named.
+    The pre-training run is the folder above the model, or above the base of a fine-tuned model, if that is still in its
+    place. The results of the run that fine-tuned the model (<run>/seed-N/model) are found without being named.
 
-    Raises ValueError for missing or damaged files, and for results or a run of other weights.
+    Raises ValueError for missing or damaged files, and for results of other weights.
     """
     from modeling.checkpoints import load_config
 
     weights, place = folder_fingerprint(folder), folder.resolve().parent
     parameters = count_parameters(folder)
     load_config(str(folder))  # raises for a damaged one
-    is_tuned = re.fullmatch(r"seed-\d+", place.name) and (place.parent / "results.json").is_file()
-    own_file = place.parent / "results.json" if is_tuned else None
-    found, licenses = _read_results([*results, *([own_file] if own_file else [])]), {}
+    own_file = place.parent / "results.json"
+    is_tuned = re.fullmatch(r"seed-\d+", place.name) is not None and own_file.is_file()
+    found, licenses = _read_results([*results, *([own_file] if is_tuned else [])]), {}
     for file, content in found.items():
-        if file != own_file and weights not in content["model"]["fingerprint"].split("+"):
-            measured = content["model"]["fingerprint"][:19]
+        measured = content["model"]["fingerprint"]
+        if file != own_file and weights not in measured.split("+"):
             raise ValueError(
-                f"{file} is of the weights {measured}, and {folder} has {weights[:19]}. Evaluate it again."
+                f"{file} is of the weights {measured[:19]}, not {weights[:19]} of {folder}. Score it again."
             )
         licenses |= _recipe(file.parent).get("licenses") or {}
-    made = {weights}
-    run_folder = Path(run_dir) if run_dir else place if folder.resolve().name == "model" else None
-    if own_file:
-        base, made = Path(found[own_file]["model"]["folder"]), {weights, found[own_file]["model"]["fingerprint"]}
-        is_there = (base / "config.json").is_file() and folder_fingerprint(base) in made
-        run_folder = run_folder if run_dir else base.parent if is_there else None
-    recipe = _recipe(run_folder) if run_folder else {}
-    if run_dir and not ("phases" in recipe and folder_fingerprint(run_folder / "model") in made):
-        raise ValueError(f"{run_dir} is no pre-training run that made {folder}. Name the folder with its recipe.yaml.")
+    made = folder.resolve()
+    if is_tuned:
+        base = Path(found[own_file]["model"]["folder"])
+        is_there = (base / "config.json").is_file()
+        made = base if is_there and folder_fingerprint(base) == found[own_file]["model"]["fingerprint"] else made
     known: dict[str, Any] = {}
-    if "phases" in recipe:
-        run, curves = read_json(run_folder / "run.json", {}), run_folder / "curves.png"
-        known = {"recipe": forget_paths(recipe), "run": forget_paths(run), "held_out": _held_out(run_folder)}
-        known["curves"] = curves if curves.is_file() else None
+    if made.name == "model" and "phases" in (recipe := _recipe(made.parent)):
+        known = {"recipe": forget_paths(recipe), "run": forget_paths(read_json(made.parent / "run.json", {}))}
+        known |= {"held_out": _held_out(made.parent), "curves": made.parent / "curves.png"}
         licenses = (recipe.get("licenses") or {}) | licenses
     contents = {file: Results(forget_paths(content)) for file, content in found.items()}
     return Record(
@@ -98,8 +90,8 @@ def read_record(
         name=given.get("repo") or name or run_name(folder),
         weights=weights,
         results=list(contents.values()),
-        own=[contents[own_file]] if own_file else [],
-        seed=place.name.removeprefix("seed-") if own_file else None,
+        own=[contents[own_file]] if is_tuned else [],
+        seed=place.name.removeprefix("seed-") if is_tuned else None,
         licenses=forget_paths(licenses),
         **known,
         **given,

@@ -137,13 +137,6 @@ def test_private_repositories(hub, run, ready_folder):
     assert run(folder, "--private")[0] == 2 and len(hub.titles(REPO)) == 1  # of a public one
 
 
-def test_revisions(hub, run, ready_folder):
-    folder = ready_folder()
-    assert run(folder, "--revision", "trial/1")[0] == 0  # into a new repository
-    assert set(hub.files(REPO)) == {".gitattributes"} and "model.safetensors" in hub.files(REPO, "trial/1")
-    assert run(folder)[0] == 0 and "model.safetensors" in hub.files(REPO)
-
-
 @pytest.mark.parametrize(
     "token, repo",
     [
