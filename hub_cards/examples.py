@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from hub_cards.about import about
 from hub_cards.metadata import head_of, reported, saved_class, trained_in
 from hub_cards.record import Record
-from hub_cards.sections import unlearned_masks
+from hub_cards.sections import masked_losses
 from hub_cards.sentence_transformer import default_layer
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
@@ -58,7 +58,9 @@ def _found(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tupl
         text += " It reads a text together with its translation (plug-in)." if facts["plug_in"] else ""
         yield template, title, text
         return
-    if saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")) and not unlearned_masks(record):
+    losses = masked_losses(record).values()
+    is_learned = not losses or any(loss <= entropy for loss, entropy in losses)
+    if is_learned and saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"Prints the likeliest words at `{facts['mask']}`."
     yield "features", "Features", f"The vector of each token at each layer, {facts['width']} numbers."
     if (folder / "modules.json").is_file():

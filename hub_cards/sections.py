@@ -20,6 +20,7 @@ SETTINGS = {
     "supervised": "fine-tuned on its training data",
     "feature": "not fine-tuned",
 }
+MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
@@ -72,11 +73,12 @@ def poor(record: Record) -> list[str]:
     lines = []
     if record.parameters < DEMONSTRATION_PARAMETERS:
         lines.append("This small model only demonstrates that the code runs. It is not meant for use.")
-    if unlearned := unlearned_masks(record):
-        shown = ", ".join(f"{name} {loss:.2f} ({entropy:.2f})" for name, (loss, entropy) in unlearned.items())
+    losses = {} if metadata.head_of(record.config) else masked_losses(record)
+    unlearned = [f"{name} {of[0]:.2f} ({of[1]:.2f})" for name, of in losses.items() if of[0] > of[1]]
+    if unlearned:
         lines.append(
-            "It has not learned to predict masked words: on held-out text, its loss in nats is above the entropy of "
-            f"single tokens (in brackets): {plain(shown)}."
+            "It has not learned to predict masked words: its loss on held-out text, in nats, is above the entropy of "
+            f"single tokens (in brackets) in {plain(', '.join(unlearned))}."
         )
     if at_chance := [_title(content) for content in map(metadata.reported, record.results) if _is_at_chance(content)]:
         lines.append(
@@ -86,14 +88,11 @@ def poor(record: Record) -> list[str]:
     return lines
 
 
-def unlearned_masks(record: Record) -> dict[str, tuple[float, float]]:
-    """Held-out masked-LM loss and entropy of single tokens, in nats, of each corpus where the loss is above."""
-    found = {}
-    for name, loss in record.held_out.items():
-        entropy = record.held_out.get(name.replace("held_out/", "unigram_entropy/"))
-        if name.startswith("held_out/mlm/") and entropy is not None and loss > entropy:
-            found[name.removeprefix("held_out/mlm/")] = loss, entropy
-    return found
+def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
+    """Held-out loss of masked words and entropy of single tokens of the same text, in nats, of each corpus."""
+    entropies = {key.partition("/")[2]: value for key, value in record.held_out.items() if key.startswith("unigram_")}
+    names = [name for name in entropies if name.startswith(MASKED)]
+    return {name.partition("/")[2]: (record.held_out[f"held_out/{name}"], entropies[name]) for name in names}
 
 
 def training(record: Record) -> dict[str, Any]:
