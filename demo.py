@@ -70,9 +70,10 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     sentences, page = or_installed("sample_corpus/alignments/en-de.txt"), alignment / "page.html"
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
     run("-m", *align, "--output", str(alignment / "en-de.links"))
+    repo = ("--repo", f"owner/{model}")
     records = [str(task / "results.json") for task in (topics, alignment)]
-    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, "--license", "apache-2.0")
-    say(run("-m", "hub_cards.folder_check", "--model", checkpoint))
+    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
+    say(run("-m", "hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
     return read_results(ROOT / topics)
 
 

@@ -1,7 +1,7 @@
 """What every card of a model type says: method, claims of the paper, when to use it, limits, citation.
 
 The texts are in templates/about/<model_type>.yaml, which extends _shared.yaml. A claim names two rows of a published
-table (published/), and a test checks it there. Limits have names, and {longest} is the longest input.
+table, and a test checks it there. Limits have names, and {longest} is the longest input.
 """
 
 import functools
@@ -12,7 +12,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 FOLDER = Path(__file__).parent / "templates" / "about"
-PICTURES = Path(__file__).parent / "models" / "figures"
 
 
 @functools.cache
@@ -23,12 +22,6 @@ def about(model_type: str) -> dict[str, Any] | None:
         return None
     texts = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(FOLDER / "_shared.yaml"), OmegaConf.load(file)))
     return texts | {"alternatives": [other for other in texts["alternatives"].values() if other]}  # null: not of it
-
-
-def pictures(model_type: str) -> dict[str, bytes]:
-    """Returns the pictures of a model type's method, by their paths in a model folder; none for another type."""
-    names = (about(model_type) or {}).get("pictures", ())
-    return {f"provenance/figures/{name}": (PICTURES / name).read_bytes() for name in names}
 
 
 def known_limits(config: dict[str, Any], learned: list[str], is_fine_tuned: bool) -> list[str]:

@@ -1,66 +1,57 @@
 """Writes the model card, README.md, into a model folder, from the files of its runs.
 
-    python -m hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli/results.json
+    python -m hub_cards.card --model runs/xlm_align/model --results runs/xlm_align/xnli --repo owner/name --license mit
 
-The command first collects into provenance/. Every call collects what it finds: the recipe and facts of the pre-training
-run in the folder above the model, and the results of the run that fine-tuned the model. --results adds results of other
-tasks, and --run names another pre-training run. New results replace earlier ones of the same run, and others are kept.
-Then the command writes the card from config.json, the weights (the folder must have them) and provenance/. It leaves
-out unknown facts.
+The card is made of config.json and the weights, of recipe.yaml, run.json and events.jsonl in the folder above the
+model, and of the results. Results of the run that fine-tuned the model are found above it; --results names those of
+other tasks. Nothing is remembered: each call makes the whole card, and leaves out what it does not know.
 """
 
 import hashlib
-import math
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from huggingface_hub import ModelCard
-from huggingface_hub.utils import validate_repo_id
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from safetensors import safe_open
-
-from finetuning.results.files import run_name
-from hub_cards import sections
-from hub_cards.about import about, known_limits, pictures
-from hub_cards.collecting import collect
-from hub_cards.examples import uses
-from hub_cards.metadata import card_data, eval_files, learned_data, start_of
-from hub_cards.record import Record, hub_id, read_record, write_record
-from modeling.checkpoints import check_weights, load_config
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import folder_fingerprint, read_json, written_aside
+from zoo_core.provenance import written_aside
+
+if TYPE_CHECKING:
+    from hub_cards.record import Record
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKER = "<!-- written by hub_cards.card, "  # with a hash of the rest: people may edit cards
+MARKER = "<!-- written by hub_cards.card, "  # with hashes of the rest, as people may edit cards, and of the weights
 FOLDER_ITSELF = "path/to/this/folder"  # in examples, of a model that has no id on the Hub
 
 
 def write_card(
     model_dir: str | Path,
     results: Iterable[str | Path] = (),
-    run_dir: str | Path | None = None,
     repo: str | None = None,
+    name: str | None = None,
     license: str | None = None,
-    overwrite: bool = False,
-    license_name: str | None = None,
-    license_link: str | None = None,
     base_model: str | None = None,
+    base_note: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
-    """Collects into provenance/, writes README.md and .eval_results/ into `model_dir`, and returns the card's path.
+    """Writes README.md, and a copy of the run's curves.png, into `model_dir`. Returns the card's path.
 
-    The next call remembers `repo` (owner/name), `license` and `base_model`. `base_model` is the Hub id of the model
-    that the run started from, for a recipe that names a copy of it.
+    Args:
+        model_dir: folder that save_pretrained wrote.
+        results: results.json files, or folders of runs and suites.
+        repo: Hub id (owner/name) of the model. Without it, `name` is the title.
+        license: of the weights, as the Hub names it.
+        base_model: Hub id of the start, for a recipe that names a copy of it; `base_note`: how the copy differs.
+        overwrite: replaces a card that this function did not write, or that was edited since.
 
-    Raises ValueError, before anything is written, for missing files and files of another model. Without `overwrite`, it
-    also raises for a card that this function did not write, or that was edited since.
+    Raises ValueError, before anything is written, for missing files, files of another model, and an edited card.
     """
-    folder = Path(model_dir)
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}. Name one that save_pretrained wrote.")
-    weights = folder_fingerprint(folder)
-    target = folder / "README.md"
+    from huggingface_hub.utils import validate_repo_id
+
+    from hub_cards.metadata import start_of
+    from hub_cards.record import hub_id, read_record
+
+    folder, target = Path(model_dir), Path(model_dir) / "README.md"
     text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else ""
     if text.strip() and not as_written(text) and not overwrite:
         raise ValueError(
@@ -68,91 +59,68 @@ def write_card(
         )
     for option, value in (("--repo", repo), ("--base-model", base_model)):
         if value and not hub_id(value):
-            raise ValueError(f"{option} is {value!r}, which is not a Hub id. Give owner/name.")
+            raise ValueError(f"{option} is {value!r}, which is a folder here, or no Hub id. Give owner/name.")
         validate_repo_id(value or "any")
-    named = {"id": license, "name": license_name, "link": license_link}
-    stated = {key: value for key, value in named.items() if value}
-    parameters = count_parameters(folder)
-    config = load_config(str(folder))  # raises for a damaged one
+    given = {"repo": repo, "license": license, "base_model": base_model, "base_note": base_note}
     try:
-        record = read_record(folder)
-    except ValueError:  # of other weights, or not legible
-        if not overwrite:
-            raise
-        record = Record(weights)
-    record = collect(record, folder, results, run_dir)
-    record = replace(record, figures=record.figures | pictures(config.model_type))
-    given = {"name": record.name or run_name(folder), "repo": repo, "base_model": base_model, "license": stated}
-    record = replace(record, **{field: value for field, value in given.items() if value})
-    _check_base_model(record)
-    write_record(folder, record, eval_files(record))
+        record = read_record(folder, results, name, **given)
+        start, text = start_of(record), render(folder, record)
+    except (AttributeError, KeyError, TypeError) as error:
+        changed = f"The recipe, run.json or results of {folder} are not as a run wrote them: {error!r}. Restore them."
+        raise ValueError(changed) from error
+    if base_model and (record.recipe or record.own) and (not start or (hub_id(start) and start != base_model)):
+        raise ValueError(f"--base-model is {base_model}, and the run starts from {start or 'random weights'}.")
+    if record.curves and record.curves.is_file():
+        (folder / "curves.png").write_bytes(record.curves.read_bytes())
     with written_aside(target) as stream:
-        stream.write(render(folder, record, parameters))
+        stream.write(text)
     return target
 
 
-def render(folder: Path, record: Record, parameters: int) -> str:
-    """Returns the card of a model folder with `record` in provenance/; unknown values are empty in the template."""
-    config = read_json(folder / "config.json")
-    name = record.repo or record.name
-    experiments, task = sections.experiments_of(record), sections.task(config, record)
-    known = known_limits(config, learned_data(record), bool(task))
+def render(folder: Path, record: "Record") -> str:
+    """Returns the card of a model folder. Unknown values are empty in the template."""
+    from huggingface_hub import ModelCard
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from hub_cards import sections
+    from hub_cards.about import about
+    from hub_cards.examples import uses
+    from hub_cards.metadata import card_data, reported
+
+    contents = list(map(reported, record.results))
     values = {
-        "name": name,
-        "description": sections.description(config, parameters, record),
-        "demonstration": parameters < sections.DEMONSTRATION_PARAMETERS,
-        "about": about(config["model_type"]),
-        "uses": uses(folder, config, record, record.repo or FOLDER_ITSELF),
-        "task": task,
-        "has_code": bool(config.get("auto_map")),
+        "name": record.name,
+        "description": sections.description(record),
+        "poor": sections.poor(record),
+        "about": about(record.config["model_type"]),
+        "uses": uses(folder, record, record.repo or FOLDER_ITSELF),
+        "task": sections.task(record),
+        "has_code": bool(record.config.get("auto_map")),
         "training": sections.training(record),
-        "figures": record.figures,
-        "results": sections.results(experiments),
-        "several_seeds": any(len(result.content["seeds"]) > 1 for result in record.results),
-        "scores": sections.scores(experiments),
-        "limits": sections.limits(record, experiments, known),
+        "curves": record.curves and record.curves.is_file(),
+        "results": sections.results(contents),
+        "scores": sections.scores(contents) if contents else {},
+        "limits": sections.limits(record),
         "licenses": sections.licenses(record),
     }
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": sections.plain, "labeled": sections.labeled}
-    data = card_data(config, record, name, {file.name for file in folder.iterdir()})
-    card = ModelCard(f"---\n{data}\n---\n\n{environment.get_template('card.md.jinja').render(**values)}")
-    text = str(card).rstrip() + "\n"
-    return text + f"\n{MARKER}{_hash(text)} -->\n"
+    data, body = card_data(folder, record), environment.get_template("card.md.jinja").render(**values)
+    text = str(ModelCard(f"---\n{data}\n---\n\n{body}")).rstrip() + "\n"
+    return text + f"\n{MARKER}{_hash(text)}, of weights {record.weights} -->\n"
 
 
 def as_written(text: str) -> bool:
     """Returns whether a card is unchanged since it was written here, so that a new one may replace it."""
     text, marker, rest = text.replace("\r\n", "\n").rpartition(f"\n{MARKER}")
-    return bool(marker) and rest.strip() == f"{_hash(text)} -->"
+    return bool(marker) and rest.startswith(f"{_hash(text)}, ")
 
 
-def count_parameters(folder: Path) -> int:
-    """Returns the number of parameters of a model folder, tied ones once; the tensors themselves are not read.
-
-    Raises ValueError if the weights are in another format than safetensors.
-    """
-    files = list(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder} has no *.safetensors. Load the model, and save it with save_pretrained.")
-    check_weights(str(folder))
-    total = 0
-    for file in files:
-        with safe_open(file, framework="numpy") as weights:
-            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())
-    return total
-
-
-def _check_base_model(record: Record) -> None:
-    """Raises ValueError if the recipe has no base model, or another one than the record."""
-    start = start_of(record)
-    is_known = bool(record.recipe) or any(result.own for result in record.results)
-    if record.base_model and ((is_known and not start) or (hub_id(start) and start != record.base_model)):
-        begun = start or "random weights"
-        raise ValueError(
-            f"--base-model is {record.base_model}, and the recipe of the run starts from {begun}. Leave it out."
-        )
+def weights_of(text: str) -> str | None:
+    """Returns the fingerprint of the weights that a card was written for; None for a card that was not written here."""
+    rest = text.rpartition(f"\n{MARKER}")[2] if MARKER in text else ""
+    return rest.partition("of weights ")[2].partition(" -->")[0] or None
 
 
 def _hash(text: str) -> str:
@@ -168,31 +136,21 @@ def main(argv: list[str] | None = None) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="results.json of this model's tasks, or folders of runs and suites; the results of the run that "
-        "fine-tuned the model are always collected from above the model folder",
+        help="results.json of tasks on this model, or folders of runs and suites",
     )
-    parser.add_argument(
-        "--run", metavar="DIR", help="folder of the pre-training run (default: the folder above the model)"
-    )
-    parser.add_argument(
-        "--repo", metavar="ID", help="Hub id (owner/name) of this model, for the title and the examples"
-    )
-    parser.add_argument(
-        "--base-model", metavar="ID", help="Hub id of the model that the run started from, if its recipe names a copy"
-    )
-    parser.add_argument("--license", metavar="ID", help="license of the weights, such as apache-2.0 or other")
-    parser.add_argument("--license-name", metavar="NAME", help="name of the license, with --license other")
-    parser.add_argument("--license-link", metavar="URL", help="address of the license's text, with --license other")
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace a card that was written or edited by hand, and a provenance/ of other weights",
-    )
+    for option, metavar, meaning in (
+        ("--repo", "ID", "Hub id (owner/name) of this model, for the title and the examples"),
+        ("--name", "NAME", "title of the card without --repo (default: the name of the run's folder)"),
+        ("--license", "ID", "license of the weights, such as apache-2.0"),
+        ("--base-model", "ID", "Hub id of the model that the run started from, if its recipe names a copy"),
+        ("--base-note", "TEXT", "how the start differs from that model, such as 'weights rounded to 4 bits'"),
+    ):
+        parser.add_argument(option, metavar=metavar, help=meaning)
+    parser.add_argument("--overwrite", action="store_true", help="replace a card that was written or edited by hand")
     given = vars(parser.parse_args(argv))
     model = given.pop("model")
-    with user_errors("run the same command again to continue"):
-        target = write_card(model, given.pop("results"), given.pop("run"), **given)
-    print(f"written: {target}")
+    with user_errors():
+        print(f"written: {write_card(model, given.pop('results'), **given)}")
 
 
 if __name__ == "__main__":

@@ -7,58 +7,50 @@ each use runs unchanged in a new process.
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from finetuning.results.report import best_layer
-from finetuning.tasks.retrieval.recipe import POOLINGS
-from hub_cards.metadata import head_of, own_results, saved_class, trained_in
+from hub_cards.about import about
+from hub_cards.metadata import head_of, reported, saved_class, trained_in
 from hub_cards.record import Record
-from hub_cards.sentence_transformer import KINDS, chosen_vectors
+from hub_cards.sections import masked_losses
+from hub_cards.sentence_transformer import default_layer
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
-from zoo_core.recipes import or_installed, recipe_names
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"
 # the ending of the saved class -> template, title and text of its use
 HEADS = {
     "ForSequenceClassification": ("text_classification", "Classification", "Prints the label of a text, or of a pair."),
     "ForTokenClassification": ("token_classification", "Tagging", "Prints the labeled parts of a text."),
-    "ForQuestionAnswering": (
-        "question_answering",
-        "Question answering",
-        "Prints the part of a text that is the answer.",
-    ),
+    "ForQuestionAnswering": ("question_answering", "Question answering", "Prints the answer, a part of a text."),
     "ForConditionalGeneration": ("translation", "Translation", "Translates by beam search."),
 }
 PAIR_TASKS = ("xnli", "pawsx", "sick", "mnli", "snli")  # by the beginning of a task's name
 SHOWN_LANGUAGES = 3  # of fill-mask and of classifiers
 
 
-@dataclass(frozen=True)
-class Use:
-    """One use of a model: a heading, one or two sentences in Markdown, and Python code that prints something."""
+def uses(folder: Path, record: Record, repo: str) -> list[dict[str, str]]:
+    """The uses of a model folder, the main one first: `title`, `text` and the `code`, which prints something.
 
-    title: str
-    text: str
-    code: str
-
-
-def uses(folder: Path, config: dict[str, Any], record: Record, repo: str) -> list[Use]:
-    """The uses of a model folder, the main one first; `repo` is what their code loads, a Hub id or a path."""
-    facts = _facts(folder, config, record, repo)
+    `repo` is what the code loads, a Hub id or a path.
+    """
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)
+    # JSON's text is Python's too, and leaves other scripts legible
+    environment.filters["literal"] = functools.partial(json.dumps, ensure_ascii=False)
+    facts = _facts(folder, record, repo)
     return [
-        Use(title, text, _environment().get_template(f"{name}.py.jinja").render(**facts).strip() + "\n")
-        for name, title, text in _found(folder, config, facts)
+        {"title": title, "text": text, "code": environment.get_template(f"{name}.py.jinja").render(**facts).strip()}
+        for name, title, text in _found(folder, record, facts)
     ]
 
 
-def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _found(folder: Path, record: Record, facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(template, title, text) of each use; a fine-tuned model has one use, its task."""
+    config = record.config
     if head := head_of(config):
         template, title, text = HEADS[head]
         if facts["direction_known"]:
@@ -66,7 +58,9 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
         text += " It reads a text together with its translation (plug-in)." if facts["plug_in"] else ""
         yield template, title, text
         return
-    if saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
+    losses = masked_losses(record).values()
+    is_learned = not losses or any(loss <= entropy for loss, entropy in losses)
+    if is_learned and saved_class(config).endswith(("ForMaskedLM", "ForPreTraining")):
         yield "masked_lm", "Masked words", f"Prints the likeliest words at `{facts['mask']}`."
     yield "features", "Features", f"The vector of each token at each layer, {facts['width']} numbers."
     if (folder / "modules.json").is_file():
@@ -76,30 +70,32 @@ def _found(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> Itera
     impl = config.get("custom_pipelines", {}).get("word-alignment", {}).get("impl", "")
     if impl and (folder / f"{impl.split('.')[0]}.py").is_file():
         yield "word_alignment", "Word alignment", facts["alignment_text"]
-    yield "fine_tuning", "Classification, after fine-tuning", _fine_tuning_text(config, facts["repo"])
+    text = "The classification head is new. The example trains it for three steps."
+    if about(config["model_type"]):
+        recipe = f"finetuning/recipes/{config['model_type']}/xnli.yaml"
+        command = f"accelerate launch finetuning/run.py --config {recipe} model={facts['repo']}"
+        text += f" To train on a whole task, run in a checkout of crosslingual-zoo: `{command}`."
+    yield "fine_tuning", "Classification, after fine-tuning", text
     if "AutoModelForSeq2SeqLM" in config.get("auto_map", {}):
         text = "The decoder is built from the encoder's layers. Fine-tune it on translations before you use it."
         yield "translation_start", "Translation, after fine-tuning", text
 
 
-def _fine_tuning_text(config: dict[str, Any], repo: str) -> str:
-    text, folder = "The classification head is new. The example trains it for three steps.", config["model_type"]
-    if "xnli.yaml" in recipe_names(or_installed(f"finetuning/recipes/{folder}")):
-        command = f"accelerate launch finetuning/run.py --config finetuning/recipes/{folder}/xnli.yaml model={repo}"
-        text += f" To train on a whole task, run in a checkout of crosslingual-zoo: `{command}`."
-    return text
-
-
-def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> dict[str, Any]:
+def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     """The values for the templates."""
-    languages, direction_known = _languages(record, config)
-    known = _sentences()
-    mask = _mask(folder)
-    depth = config["num_hidden_layers"]
-    layer, pooling, layer_text = _layer(record, config)
-    alignment_layer, alignment_text = _alignment_layer(record, config)
+    known = yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
+    config, depth = record.config, record.config["num_hidden_layers"]
+    languages, direction_known = _languages(record, known)
+    mask = read_json(folder / "tokenizer_config.json", {}).get("mask_token") or "<mask>"
+    mask = mask["content"] if isinstance(mask, dict) else mask
+    layer, pooling, layer_text = _layer(record)
+    alignment_layer, alignment_text = _alignment_layer(record)
     shown = [known[code] for code in languages[:SHOWN_LANGUAGES]]
     first, second = [*languages, *(code for code in ("en", "de") if code not in languages)][:2]
+    tuned = (config.get("fine_tuned_on") or [""])[-1]
+    reads_pairs = tuned.startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
+    for content in record.own:
+        reads_pairs = content.protocol.texts == 2 if content.protocol.texts else reads_pairs
     return {
         "repo": repo,
         "mask": mask,
@@ -119,34 +115,32 @@ def _facts(folder: Path, config: dict[str, Any], record: Record, repo: str) -> d
         "layers": depth,
         "decoder_layers": depth if depth < 24 else 6,  # the paper's 24 + 6
         "plug_in": bool(config.get("plug_in")),
-        "pairs": _reads_pairs(config, record),
+        "pairs": reads_pairs,
     }
 
 
-def _layer(record: Record, config: dict[str, Any]) -> tuple[int, str, str]:
+def _layer(record: Record) -> tuple[int, str, str]:
     """Layer of a sentence's vector, how its states are pooled, and a text that says why."""
-    for kind in KINDS:
-        for result in (result.content for result in record.results):
-            layer, pooling = result.protocol.layer, result.protocol.pooling
-            if result["kind"] == kind and pooling in POOLINGS:
-                what = "state of <s>" if pooling == "cls" else "mean of the states"
-                text = f"Uses the {what} of layer {layer}, as in the scores of {result['task']}."
-                name = result.with_average[-1]
-                if result.layers[1:] and (best := best_layer(result, name)) != layer:
-                    score = result.of(name, layer=best)["mean"]
-                    text += f" On these data, layer {best} is best ({score:.1f}). Compare both on your own sentences."
-                return layer, pooling, text
-    vectors = chosen_vectors(None, None, config["num_hidden_layers"])
-    text = f"Uses the mean of the states of layer {vectors.layer}, three fifths of the layers."
-    return vectors.layer, vectors.pooling, f"{text} No scores are recorded, so compare layers on your own sentences."
+    scored = [content for kind in ("retrieval", "mining") for content in record.results if content["kind"] == kind]
+    for content in scored[:1]:
+        layer, pooling, name = content.protocol.layer, content.protocol.pooling, content.with_average[-1]
+        what = "state of <s>" if pooling == "cls" else "mean of the states"
+        text = f"Uses the {what} of layer {layer}, as in the scores of {content['task']}."
+        scores = {of: content.of(name, layer=of)["mean"] for of in content.layers} if content.layers[1:] else {}
+        if scores and (best := max(scores, key=scores.get)) != layer:
+            text += f" On these data, layer {best} is best ({scores[best]:.1f}). Compare both on your own sentences."
+        return layer, pooling, text
+    layer = default_layer(record.config["num_hidden_layers"])
+    text = f"Uses the mean of the states of layer {layer}, three fifths of the layers."
+    return layer, "mean", f"{text} No scores are recorded, so compare layers on your own sentences."
 
 
-def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None, str]:
+def _alignment_layer(record: Record) -> tuple[int | None, str]:
     """Layer that the example names, None where nothing was measured or the pipeline knows it; the text about it."""
     text = "Prints pairs of words that translate each other."
-    if (layer := config.get("word_alignment_layer")) is not None:
+    if (layer := record.config.get("word_alignment_layer")) is not None:
         return None, f"{text} The configuration sets layer {layer}, chosen without links made by people."
-    for content in (result.shown for result in record.results if result.content["kind"] == "word_alignment"):
+    for content in (reported(content) for content in record.results if content["kind"] == "word_alignment"):
         layer = content.protocol.layer
         is_scored = content.protocol.method == DEFAULT_METHOD
         rule = "" if is_scored else f", but the rule `{DEFAULT_METHOD}`, not scored here"
@@ -154,50 +148,22 @@ def _alignment_layer(record: Record, config: dict[str, Any]) -> tuple[int | None
     return None, text
 
 
-def _languages(record: Record, config: dict[str, Any]) -> tuple[list[str], bool]:
+def _languages(record: Record, known: dict[str, Any]) -> tuple[list[str], bool]:
     """Codes of the example languages, and whether they are the direction of a translation model.
 
     Those that a fine-tuned model was trained in, then those that it was scored in; else those of the pre-training and
     of the results, English first. Where none of them has sentences here, English.
     """
-    results, known = [result.content for result in record.results], _sentences()
-    if head_of(config) == "ForConditionalGeneration":
-        for result in results:
-            pair = [result.get("source_language"), result.get("target_language")]
-            if result.get("kind") == "translation" and all(code in known for code in pair):
-                return pair, True
+    head = head_of(record.config)
+    for content in record.results if head == "ForConditionalGeneration" else []:
+        pair = [content.get("source_language"), content.get("target_language")]
+        if content["kind"] == "translation" and all(code in known for code in pair):
+            return pair, True
     pretrained = [code for corpus in record.run.get("corpora", []) for code in corpus["languages"]]
-    tuned = [name for content in own_results(record) for name in trained_in(content)]
-    measured = [code for result in results for name in result.names for code in name.split("-")]
-    wanted = [*tuned, *measured] or pretrained if head_of(config) else [*pretrained, *measured]
+    tuned = [name for content in record.own for name in trained_in(content)]
+    measured = [code for content in record.results for name in content.names for code in name.split("-")]
+    wanted = [*tuned, *measured] or pretrained if head else [*pretrained, *measured]
     found = [code for code in dict.fromkeys(wanted) if code in known]
     if not tuned:
         found.sort(key=lambda code: code != "en")  # stable: the others keep their order
     return found or ["en"], False
-
-
-def _reads_pairs(config: dict[str, Any], record: Record) -> bool:
-    for content in own_results(record):
-        if content.protocol.texts:
-            return content.protocol.texts == 2
-    tuned = config.get("fine_tuned_on") or [""]
-    return tuned[-1].startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
-
-
-def _mask(folder: Path) -> str:
-    """The mask symbol as tokenizer_config.json has it."""
-    token = read_json(folder / "tokenizer_config.json", {}).get("mask_token")
-    return (token.get("content") if isinstance(token, dict) else token) or "<mask>"
-
-
-@functools.cache
-def _sentences() -> dict[str, dict[str, Any]]:
-    return yaml.safe_load((TEMPLATES / "sentences.yaml").read_text(encoding="utf-8"))
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)
-    # JSON's text is Python's too, and leaves other scripts legible
-    environment.filters["literal"] = functools.partial(json.dumps, ensure_ascii=False)
-    return environment

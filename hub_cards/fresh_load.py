@@ -6,6 +6,7 @@ Knows nothing of this package: only transformers, and the code that the folder b
 JSON, a list of problems.
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -24,18 +25,16 @@ def load_folder(folder: str) -> list[str]:
     if highest >= config.vocab_size:
         return [f"The tokenizer has ids up to {highest}, and the model {config.vocab_size} embeddings."]
     batch = dict(tokenizer(TEXTS, padding=True, return_tensors="pt"))
-    checks = {}
-    for name in sorted(raw.get("auto_map", {"AutoModel": ""})):
-        if name in ("AutoConfig", "AutoTokenizer") or (
-            name == "AutoModelForSeq2SeqLM" and not config.is_encoder_decoder
-        ):
-            continue
-        checks[name] = lambda name=name: check_class(folder, name, raw["architectures"], batch)
+    left_out = {"AutoConfig", "AutoTokenizer"} | ({"AutoModelForSeq2SeqLM"} if not config.is_encoder_decoder else set())
+    checks = {
+        name: functools.partial(check_class, folder, name, raw["architectures"], batch)
+        for name in sorted(raw.get("auto_map", {"AutoModel": ""}).keys() - left_out)
+    }
+    pipelines = list(raw.get("custom_pipelines") or {})
     # a fine-tuned model's tokenizer reads <mask> as text
     if raw.get("auto_map") and raw["architectures"][0].endswith(("ForMaskedLM", "ForPreTraining")):
-        checks["pipeline fill-mask"] = lambda: check_pipeline(folder, "fill-mask")
-    for task in raw.get("custom_pipelines") or {}:
-        checks[f"pipeline {task}"] = lambda task=task: check_pipeline(folder, task)
+        pipelines.append("fill-mask")
+    checks |= {f"pipeline {task}": functools.partial(check_pipeline, folder, task) for task in pipelines}
     problems = []
     for name, check in checks.items():
         try:
@@ -64,23 +63,17 @@ def check_class(folder: str, name: str, saved: list[str], batch: dict) -> str | 
         return f"The files hold weights that it has no place for, such as {min(info['unexpected_keys'])}."
     if bad := [key for key, value in model.state_dict().items() if not value.isfinite().all()]:
         return f"Weights are not finite, such as {bad[0]}."
+    inputs = batch
+    if name == "AutoModelForPreTraining" and "transformers_modules" in type(model.config).__module__:
+        inputs = {"text": {**batch, "labels": batch["input_ids"]}}  # masked LM is the loss of any name
+    elif name == "AutoModelForSeq2SeqLM":
+        inputs = {**batch, "labels": batch["input_ids"]}
+    elif name == "AutoModelForSequenceClassification" and getattr(model.config, "plug_in", False):
+        inputs = {**batch, **{f"translation_{field}": tensor for field, tensor in batch.items()}}
     with torch.no_grad():
-        outputs = model.eval()(**inputs_of(name, model.config, batch))
+        outputs = model.eval()(**inputs)
     tensors = [value for value in outputs.values() if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    if not all(value.isfinite().all() for value in tensors):
-        return "Outputs are not finite on two short texts."
-    return None
-
-
-def inputs_of(name: str, config, batch: dict) -> dict:
-    """Arguments of a first forward pass, of the fields that each class needs."""
-    if name == "AutoModelForPreTraining" and "transformers_modules" in type(config).__module__:
-        return {"text": {**batch, "labels": batch["input_ids"]}}  # masked LM is the loss of any name
-    if name == "AutoModelForSeq2SeqLM":
-        return {**batch, "labels": batch["input_ids"]}
-    if name == "AutoModelForSequenceClassification" and getattr(config, "plug_in", False):
-        return {**batch, **{f"translation_{field}": tensor for field, tensor in batch.items()}}
-    return batch
+    return None if all(value.isfinite().all() for value in tensors) else "Outputs are not finite on two short texts."
 
 
 def check_pipeline(folder: str, task: str) -> None:

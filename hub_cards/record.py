@@ -1,219 +1,152 @@
-"""What a card is made of, kept next to the weights in provenance/: recipe, run facts, results and figures.
-
-Anybody with a copy of the folder can render its card again and look up every number. record.json names the weights that
-all of it belongs to. It names no path of the machine that it was collected on.
-"""
+"""What a card is made of: config.json, recipe.yaml and run.json of the run that wrote a model, and its results."""
 
 import json
-import os
 import re
-import socket
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from finetuning.results.files import run_name
 from finetuning.results.table import Results, load_results
-from modeling.word_alignment import DEFAULT_METHOD
-from zoo_core.provenance import folder_fingerprint, read_json, written_aside
+from zoo_core.provenance import check_fields, folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 from zoo_core.tables import HUB_ID
 
-FORMAT = 1
 HUB = "https://huggingface.co"
-FOLDER, INDEX = "provenance", "provenance/record.json"
-RECIPE, RUN, RESULTS = "provenance/recipe.yaml", "provenance/run.json", "provenance/results"
-FIGURES = "provenance/figures"
-CURVES = f"{FIGURES}/curves.png"
-REMEDY = "Collect it again: hub_cards.card with --run, --results and --overwrite."
-RESULT_FIELDS = ("folder", "own", "date", "seed", "figures")  # of a Result, in record.json
-MACHINE_KEYS = ("is_local", "local_files_only")
+NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")  # fields of results.json
 # A path begins where no word, URL or other path continues, and is not the end of a tag such as </s>.
 ABSOLUTE = re.compile(
     r"(?<![\w:/.<\\-])(?:file://)?(?:~[\w-]*|[A-Za-z]:)?/[^\s'\"`,;()\[\]{}|<>/][^\s'\"`,;()\[\]{}|<>]*"
 )
-OURS = re.compile(r"(provenance|\.eval_results)(/[\w-][\w.-]*)+")  # the files that hub_cards writes next to the card
 NAMELESS = re.compile(r"model|results\.json|checkpoints|(seed|step)-\d+")  # parts of a path that name no model
 
 
 @dataclass(frozen=True)
-class Result:
-    """A results.json of finetuning/run.py, without paths of the machine."""
-
-    name: str  # of the file in provenance/results, without its ending
-    content: Results
-    own: bool  # whether its run fine-tuned this very model; else it was measured on these weights
-    folder: str  # the run's, without what leads to it on the machine
-    date: str | None = None  # the day on which its run was last started, ISO 8601
-    seed: int | None = None  # of this model, where its run fine-tuned several
-    figures: list[str] = field(default_factory=list)  # paths of its plots, from the model folder
-
-    @cached_property
-    def shown(self) -> Results:
-        """The results as cards show them: word alignment by the pipeline's default rule, where it was scored."""
-        if DEFAULT_METHOD not in self.content.methods:
-            return self.content
-        return Results({**self.content, "protocol": self.content["protocol"] | {"method": DEFAULT_METHOD}})
-
-
-@dataclass(frozen=True)
 class Record:
-    """All that provenance/ holds; empty where it holds nothing. Recipe and run of a fine-tuned model are its base's."""
+    """All that is known of a model. Recipe, run and held-out losses of a fine-tuned model are those of its base.
 
-    weights: str
+    results: in the order of the command line. own: those of the run that fine-tuned this very model, at most one; seed:
+    of this model there. held_out: the last evaluation in events.jsonl, in nats. licenses: of data sets by path,
+    as recipes name them. base_model: Hub id of the start, where its owner names one; base_note: how the start differs.
+    license: of the weights.
+    """
+
+    config: dict[str, Any]
+    parameters: int
+    name: str
+    weights: str = ""
+    repo: str | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
-    figures: dict[str, bytes] = field(default_factory=dict)
-    licenses: dict[str, str] = field(default_factory=dict)  # of data sets by path, as recipes name them
-    name: str | None = None  # what the model is called where it has no id on the Hub
-    repo: str | None = None
-    base_model: str | None = None  # Hub id of what the weights started from, where its owner named one
-    license: dict[str, str] = field(default_factory=dict)  # of the weights: `id`; of `other`, `name` and `link`
+    held_out: dict[str, float] = field(default_factory=dict)
+    results: list[Results] = field(default_factory=list)
+    own: list[Results] = field(default_factory=list)
+    seed: str | None = None
+    licenses: dict[str, str] = field(default_factory=dict)
+    base_model: str | None = None
+    base_note: str | None = None
+    license: str | None = None
+    curves: Path | None = None  # where the run has its plot of losses
 
-    @property
-    def curves(self) -> str | None:
-        """Path of the loss curves from the model folder, if they are there."""
-        return CURVES if CURVES in self.figures else None
+
+def read_record(folder: Path, results: Iterable[str | Path], name: str | None, **given: Any) -> Record:
+    """The record of a model folder; paths of this machine are cut to their last part.
+
+    The pre-training run is the folder above the model, or above the base of a fine-tuned model, if that is still in its
+    place. The results of the run that fine-tuned the model (<run>/seed-N/model) are found without being named.
+
+    Raises ValueError for missing or damaged files, and for results of other weights.
+    """
+    from modeling.checkpoints import load_config
+
+    weights, place = folder_fingerprint(folder), folder.resolve().parent
+    parameters = count_parameters(folder)
+    load_config(str(folder))  # raises for a damaged one
+    own_file = place.parent / "results.json"
+    is_tuned = re.fullmatch(r"seed-\d+", place.name) is not None and own_file.is_file()
+    found, licenses = _read_results([*results, *([own_file] if is_tuned else [])]), {}
+    for file, content in found.items():
+        measured = content["model"]["fingerprint"]
+        if file != own_file and weights not in measured.split("+"):
+            raise ValueError(
+                f"{file} is of the weights {measured[:19]}, not {weights[:19]} of {folder}. Score it again."
+            )
+        licenses |= _recipe(file.parent).get("licenses") or {}
+    made = folder.resolve()
+    if is_tuned:
+        base = Path(found[own_file]["model"]["folder"])
+        is_there = (base / "config.json").is_file()
+        made = base if is_there and folder_fingerprint(base) == found[own_file]["model"]["fingerprint"] else made
+    known: dict[str, Any] = {}
+    if made.name == "model" and "phases" in (recipe := _recipe(made.parent)):
+        known = {"recipe": forget_paths(recipe), "run": forget_paths(read_json(made.parent / "run.json", {}))}
+        known |= {"held_out": _held_out(made.parent), "curves": made.parent / "curves.png"}
+        licenses = (recipe.get("licenses") or {}) | licenses
+    contents = {file: Results(forget_paths(content)) for file, content in found.items()}
+    return Record(
+        config=read_json(folder / "config.json"),
+        parameters=parameters,
+        name=given.get("repo") or name or run_name(folder),
+        weights=weights,
+        results=list(contents.values()),
+        own=[contents[own_file]] if is_tuned else [],
+        seed=place.name.removeprefix("seed-") if is_tuned else None,
+        licenses=forget_paths(licenses),
+        **known,
+        **given,
+    )
 
 
 def hub_id(path: str) -> bool:
-    """Returns whether a path is an id of the Hub, owner/name; local/name of a mirror, and runs/name, are not."""
-    return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/"))
+    """Returns whether a path is an id of the Hub, owner/name. Folders, local/name of a mirror and runs/name are not."""
+    return bool(HUB_ID.fullmatch(path)) and not path.startswith(("local/", "runs/")) and not Path(path).exists()
 
 
-def check_record(folder: str | Path) -> list[str]:
-    """What is wrong with provenance/ of a model folder, a message each; empty where it is right, or not there."""
-    folder = Path(folder)
-    if not any(path.is_file() for path in (folder / FOLDER).rglob("*")):
-        return []
-    index = read_index(folder)
-    if index is None:
-        return [f"{INDEX} is missing or not legible. {REMEDY}"]
-    weights = folder_fingerprint(folder)
-    if index["weights"] != weights:
-        return [f"{INDEX} is of the weights {index['weights'][:19]}, and these are {weights[:19]}. {REMEDY}"]
-    return []
+def forget_paths(value: Any) -> Any:
+    """A value of JSON or YAML with `.../name` in place of absolute paths, in keys and values."""
+
+    def last_part(match: re.Match) -> str:
+        bare = match[0].rstrip(".:!?")
+        parts = bare.removeprefix("file://").rstrip("/").split("/")[1:]
+        named = [place for place, part in enumerate(parts) if not NAMELESS.fullmatch(part)]
+        return f".../{'/'.join(parts[named[-1] if named else -1 :])}{match[0][len(bare) :]}"
+
+    return json.loads(ABSOLUTE.sub(last_part, json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def read_record(folder: str | Path) -> Record:
-    """provenance/ of a model folder, without the results and figures that somebody took out.
+def count_parameters(folder: Path) -> int:
+    """Returns the number of parameters in the safetensors of a model folder, tied ones once; reads no tensor."""
+    from huggingface_hub import get_local_safetensors_metadata
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
-    Raises ValueError for a record with a problem, and for a folder without weights.
-    """
-    folder = Path(folder)
-    weights = folder_fingerprint(folder)
-    if problems := check_record(folder):
-        raise ValueError(problems[0])
-    index = read_index(folder)
-    if index is None:
-        return Record(weights)
-    recipe = read_yaml(folder / RECIPE) if (folder / RECIPE).is_file() else {}
-    figures = {f"{FIGURES}/{file.name}": file.read_bytes() for file in sorted((folder / FIGURES).glob("*.png"))}
-    results = []
-    for name, about in index["results"].items():
-        if (file := folder / RESULTS / name).is_file():
-            shown = [figure for figure in about["figures"] if figure in figures]
-            results.append(Result(Path(name).stem, load_results(file), **{**about, "figures": shown}))
-    given = {name: index.get(name) for name in ("name", "repo", "base_model", "license", "licenses")}
-    return Record(weights, recipe, read_json(folder / RUN, {}), results, figures, **given)
+    try:
+        return sum(get_local_safetensors_metadata(folder).parameter_count.values())
+    except (NotASafetensorsRepoError, SafetensorsParsingError) as error:
+        raise ValueError(f"{error} Load the model, and save it with save_pretrained.") from None
 
 
-def write_record(folder: Path, record: Record, further: dict[str, bytes]) -> None:
-    """Writes provenance/ and `further` files (by path) into a model folder, each file at once; record.json first,
-    so that an interrupted call can be repeated.
-
-    Of the results and figures that it wrote before, those that are no longer needed are removed.
-    """
-    files = dict(further) | record.figures
-    if record.recipe:
-        files[RECIPE] = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True).encode()
-    if record.run:
-        files[RUN] = _json(record.run)
-    for result in record.results:
-        files[f"{RESULTS}/{result.name}.json"] = _json(result.content)
-    before = read_index(folder)
-    index = {
-        "format": FORMAT,
-        "weights": record.weights,
-        "name": record.name,
-        "repo": record.repo,
-        "base_model": record.base_model,
-        "license": record.license,
-        "results": {
-            f"{result.name}.json": {field: getattr(result, field) for field in RESULT_FIELDS}
-            for result in record.results
-        },
-        "licenses": record.licenses,
-    }
-    for path, content in {INDEX: _json(index), **files}.items():
-        file = folder / path
-        if not file.is_file() or file.read_bytes() != content:
-            with written_aside(file) as stream:
-                stream.buffer.write(content)
-    for path in (files_of_results(before) if before else set()) - files.keys():
-        (folder / path).unlink(missing_ok=True)
-
-
-def files_of_results(index: dict[str, Any]) -> set[str]:
-    """The files that hub_cards wrote for the results in a record.json: copies, plots and scores for the Hub."""
-    found = {figure for about in index["results"].values() for figure in about["figures"]}
-    for name in index["results"]:
-        found |= {f"{RESULTS}/{name}", f".eval_results/{Path(name).stem}.yaml"}
+def _read_results(paths: Iterable[str | Path]) -> dict[Path, Results]:
+    """The results.json of each path: a file, the folder of a run, or that of a suite with a folder for each task."""
+    found: dict[Path, Results] = {}
+    for path in map(Path, paths):
+        files = [path / "results.json", *sorted(path.glob("*/results.json"))] if path.is_dir() else [path]
+        contents = {file.resolve(): load_results(file) for file in files if file.is_file()}
+        contents = {file: content for file, content in contents.items() if isinstance(content, Results)}
+        if not contents:
+            raise ValueError(f"{path} holds no results of finetuning/run.py. Relative paths start at {Path.cwd()}.")
+        for file, content in contents.items():
+            check_fields(content, file, NEEDED)
+        found |= contents
     return found
 
 
-def forget_paths(value: Any, is_local: Callable[[str], bool] | None = None) -> Any:
-    """A value of JSON or YAML without what says on which machine it was written.
-
-    Absolute paths become `.../` and their last part; a relative one that could be taken for an id of the Hub, and is a
-    folder by `is_local` (by default: seen from here), begins with `./`. Nested keys and values alike; what marks a file
-    as local is left out.
-    """
-    if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if key not in MACHINE_KEYS}
-        return {forget_paths(key, is_local): forget_paths(item, is_local) for key, item in kept.items()}
-    if isinstance(value, list):
-        return [forget_paths(item, is_local) for item in value]
-    if not isinstance(value, str):
-        return value
-    if HUB_ID.fullmatch(value):
-        return f"./{value}" if (is_local or os.path.exists)(value) else value
-    if re.match(r"~?/[^/.]", value) and os.path.exists(os.path.expanduser(value)):
-        return _last_part(value)  # it may have blanks in it
-    text = ABSOLUTE.sub(lambda match: _last_part(match[0]), value)
-    host = socket.gethostname()
-    return re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "host", text) if len(host) > 5 else text
+def _recipe(run_folder: Path) -> dict[str, Any]:
+    file = run_folder / "recipe.yaml"
+    return read_yaml(file) if file.is_file() else {}
 
 
-def _last_part(path: str) -> str:
-    """`.../name` of an absolute path; of `name/model` and the like both parts."""
-    bare = path.rstrip(".:!?")
-    parts = bare.removeprefix("file://").rstrip("/").split("/")[1:]
-    named = [place for place, part in enumerate(parts) if not NAMELESS.fullmatch(part)]
-    return f".../{'/'.join(parts[named[-1] if named else -1 :])}{path[len(bare) :]}"
-
-
-def read_index(folder: Path) -> dict[str, Any] | None:
-    """record.json of a model folder; None where there is none, or it names files that are not hub_cards' own."""
-    try:
-        return parse_index((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def parse_index(text: str) -> dict[str, Any] | None:
-    """What a record.json says; None for what is none."""
-    try:
-        index = json.loads(text)
-        fits = index["format"] == FORMAT and {"weights", "name", "repo", "license", "licenses"} <= index.keys()
-        return index if fits and all(map(OURS.fullmatch, files_of_results(index))) else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+def _held_out(run_folder: Path) -> dict[str, float]:
+    file = run_folder / "events.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return next((json.loads(line) for line in reversed(lines) if '"held_out/' in line and line.endswith("}")), {})

@@ -1,30 +1,16 @@
 """What the sections of a card say: scores, training, results, limits and licenses, from the record of a model."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from finetuning.experiments import benchmark
-from finetuning.results.differences import join_seeds
 from finetuning.results.files import FIGURE, markdown_table
 from finetuning.results.table import Results, with_deviation
 from finetuning.tasks.registry import KINDS, report_of
-from hub_cards.about import about
-from hub_cards.metadata import (
-    FINE_TUNED,
-    head_of,
-    languages_in,
-    languages_of,
-    learned_corpora,
-    learned_data,
-    own_results,
-    plain_name,
-    pretrained_in,
-    start_of,
-    start_of_run,
-    trained_in,
-)
-from hub_cards.record import HUB, RESULTS, Record, Result, hub_id
+from hub_cards import metadata
+from hub_cards.about import about, known_limits
+from hub_cards.record import HUB, Record, hub_id
 from pretraining.objectives import OBJECTIVES
 
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
@@ -34,58 +20,91 @@ SETTINGS = {
     "supervised": "fine-tuned on its training data",
     "feature": "not fine-tuned",
 }
+MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicted from their own text
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
-Experiment = tuple[list[Result], Results]  # the results of one or more seeds, and what they are together
 
 
-def description(config: dict[str, Any], parameters: int, record: Record) -> str:
+def description(record: Record) -> str:
     """What a pre-trained model is, or the base of a fine-tuned one: size, languages, method, start and shape."""
-    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
-    texts, path, languages = about(config["model_type"]), _start(record), pretrained_in(record)
-    what = "A translation model" if head_of(config) == "ForConditionalGeneration" else "An encoder"
+    config, languages = record.config, metadata.pretrained_in(record)
+    layers, heads, texts = config["num_hidden_layers"], config["num_attention_heads"], about(config["model_type"])
+    path = metadata.start_of_run(record) if record.own else record.base_model or metadata.start_of_run(record)
+    what = "A translation model" if metadata.head_of(config) == "ForConditionalGeneration" else "An encoder"
     of = f" for {len(languages)} language{'s' * bool(languages[1:])} ({', '.join(languages)})" if languages else ""
     method = f"[{texts['name'].partition(' (')[0]}]({HUB}/papers/{texts['arxiv']})" if texts else ""
     how = f"trained with {method}" if method else f"of the type `{config['model_type']}`"
     if steps := sum(phase["steps"] for phase in record.recipe.get("phases", [])):
         how += f" for {steps:,} steps"
     if path or record.recipe:
-        how += f", starting from {_link(path) if path else 'random weights'}"
+        note = f" ({plain(record.base_note)})" if record.base_note and not record.own else ""
+        how += f", starting from {_link(path) + note if path else 'random weights'}"
     shape = f"{layers} layer{'s' * (layers != 1)} of width {config['hidden_size']}, {heads} head{'s' * (heads != 1)}"
     if config.get("backbone_config"):
         shape += f", the architecture of {config['backbone_config']['model_type']}"
-    sentence = f"{what} with {parameters:,} parameters{of}, {how}."
+    sentence = f"{what} with {record.parameters:,} parameters{of}, {how}."
     return f"{sentence} It has {shape} and a vocabulary of {config['vocab_size']:,} tokens."
 
 
-def task(config: dict[str, Any], record: Record) -> dict[str, Any]:
+def task(record: Record) -> dict[str, Any]:
     """What a fine-tuned model does, and how it was fine-tuned; empty for another model."""
-    head, own = head_of(config), own_results(record)
+    config, head = record.config, metadata.head_of(record.config)
     if not head:
         return {}
-    names = config.get("fine_tuned_on") or [content["task"] for content in own]
-    lines = [f"Task: {FINE_TUNED[head].replace('-', ' ')}" + (f", fine-tuned on {', '.join(names)}" if names else "")]
+    names = config.get("fine_tuned_on") or [content["task"] for content in record.own]
+    lines = [
+        f"Task: {metadata.FINE_TUNED[head].replace('-', ' ')}"
+        + (f", fine-tuned on {', '.join(names)}" if names else "")
+    ]
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         lines.append(f"Labels: {', '.join(map(str, config.get('id2label', {}).values()))}")
-    for content in own[:1]:
-        lines.append(f"Trained in: {', '.join(trained_in(content))} ({content.protocol.training_rows:,} rows)")
+    for content in record.own:
+        lines.append(f"Trained in: {', '.join(metadata.trained_in(content))} ({content.protocol.training_rows:,} rows)")
         lines.append(f"Evaluated in: {', '.join(content.names)} ({_score(content)})")
-    path = record.base_model or start_of(record)
-    notes = [line for result in record.results if result.own for line in _fine_tuning(result)]
-    return {"lines": list(map(plain, lines)), "base": _link(path) if path else "", "notes": notes}
+    path = record.base_model or metadata.start_of(record)
+    base = _link(path) + (f" ({plain(record.base_note)})" if record.base_note else "") if path else ""
+    notes = [line for content in record.own for line in _fine_tuning(content, record.seed)]
+    return {"lines": list(map(plain, lines)), "base": base, "notes": notes}
+
+
+def poor(record: Record) -> list[str]:
+    """What a reader must know before anything else: too small, masked words not learned, scores at chance."""
+    lines = []
+    if record.parameters < DEMONSTRATION_PARAMETERS:
+        lines.append("This small model only demonstrates that the code runs. It is not meant for use.")
+    losses = {} if metadata.head_of(record.config) else masked_losses(record)
+    unlearned = [f"{name} {of[0]:.2f} ({of[1]:.2f})" for name, of in losses.items() if of[0] > of[1]]
+    if unlearned:
+        lines.append(
+            "It has not learned to predict masked words: its loss on held-out text, in nats, is above the entropy of "
+            f"single tokens (in brackets) in {plain(', '.join(unlearned))}."
+        )
+    if at_chance := [_title(content) for content in map(metadata.reported, record.results) if _is_at_chance(content)]:
+        lines.append(
+            f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(at_chance))}. "
+            "The warnings there name the languages. Do not use the model for these tasks."
+        )
+    return lines
+
+
+def masked_losses(record: Record) -> dict[str, tuple[float, float]]:
+    """Held-out loss of masked words and entropy of single tokens of the same text, in nats, of each corpus."""
+    entropies = {key.partition("/")[2]: value for key, value in record.held_out.items() if key.startswith("unigram_")}
+    names = [name for name in entropies if name.startswith(MASKED)]
+    return {name.partition("/")[2]: (record.held_out[f"held_out/{name}"], entropies[name]) for name in names}
 
 
 def training(record: Record) -> dict[str, Any]:
     """How a model, or the base of a fine-tuned one, was trained: start, phases, data, and facts of the run; empty if
     unknown."""
-    recipe, run, corpora = record.recipe, record.run, learned_corpora(record)
+    recipe, run, corpora = record.recipe, record.run, metadata.learned_corpora(record)
     if not recipe:
         return {}
     unread = [corpus["name"] for corpus in run.get("corpora", []) if corpus not in corpora]
     notes = [f"only for measurements during training: {', '.join(unread)}"] if unread else []
     if carried_over := _carried_over(recipe.get("model", {})):
-        notes.append(f"taken from {Path(plain_name(start_of_run(record))).name}: {carried_over}")
+        notes.append(f"taken from {Path(metadata.plain_name(metadata.start_of_run(record))).name}: {carried_over}")
     used = dict.fromkeys(name for phase in recipe.get("phases", []) for name in phase["objectives"])
     return {
         "objectives": [
@@ -94,18 +113,12 @@ def training(record: Record) -> dict[str, Any]:
         "phases": markdown(["phase", "steps", "objectives (examples per step)", "learning rate"], _phases(recipe)),
         "corpora": markdown(["corpus", "languages", "source", "examples", "sha256"], list(map(_corpus, corpora))),
         "notes": notes + _facts(recipe, run),
-        "curves": record.curves,
     }
-
-
-def _start(record: Record) -> str:
-    """What the pre-training started from; empty for random weights and unknown starts."""
-    return start_of_run(record) if own_results(record) else record.base_model or start_of_run(record)
 
 
 def _link(path: str) -> str:
     """A model of the Hub, or the name of a folder."""
-    return f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(plain_name(path)).name}`"
+    return f"[{path}]({HUB}/{path})" if hub_id(path) else f"`{Path(metadata.plain_name(path)).name}`"
 
 
 def _carried_over(model: dict[str, Any]) -> str:
@@ -126,11 +139,8 @@ def _phases(recipe: dict[str, Any]) -> list[list[str]]:
     for phase in recipe.get("phases", []):
         sizes = {name: objective.get("batch_size") for name, objective in phase["objectives"].items()}
         objectives = [f"{name} ({size:,})" if size else name for name, size in sizes.items()]  # dwa: the rows of tlm
-        only = (
-            []
-            if phase.get("trainable", ["*"]) == ["*"]
-            else [f"trains only {', '.join(f'`{name}`' for name in phase['trainable'])}"]
-        )
+        trainable = phase.get("trainable", ["*"])
+        only = [f"trains only {', '.join(f'`{name}`' for name in trainable)}"] if trainable != ["*"] else []
         only += ["the layers are frozen"] if phase.get("freeze_body") else []
         rate = "continues the previous schedule"
         if phase["learning_rate"] is not None:
@@ -140,7 +150,9 @@ def _phases(recipe: dict[str, Any]) -> list[list[str]]:
 
 
 def _corpus(corpus: dict[str, Any]) -> list[str]:
-    sources = [" ".join(filter(None, (plain_name(t["path"]), t.get("config"), t["split"]))) for t in corpus["tables"]]
+    sources = [
+        " ".join(filter(None, (metadata.plain_name(t["path"]), t.get("config"), t["split"]))) for t in corpus["tables"]
+    ]
     size = f"{corpus['size']:,}" if isinstance(corpus.get("size"), int) else ""
     prints = [table.get("fingerprint", "").rpartition(":")[2][:12] for table in corpus["tables"]]
     return [
@@ -153,46 +165,31 @@ def _corpus(corpus: dict[str, Any]) -> list[str]:
 
 
 def _facts(recipe: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    """Arithmetic, seed, time, hardware and versions of the pre-training run, as far as they are recorded."""
-    facts = []
-    if recipe:
-        seed = f"settings: precision {recipe['precision']}, seed {recipe['seed']}"
-        facts.append(f"{seed}, exponent of language sampling (alpha) {recipe['alpha']}")
+    """Precision, seed, time, hardware and versions of the pre-training run, as far as they are recorded."""
+    seed = f"settings: precision {recipe['precision']}, seed {recipe['seed']}"
+    facts = [f"{seed}, exponent of language sampling (alpha) {recipe['alpha']}"]
     sessions = run.get("sessions", [])
     seconds = [session["seconds"] for session in sessions if session.get("seconds") is not None]
     if seconds:
         known = "" if len(seconds) == len(sessions) else "at least "
         parts = f" in {len(sessions)} sessions" if sessions[1:] else ""
-        facts.append(f"time: {known}{duration(sum(seconds))}{parts}")
+        facts.append(f"time: {known}{timedelta(seconds=round(sum(seconds)))} (h:min:s){parts}")
     facts += dict.fromkeys(f"hardware: {_hardware(session['hardware'])}" for session in sessions)
-    facts += dict.fromkeys(
-        "software: torch {torch}, transformers {transformers}".format(**session["versions"]) for session in sessions
-    )
-    for session in sessions[-1:]:
-        if session["git"]:
-            changed = " with uncommitted changes" if session["git"]["dirty"] else ""
-            facts.append(f"code: commit {session['git']['commit'][:12]}{changed}")
+    software = "software: torch {torch}, transformers {transformers}"
+    facts += dict.fromkeys(software.format(**session["versions"]) for session in sessions)
+    if sessions and (git := sessions[-1]["git"]):
+        facts.append(f"code: commit {git['commit'][:12]}{' with uncommitted changes' if git['dirty'] else ''}")
     return facts
 
 
 def _hardware(hardware: dict[str, Any]) -> str:
-    cores = f"{hardware['cores']} core{'s' * (hardware['cores'] != 1)} of {hardware['cpu']}"
+    cores = f"{hardware['cores']} cores of {hardware['cpu']}"
     devices = ", ".join(gpu["name"] for gpu in hardware["gpus"]) or cores
     return devices + (f"; {hardware['processes']} processes" if hardware["processes"] > 1 else "")
 
 
-def duration(seconds: float) -> str:
-    """`2 h 5 min`, `15 min 39 s`, `12 s`: the two largest units."""
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, rest = divmod(rest, 60)
-    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
-    first = next((place for place, (number, _) in enumerate(parts) if number), 2)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or first == 2)
-
-
-def _fine_tuning(result: Result) -> list[str]:
+def _fine_tuning(content: Results, seed: str | None) -> list[str]:
     """Hyperparameters of the run that fine-tuned the model, and what its scores are of."""
-    content = result.content
     shown = [
         f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
         for name, value in content["hyperparameters"].items()
@@ -201,13 +198,12 @@ def _fine_tuning(result: Result) -> list[str]:
     lines = [plain(f"{content['task']}, {content.setting}: {', '.join(shown)}")]
     if content["seeds"][1:]:
         seeds = ", ".join(map(str, content["seeds"]))
-        of = "one seed" if result.seed is None else f"seed {result.seed}"
-        lines.append(f"these weights are of {of}, and the scores are means over seeds {seeds}")
+        lines.append(f"these weights are of seed {seed}, and the scores are means over seeds {seeds}")
     return lines
 
 
-def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
-    """What a card shows of each experiment: title, score, table with published scores, protocol, warnings, plots."""
+def results(contents: list[Results]) -> list[dict[str, Any]]:
+    """What a card shows of each task: title, score, table with published scores, protocol, warnings."""
     return [
         {
             "title": _title(content),
@@ -215,10 +211,8 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
             "table": markdown(*report_of(content).table()),
             "protocol": [line for line in report_of(content).protocol_lines(False) if not line.startswith(SAID)],
             "warnings": content["warnings"],
-            "figures": [path for result in group for path in result.figures],
-            "files": [f"{RESULTS}/{result.name}.json" for result in group],
         }
-        for group, content in experiments
+        for content in contents
     ]
 
 
@@ -228,29 +222,33 @@ def _title(content: Results) -> str:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    metric, several = content.protocol.metric, len(content.names)
-    of = ("" if metric.greater_is_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
-    return f"{report_of(content).title_of(metric.name)} {with_deviation(content.average)}{of}"
+    several = len(content.names)
+    of = ("" if content.is_higher_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
+    return f"{report_of(content).title_of(content.metric)} {with_deviation(content.average)}{of}"
 
 
-def scores(experiments: list[Experiment]) -> dict[str, Any]:
+def _is_at_chance(content: Results) -> bool:
+    lines = [line for line in content["warnings"] if line.startswith("seed ")]
+    return any(" at chance" in line or " is 0 in " in line for line in lines)
+
+
+def scores(contents: list[Results]) -> dict[str, Any]:
     """The main score of each task in a table, what a reader must know of it, and the scores by language in another
     table; empty without results."""
-    if not experiments:
-        return {}
-    tasks, rows, layers = {}, [], {}
-    for group, content in experiments:
-        name, protocol = group[0].name, content.protocol
-        task = tasks[name + " (lower is better)" * (not content.is_higher_better)] = _of_task(content)
-        source = content.get("source_language")
-        setting = SETTINGS[content["setting"]].format(source)
-        metric = report_of(content).title_of(content.metric)
+    rows, layers = [], {}
+    by_language: dict[str, dict[str, str]] = {}
+    names: list[str] = []
+    for content in contents:
+        protocol, source = content.protocol, content.get("source_language")
+        name = content["task"] + " (lower is better)" * (not content.is_higher_better)
+        names.append(name if name not in names else f"{name}, {len(names) + 1}")
+        setting = SETTINGS[content["setting"]].format(source) + (", plug-in" if protocol.plug_in else "")
+        metric, mark = report_of(content).title_of(content.metric), "†" * _is_at_chance(content)
         rows.append(
             [
-                name,
-                f"{KINDS[content['kind']].recipe_class.measures}; {setting}"
-                + (", plug-in" if protocol.plug_in else ""),
-                f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
+                content["task"],
+                f"{KINDS[content['kind']].recipe_class.measures}; {setting}",
+                f"{metric} {with_deviation(content.average)}{mark}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
                 f"{sum(protocol.evaluated_rows.values()):,}",
@@ -260,88 +258,51 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
         if protocol.layer is not None:
             layer = f"layer {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
             rule = f" (links by `{protocol.method}`)" if content["kind"] == "word_alignment" else ""
-            layers.setdefault(layer, []).append(f"`{name}`{rule}")
+            layers.setdefault(layer, []).append(f"`{content['task']}`{rule}")
+        for language, entry in content.languages.items():  # a pair with English counts as its other language
+            cells = by_language.setdefault(language.removesuffix("-en").removeprefix("en-"), {})
+            cells[names[-1]] = f"{entry['mean']:.1f}"
+    notes = [f"{', '.join(tasks)}: {layer}" for layer, tasks in layers.items()]
+    notes += ["† a seed is at chance, or at 0, in a language: see the warnings"] * any(map(_is_at_chance, contents))
+    notes += ["Scores are means over seeds ± standard deviation."] * any(c["seeds"][1:] for c in contents)
     columns = ["task", "what it measures", "score (%)", "better", "languages", "rows", "seeds"]
-    notes = [f"{', '.join(names)}: {layer}" for layer, names in layers.items()]
+    cells = [[language, *(of.get(name, "") for name in names)] for language, of in by_language.items()]
+    several = any(content.names[1:] for content in contents)
     return {
         "tasks": markdown(columns, rows),
-        "notes": [*notes, *benchmark.footnotes((columns, rows))],
-        "languages": markdown(*benchmark.language_table(tasks))
-        if any(len(c.names) > 1 for _, c in experiments)
-        else "",
+        "notes": notes,
+        "languages": markdown(["language", *names], cells) if several else "",
     }
 
 
-def _of_task(content: Results) -> dict[str, Any]:
-    return benchmark.of_task({"name": content["task"], "scores": []}, content)
-
-
-def experiments_of(record: Record) -> list[Experiment]:
-    """The results by experiment: results that differ only in their seeds are parts of one."""
-    groups: list[list[Result]] = []
-    for result in record.results:
-        for group in groups:
-            if _is_seed_of(result, group):
-                group.append(result)
-                break
-        else:
-            groups.append([result])
-    return [(group, join_seeds(group[0].name, [result.shown for result in group])) for group in groups]
-
-
-def _is_seed_of(result: Result, group: list[Result]) -> bool:
-    contents = [other.content for other in [*group, result]]
-    alike = {(c["kind"], c["task"], c.setting, tuple(c.names), result.own) for c in contents}
-    if len(alike) > 1:
-        return False
-    try:
-        join_seeds(result.name, contents)
-    except ValueError:
-        return False
-    return True
-
-
-def limits(record: Record, experiments: list[Experiment], known: list[str]) -> list[str]:
-    """Tasks at chance and languages evaluated, then the `known` limits of the model's type."""
-    lines = []
-    contents = [content for _, content in experiments]
-    poor = [_title(content) for content in contents if benchmark.AT_CHANCE in _of_task(content)["marks"]]
-    if poor:
-        lines.append(
-            f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(poor))}. The "
-            "warnings there name the languages. Do not use the model for these tasks."
-        )
-    names = [name for content in contents for name in content.languages]
-    evaluated = dict.fromkeys(code for name in names for code in languages_in(name))
+def limits(record: Record) -> list[str]:
+    """The languages that were evaluated, then the limits of the model's type."""
+    names = [name for content in record.results for name in content.languages]
+    evaluated = dict.fromkeys(code for name in names for code in metadata.languages_in(name))
+    line = "It has no recorded results."
     if evaluated:
-        unseen = [code for code in languages_of(record) if code not in evaluated]
+        unseen = [code for code in metadata.languages_of(record) if code not in evaluated]
         also = f" It was also trained on {', '.join(unseen)}, but not evaluated there." if unseen else ""
-        lines.append(f"It was evaluated in {', '.join(evaluated)} only.{also}")
-    else:
-        lines.append("It has no recorded results.")
-    return [*lines, *known]
+        line = f"It was evaluated in {', '.join(evaluated)} only.{also}"
+    return [line, *known_limits(record.config, metadata.learned_data(record), bool(metadata.head_of(record.config)))]
 
 
 def licenses(record: Record) -> dict[str, str]:
     """The license of the weights, and a table of those of the data: as recipes name them, else a link."""
-    learned = learned_data(record)
+    learned = metadata.learned_data(record)
     measured = [
         t["path"] for corpus in record.run.get("corpora", []) for t in corpus["tables"] if t["path"] not in learned
     ]
-    measured += [t["path"] for result in record.results for t in result.content.protocol.evaluation_data]
+    measured += [t["path"] for content in record.results for t in content.protocol.evaluation_data]
     rows = []
     for path in dict.fromkeys([*learned, *measured]):
-        name = f"[{path}]({HUB}/datasets/{path})" if hub_id(path) else plain(plain_name(path))
+        name = f"[{path}]({HUB}/datasets/{path})" if hub_id(path) else plain(metadata.plain_name(path))
         uses = [use for use, paths in (("training", learned), ("evaluation", measured)) if path in paths]
-        rows.append(
-            [name, ", ".join(uses), plain(record.licenses.get(path, "see its page" if hub_id(path) else "not known"))]
-        )
-    stated = record.license
-    weights = f"Weights: {stated['id']}." if stated else "Weights: no license is named."
-    if stated.get("link"):
-        weights = f"Weights: [{plain(stated['name'])}]({stated['link']})."
+        known = record.licenses.get(path, "see its page" if hub_id(path) else "not known")
+        rows.append([name, ", ".join(uses), plain(known)])
+    weights = f"Weights: {record.license or 'no license is named'}."
     data = markdown(["data", "used for", "license"], rows)
-    return {"weights": weights, "data": data} if stated or data else {}
+    return {"weights": weights, "data": data} if record.license or data else {}
 
 
 def plain(text: str) -> str:

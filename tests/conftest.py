@@ -167,7 +167,7 @@ def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def fault(hub):
-    """`fault(method, pattern, what, times=1)`: what goes wrong on that Hub."""
+    """`fault(method, pattern, what)`: what goes wrong on that Hub, once."""
     from tests.hub_cards.hub_server import Fault
 
-    return lambda *arguments, **options: hub.faults.append(Fault(*arguments, **options))
+    return lambda *arguments: hub.faults.append(Fault(*arguments))

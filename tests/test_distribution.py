@@ -17,7 +17,7 @@ PACKAGES = {"crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretrain
 DATA = {
     "crosslingual_zoo": ("*.pyi",),
     "finetuning": ("recipes/**/*.yaml", "suites/*.yaml", "experiments/*.yaml", "metrics/**/*.py", "align/templates/*"),
-    "hub_cards": ("templates/**/*", "published/*.yaml", "space/*", "models/figures/objective_*.png"),
+    "hub_cards": ("templates/**/*", "published/*.yaml", "space/*"),
     "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml"),
     "sample_corpus": ("**/*",),
 }

@@ -1,15 +1,9 @@
-"""What the tests of hub_cards share: folders with their cards, and the Space."""
+"""What the tests of hub_cards share: folders with their cards."""
 
-import importlib
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -52,7 +46,7 @@ def small_model() -> Callable[..., Path]:
 def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list[Path]]]:
     """`made_up_run(model_type, *kinds, head="ForPreTraining")`: a pre-training run's model folder, and its results.
 
-    Recipe, run facts and results are those of made_up_run.yaml; of each kind of task there is a run folder with plots.
+    Recipe, run facts and results are those of made_up_run.yaml; of each kind of task there is a run folder.
     """
 
     def written(model_type: str, *kinds: str, head: str = "ForPreTraining") -> tuple[Path, list[Path]]:
@@ -73,64 +67,6 @@ def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list
             files.append(run / record["task"] / "results.json")
             files[-1].parent.mkdir()
             files[-1].write_text(json.dumps(record))
-            (files[-1].parent / "run.json").write_text(json.dumps(content["run"]))
-            (files[-1].parent / ("scores.png" if "majority_share" in record["protocol"] else "layers.png")).write_bytes(
-                f"\x89PNG plot of {kind}".encode("latin-1")
-            )
         return run / "model", files
 
     return written
-
-
-@pytest.fixture(scope="session")
-def space() -> SimpleNamespace:
-    """The modules of the Space that need no gradio, by name; they import one another as they do there."""
-    folder = str(Path(__file__).parents[2] / "hub_cards" / "space")
-    sys.path.insert(0, folder)
-    try:
-        names = ("loading", "answers", "samples", "drawing", "app")
-        return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-    finally:
-        sys.path.remove(folder)
-
-
-@pytest.fixture(scope="session")
-def space_server(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[Path]]]:
-    """The Space, as it runs from a folder of its own: its address, and the models that it was given.
-
-    They are an XLM-Align model, and a MetaXLM that was fine-tuned to classify, in folders of one name.
-    """
-    here = tmp_path_factory.mktemp("space")
-    shutil.copytree(Path(__file__).parents[2] / "hub_cards" / "space", here / "space")
-    models = [here / "first" / "model", here / "second" / "model"]
-    for path, found in zip(
-        models,
-        (zoo_model_dir("xlm_align"), zoo_model_dir("metaxlm", "ForSequenceClassification", num_hidden_layers=3)),
-        strict=True,
-    ):
-        shutil.copytree(found, path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "space/app.py", "--port", str(port)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GRADIO_", "ZOO_"))}
-    running = subprocess.Popen(
-        [*command, *(part for path in models for part in ("--model", str(path)))],
-        cwd=here,
-        env=environment | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with running:
-        try:
-            said = []
-            for line in running.stdout:
-                said.append(line)
-                if "Running on" in line:
-                    break
-            else:
-                pytest.fail("the Space did not start: " + "".join(said[-20:]))
-            yield f"http://127.0.0.1:{port}", models
-        finally:
-            running.terminate()

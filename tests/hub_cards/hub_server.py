@@ -91,16 +91,12 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong with requests of this method whose path the pattern is found in.
-
-    what: a status to reply with; "drop": the line breaks; "hang": it breaks when the server is `stopped`
-    times: so many go wrong
-    """
+    """What goes wrong with a request of this method whose path the pattern is found in: a status to reply with; or
+    "hang": the line breaks when the server is `stopped`."""
 
     method: str
     pattern: str
     what: int | str
-    times: int = 1
 
 
 def is_large(path: str, sample: bytes) -> bool:
@@ -164,11 +160,6 @@ class HubServer:
         """The titles of all commits of a repository, oldest first."""
         return [title for title, _ in self.repos[name].commits.values()]
 
-    def writes(self) -> list[Request]:
-        """The requests so far that could have changed something."""
-        changing = (request for request in self.requests if request.method not in ("GET", "HEAD"))
-        return [request for request in changing if not re.search("paths-info|validate-yaml", request.path)]
-
     def stored(self) -> list[str]:
         """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
         done = [r for r in self.requests if r.method == "PUT" and r.path.startswith("/storage/") and r.status == 200]
@@ -204,9 +195,8 @@ class Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             self.hub.requests.append(request)
             what = self.fault(path)
-        if isinstance(what, str):
-            if what == "hang":
-                self.hub.stopped.wait(60)
+        if what == "hang":
+            self.hub.stopped.wait(60)
             self.close_connection = True
             return self.connection.shutdown(socket.SHUT_RDWR)
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -234,10 +224,10 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = answer
 
     def fault(self, path: str) -> int | str | None:
-        for fault in self.hub.faults:
-            if fault.method == self.command and re.search(fault.pattern, path) and fault.times:
-                fault.times -= 1
-                return fault.what
+        found = (of for of in self.hub.faults if of.method == self.command and re.search(of.pattern, path))
+        if fault := next(found, None):
+            self.hub.faults.remove(fault)  # once
+            return fault.what
         return None
 
     def route(self, path: str):
@@ -246,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         name, revision = "(?P<name>[^/]+/[^/]+)", "(?P<revision>[^/]+)"
         api = f"/api/(?:model|dataset)s/{name}"
         routes = [
-            ("GET", "/api/whoami-v2", self.whoami),
+            ("GET", "/api/whoami-v2", lambda: {"type": "user", "name": TOKENS[self.token][0]}),
             ("POST", "/api/repos/create", self.create),
             ("POST", "/api/validate-yaml", lambda: {"errors": [], "warnings": []}),
             ("GET", f"{api}(/revision/{revision})?", self.info),
@@ -267,13 +257,6 @@ class Handler(BaseHTTPRequestHandler):
 
     # who and what there is
 
-    def whoami(self):
-        if self.token not in TOKENS:
-            raise Refused(401, "Invalid credentials in Authorization header")
-        user, role = TOKENS[self.token]
-        orgs = [{"name": name, "roleInOrg": role} for name, role in ORGANIZATIONS[user].items()]
-        return {"type": "user", "name": user, "orgs": orgs, "auth": {"accessToken": {"role": role}}}
-
     def create(self):
         asked = json.loads(self.body)
         namespace = asked.get("organization") or TOKENS[self.token][0]
@@ -281,7 +264,7 @@ class Handler(BaseHTTPRequestHandler):
         if not self.hub.may(self.token, namespace, write=True):
             raise Refused(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
         if name in self.hub.repos:
-            raise Refused(409, "You already created this model repo")
+            return 409, {}, json.dumps({"url": f"{self.hub.endpoint}/{name}"}).encode()
         self.hub.create(name, private=asked.get("visibility") == "private" or asked.get("private", False))
         return {"url": f"{self.hub.endpoint}/{name}"}
 

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,13 +12,13 @@ import yaml
 
 from finetuning.results.table import Results, read_results
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
-from hub_cards.examples import TEMPLATES, Use, uses
-from hub_cards.record import Record, Result
+from hub_cards.examples import TEMPLATES, uses
+from hub_cards.record import Record
 from hub_cards.sentence_transformer import write_modules
 from modeling.modeling_xlm_align import XlmAlignModel
 from zoo_core.recipes import read_yaml
 
-NOTHING = Record("weights")
+NOTHING = Record({}, 0, "a")
 RUN = {"corpora": [{"name": "ru", "languages": ["ru"]}, {"name": "en-ar", "languages": ["en", "ar", "fake"]}]}
 PRE_TRAINED = ["Masked words", "Features", "Nearest sentence across languages", "Word alignment"]
 DECODER = {"decoder_layers": 2, "decoder_layer_indices": [0, 1], "cross_attention": False}
@@ -36,22 +38,22 @@ for name, title, code in json.load(sys.stdin):
 PLUG_IN_TAGGER = {"plug_in": True, "label_subword": "first_with_text"}
 
 
-def record_of(*results, run=None) -> Record:
+def record_of(*results, **known) -> Record:
     """What is known of a model: the results as they come, and the facts of its run."""
-    found = [Result(result["task"], Results(result), own=False, folder="x") for result in results]
-    return Record("weights", run=run or {}, results=found)
+    return replace(NOTHING, results=list(map(Results, results)), **known)
 
 
-def uses_of(folder, record=NOTHING) -> list[Use]:
-    return uses(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), record, str(folder))
+def uses_of(folder, record=NOTHING) -> list[dict]:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return uses(folder, replace(record, config=config), str(folder))
 
 
 def titles(folder, record=NOTHING) -> list[str]:
-    return [use.title for use in uses_of(folder, record)]
+    return [use["title"] for use in uses_of(folder, record)]
 
 
-def the(folder, title, record=NOTHING) -> Use:
-    return next(use for use in uses_of(folder, record) if use.title == title)
+def the(folder, title, record=NOTHING) -> SimpleNamespace:
+    return next(SimpleNamespace(**use) for use in uses_of(folder, record) if use["title"] == title)
 
 
 def change_config(folder, **fields):
@@ -61,7 +63,7 @@ def change_config(folder, **fields):
 
 def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
     """What the code of each use prints, by folder and title; all of it in one fresh process."""
-    given = [(name, use.title, use.code) for name, folder in folders.items() for use in uses_of(folder, record)]
+    given = [(name, use["title"], use["code"]) for name, folder in folders.items() for use in uses_of(folder, record)]
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
         input=json.dumps(given),
@@ -177,7 +179,7 @@ def test_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
 def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made_up_run):
     folder, [results] = made_up_run("xlm_align", "word_alignment")
     content = read_results(results.parent)
-    record = Record("weights", results=[Result(content["task"], content, own=False, folder="x")])
+    record = record_of(content)
     shown = the(folder, "Word alignment", record)
     assert f"layer={content.protocol.layer})" in shown.code and "as in the scores" in shown.text
     assert "layer=" not in the(folder, "Word alignment").code
@@ -191,7 +193,7 @@ def test_a_fine_tuned_model_is_shown_in_its_languages_and_with_its_texts(zoo_mod
         rows = {"training_data": [{"languages": ["sw"]}], **protocol}
         scores = [{"language": code, "seed": 1, "metric": "accuracy", "value": 50.0} for code in ("en", "sw")]
         content = {"task": "mine", "kind": "classification", "seeds": [1], "scores": scores, "protocol": rows}
-        return Record("weights", results=[Result("mine", Results(content), own=True, folder="x")])
+        return record_of(content, own=[Results(content)])
 
     tagger = zoo_model_dir("metaxlm", "ForTokenClassification")
     code = the(tagger, "Tagging", own()).code

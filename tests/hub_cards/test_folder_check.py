@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hub_cards.card import write_card
-from hub_cards.folder_check import check_folder, files_of, main
+from hub_cards.folder_check import check_folder, files_of
 from hub_cards.fresh_load import load_folder
 from hub_cards.sentence_transformer import write_modules
 
@@ -78,8 +78,14 @@ def path_with_the_weights(folder):
     save_file(load_file(file), file, metadata={"format": "pt", "source": "/home/me/corpus"})
 
 
+def part_of_auto_map(folder):
+    content = json.loads((folder / "config.json").read_text())
+    del content["auto_map"]["AutoModelForTokenClassification"]
+    (folder / "config.json").write_text(json.dumps(content))
+
+
 def other_weights(folder):
-    """After the card, and with it record.json, was written."""
+    """After the card was written."""
     change_weights(folder, lambda tensors: tensors["lm_head.bias"].add_(1))
 
 
@@ -112,8 +118,9 @@ TAMPERED = {
     # code
     "python in capitals": (writing("EVIL.PY", "import os\n"), "EVIL.PY"),
     "changed code": (appending("encoder.py", "\nprint('hello')\n"), "encoder.py"),
-    "code missing": (removing("encoder.py"), "encoder.py"),
+    "code missing": (removing("encoder.py"), "config.json"),
     "code of a class missing": (removing("modeling_xlm_align.py"), "config.json"),
+    "part of the auto_map": (part_of_auto_map, "config.json"),
     "code elsewhere": (setting("config.json", auto_map={"AutoModel": "a/b--modeling_xlm_align.C"}), "config.json"),
     "a pipeline outside": (setting("config.json", custom_pipelines={"x": {"impl": "../x.Y"}}), "config.json"),
     "code of a folder below": (setting("more.json", a=[{"auto_map": {"AutoModel": "evil.Model"}}]), "more.json"),
@@ -137,14 +144,14 @@ TAMPERED = {
     # what is not what it says
     "no picture": (writing("curves.png", b"MZ"), "curves.png"),
     "no JSON": (writing("more.json", "{"), "more.json"),
-    # card and record
+    # card
     "no card": (removing("README.md"), "README.md"),
     "metadata": (writing("README.md", "---\nlicense: [\n---\n# A\n"), "README.md"),
     "no license": (replacing("README.md", "license: apache-2.0\n", ""), "README.md"),
     "no limits": (replacing("README.md", "## Limits", "## Other"), "README.md"),
-    "a dead link": (appending("README.md", "\n![x](provenance/figures/x.png)\n"), "README.md"),
+    "a dead link": (appending("README.md", "\n![x](figures/x.png)\n"), "README.md"),
     "a link upwards": (appending("README.md", "\n[x](../x.md)\n"), "README.md"),
-    "other weights": (other_weights, "provenance/"),
+    "other weights": (other_weights, "README.md"),
 }
 
 
@@ -184,7 +191,7 @@ def test_faults_that_only_loading_shows(zoo_model_dir, change, config, reason):
 
 
 @pytest.mark.slow
-def test_what_a_fresh_process_finds_is_told(ready_folder):
+def test_a_fresh_process_loads_the_folder(ready_folder):
     folder = ready_folder()
     change_weights(folder, lambda tensors: tensors[BIAS].fill_(torch.nan))
     write_anew(folder)
@@ -204,26 +211,13 @@ def test_a_folder_as_pretraining_and_the_card_leave_it_is_right(ready_folder, mo
 
 def test_caches_are_left_out(ready_folder):
     folder = ready_folder()
-    caches = ["__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "provenance/.DS_Store"]
-    for path in caches:
+    kept = files_of(folder)
+    for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "1_Pooling/.DS_Store"):
         writing(path, b"\x80\x04")(folder)
-    kept, left_out = files_of(folder)
-    assert left_out == [".DS_Store", ".cache", "__pycache__", "provenance/.DS_Store"]
-    assert "model.safetensors" in kept and not set(kept) & set(caches)
-    assert check_folder(folder, load=False) == []
+    assert files_of(folder) == kept and "model.safetensors" in kept and check_folder(folder, load=False) == []
 
 
 def test_folders_without_a_model(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         check_folder(tmp_path / "model")
     assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}
-
-
-def test_the_command_names_every_reason(ready_folder, capsys):
-    folder = ready_folder()
-    writing("optimizer.pt", b"x")(folder)
-    writing("more.py", "")(folder)
-    with pytest.raises(SystemExit) as stop:
-        main(["--model", str(folder)])
-    told = capsys.readouterr().err
-    assert stop.value.code == 2 and "\n- optimizer.pt: " in told and "\n- more.py: " in told

@@ -1,10 +1,17 @@
-"""The Space: what its tabs answer for each kind of model, what it refuses and how, and what it draws."""
+"""The Space: what it answers for each kind of model, what it refuses, whose code runs, and the running page."""
 
-import dataclasses
+import http.client
+import importlib.util
 import json
-import re
+import os
 import shutil
-from types import SimpleNamespace
+import socket
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -22,362 +28,255 @@ from transformers import (
 )
 
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
-from modeling.optimal_transport import METHODS
 
+pytest.importorskip("gradio")
+
+SPACE = Path(__file__).parents[2] / "hub_cards" / "space"
 MODEL_TYPES = ["veco", "ernie_m", "xlm_align", "metaxlm"]
 BACKBONES = ["metaxlm on modernbert", "ernie_m on eurobert", "xlm_align on deberta-v2"]
-SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 PAIR = ("The children are reading.", "Die Kinder lesen ein Buch.")
-HOSTILE = ["<script>alert(1)</script>", "</style>", '"onmouseover="x', "&amp;"]
 
 
 @pytest.fixture(scope="module")
-def load(space):
-    """load(folder) -> its `Model`, loaded once."""
-    loaded = {}
-
-    def model_of(folder):
-        if folder not in loaded:
-            loaded[folder] = space.loading.load(str(folder))
-        return loaded[folder]
-
-    return model_of
+def app():
+    """The Space's module, which is in no package."""
+    spec = importlib.util.spec_from_file_location("space_app", SPACE / "app.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["space_app"] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
-def model(load, zoo_model_dir):
-    return load(zoo_model_dir("xlm_align"))
+def model(app, zoo_model_dir):
+    return app.load(str(zoo_model_dir("xlm_align")))
 
 
-# ---- what is answered
+def test_align_words_has_the_links_of_the_pipeline(app, model):
+    expected = pipeline("word-alignment", model=model.name, trust_remote_code=True)(PAIR, probabilities=True, layer=1)
+    first, second, links = app.align_words(model, *PAIR)
+    assert ["".join(word for word, _ in side) for side in (first, second)] == [
+        "".join(f"{word} " for word in expected[name]) for name in ("source", "target")
+    ]
+    assert [share for *_, share in links] == [round(share, 3) for share in expected["probabilities"]]
+    for i, j in expected["links"]:
+        assert first[i][1] == second[j][1] is not None
+    linked = {i for i, _ in expected["links"]}
+    assert {place for place, (_, group) in enumerate(first) if group} == linked
 
 
-@pytest.mark.parametrize("method, encoding", [("ot_words", "separate"), ("ot", "joint")])
-def test_links_are_those_of_the_pipeline(space, model, method, encoding):
-    assert list(space.answers.METHODS.values()) == list(METHODS)
-    aligner = pipeline("word-alignment", model=model.name, trust_remote_code=True)
-    expected = aligner(PAIR, method=method, encoding=encoding, layer=1, probabilities=True)
-    found = space.answers.align_words(model, *PAIR, method, encoding)
-    assert found.links == expected["links"] and (found.source, found.target) == (expected["source"], expected["target"])
-    assert found.probabilities == expected["probabilities"]
-
-
-def test_long_sentences_are_aligned_in_windows(space, model):
-    found = space.answers.align_words(model, "the house " * 500, "das Haus " * 500)
-    assert len(found.source) == len(found.target) == 1000 and "windows" in found.notes[0]
-
-
-def test_vectors_are_those_of_the_retrieval_task(space, model):
+def test_sentence_vectors_are_those_of_the_retrieval_task(app, model):
     texts = ["The children are reading.", "今天", "Bonjour le monde", "the house " * 400, "a"]
-    ours = SentenceEncoder(model.encoder, model.tokenizer, batch_size=2)
-    subwords = ours.tokens(texts)
-    expected = ours.vectors(subwords, range(model.layers + 1))
-    for layer in range(model.layers + 1):
-        found, cut = space.answers.sentence_vectors(model, texts, layer)
-        torch.testing.assert_close(found, expected[layer], rtol=1e-4, atol=1e-5)
-        assert cut == sum(map(ours.is_cut, subwords)) == 1
-
-
-def test_sentences_are_ranked_by_cosine(space, model):
-    lines = ["Die Kinder lesen.", "The house is small.", "  ", "Die Kinder lesen."]
-    found = space.answers.rank_sentences(model, "The house is small.", "\n".join(lines))
-    assert [text for text, _ in found.sentences] == ["The house is small.", "Die Kinder lesen."]
-    assert found.sentences[0][1] == pytest.approx(1.0, abs=1e-5)
+    ours = SentenceEncoder(model.states.model, model.tokenizer, batch_size=2)
+    expected = ours.vectors(ours.tokens(texts), [1])[1]
+    torch.testing.assert_close(app.sentence_vectors(model, texts), expected, rtol=1e-4, atol=1e-5)
+    lines = "Die Kinder lesen.\nThe house is small.\n  \nDie Kinder lesen."
+    (cosine, text), second = app.rank_sentences(model, "The house is small.", lines)
+    assert text == "The house is small." and cosine == pytest.approx(1.0, abs=1e-3) and second[1] == "Die Kinder lesen."
 
 
 @pytest.mark.parametrize("spelling", ["<mask>", "[MASK]"])
-def test_masks_are_filled_by_the_models_own_head(space, model, spelling):
+def test_fill_masks_by_the_models_own_head(app, model, spelling):
     text = f"The {spelling} is small and {spelling}."
-    found = space.answers.fill_masks(model, text, top=3)
+    filled, rows = app.fill_masks(model, text, top=3)
     whole = AutoModelForMaskedLM.from_pretrained(model.name, trust_remote_code=True)
     inputs = model.tokenizer(text.replace(spelling, "<mask>"), return_tensors="pt")
     with torch.inference_mode():
         probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
-    best = probabilities.topk(3)
-    for candidates, values, subwords in zip(found.masks, best.values.tolist(), best.indices.tolist(), strict=True):
-        assert [subword for _, subword, _ in candidates] == model.tokenizer.convert_ids_to_tokens(subwords)
-        assert [probability for *_, probability in candidates] == pytest.approx(values, rel=1e-4)
-    assert "<mask>" not in found.text
+    expected = probabilities.topk(3).values.flatten().tolist()
+    assert [row[2] for row in rows] == pytest.approx(expected, abs=1e-4) and [row[0] for row in rows] == [1] * 3 + [
+        2
+    ] * 3
+    assert "<mask>" not in filled
+    assert [len(app.fill_masks(model, "a <mask>", top)[1]) for top in (10**9, -5)] == [20, 1]
 
 
 @pytest.mark.parametrize("model_type", [*MODEL_TYPES, *BACKBONES])
-def test_every_model_of_the_zoo_serves_every_tab(space, load, zoo_model_dir, model_type):
-    found = load(zoo_model_dir(model_type))
-    assert not found.lacking and found.layers == 2 and found.positions == 512
-    assert space.answers.align_words(found, *PAIR).source == [*PAIR[0][:-1].split(), "."]
-    assert len(space.answers.fill_masks(found, "The <mask> is small.").masks[0]) == 5
-    assert len(space.answers.rank_sentences(found, "a", "b\nc").sentences) == 2
+def test_every_model_of_the_zoo_serves_every_tab(app, zoo_model_dir, model_type):
+    found = app.load(str(zoo_model_dir(model_type)))
+    assert found.layer == 1 and found.positions == 512 and "toy" in found.facts
+    assert len(app.align_words(found, *PAIR)[0]) == 5
+    assert len(app.fill_masks(found, "The <mask> is small.")[1]) == 5
+    assert len(app.rank_sentences(found, "a", "b\nc")) == 2
 
 
-def test_models_of_the_library_serve_what_they_can(space, load, sample_tokenizer, tmp_path):
+def test_models_of_the_library_serve_what_they_can(app, sample_tokenizer, tmp_path):
     def saved(cls, config, **tokens):
         folder = tmp_path / f"{cls.__name__}-{len(tokens)}"
         cls(config).save_pretrained(folder)
         options = {"unk_token": "<unk>", "pad_token": "<pad>", **tokens}
-        backend = sample_tokenizer.backend_tokenizer
-        PreTrainedTokenizerFast(tokenizer_object=backend, **options).save_pretrained(folder)
-        return load(folder)
+        PreTrainedTokenizerFast(tokenizer_object=sample_tokenizer.backend_tokenizer, **options).save_pretrained(folder)
+        return app.load(str(folder))
 
-    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **SMALL)
+    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **small)
     bert = saved(BertForMaskedLM, config, mask_token="<mask>")
-    assert not bert.lacking and bert.positions == 40
-    assert space.answers.align_words(bert, *PAIR).source and space.answers.fill_masks(bert, "The [MASK] is small.")
-    assert "40 tokens" in space.answers.rank_sentences(bert, "a " * 100, "b\nc").notes[0]
+    assert bert.positions == 40 and app.align_words(bert, *PAIR) and app.fill_masks(bert, "The [MASK] is small.")
+    assert len(app.rank_sentences(bert, "a " * 100, "b\nc")) == 2
+    with pytest.raises(ValueError):
+        app.fill_masks(saved(BertForMaskedLM, config), "The <mask> is small.")
     shape = dict(n_embd=32, n_layer=2, n_head=2, n_positions=30, bos_token_id=0, eos_token_id=2)
-    gpt = saved(GPT2LMHeadModel, GPT2Config(vocab_size=len(sample_tokenizer), **shape), mask_token="<mask>")
-    assert len(space.answers.rank_sentences(gpt, "a house", "b\nc").sentences) == 2
-    for lacking, said in ((saved(BertForMaskedLM, config), "no mask token"), (gpt, "no masked-LM head")):
-        with pytest.raises(ValueError, match=said):
-            space.answers.fill_masks(lacking, "The <mask> is small.")
+    with pytest.raises(ValueError):
+        saved(GPT2LMHeadModel, GPT2Config(vocab_size=len(sample_tokenizer), **shape), mask_token="<mask>")
 
 
-# ---- what is refused
+REFUSED = [  # function and texts
+    ("align_words", "", "a"),
+    ("align_words", "a", " \n "),
+    ("align_words", "a" * 4001, "a"),
+    ("fill_masks", None),
+    ("fill_masks", "the house"),
+    ("fill_masks", "<mask>" * 21),
+    ("fill_masks", "house <mask> " * 300),
+    ("rank_sentences", "a", " \n\n "),
+    ("rank_sentences", "a", "\n".join(map(str, range(201)))),
+    ("rank_sentences", "a", "b\n" + "a" * 4001),
+    ("run_head", "a"),
+]
 
 
-@pytest.mark.parametrize(
-    "tab, values, said",
-    [
-        ("align_words", ("", "a"), "first sentence"),
-        ("align_words", ("a", " \n "), "second sentence"),
-        ("align_words", ("word " * 1001, "a"), "1,001 words"),
-        ("align_words", ("a", "字" * 1001), "1,001 words"),
-        ("align_words", ("a" * 10_001, "a"), "10,000 characters"),
-        ("align_words", ("a", "b", "magic"), "magic"),
-        ("fill_masks", (None,), "sentence is empty"),
-        ("fill_masks", ("the house",), "no <mask>"),
-        ("fill_masks", ("<mask>" * 21,), "21 masks"),
-        ("fill_masks", ("house <mask> " * 300 + "<mask>",), "reads 512"),
-        ("rank_sentences", ("a", " \n\n "), "no sentences"),
-        ("rank_sentences", ("a", "\n".join(map(str, range(201)))), "201 sentences"),
-        ("rank_sentences", ("a", "b\n" + "word " * 1001), "Sentence 2"),
-        ("run_head", ("a",), "no head"),
-    ],
-)
-def test_texts_that_cannot_be_answered(space, model, tab, values, said):
-    with pytest.raises(ValueError, match=said):
-        getattr(space.answers, tab)(model, *values)
+@pytest.mark.parametrize("name, texts", [(case[0], case[1:]) for case in REFUSED])
+def test_texts_are_refused(app, model, name, texts):
+    with pytest.raises(ValueError):
+        getattr(app, name)(model, *texts)
 
 
-def half_the_weights(folder, other_half=None):
+def change_weights(folder, keep):
     tensors = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in tensors.items() if "layer.1." not in name}
-    others = {name: tensors[name] * other_half for name in tensors.keys() - kept if other_half}
-    save_file(kept | others, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def another_tokenizer(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["entirely", "new"])
-    tokenizer.save_pretrained(folder)
+    kept = {name: value if "layer.1." not in name else value * torch.inf for name, value in tensors.items()}
+    kept = {name: value for name, value in kept.items() if keep or "layer.1." not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize(
-    "spoil, said",
+    "spoil",
     [
-        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-        (lambda folder: (folder / "config.json").rename(folder / "model" / "config.json"), "name .*/model"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no tokenizer"),
-        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (half_the_weights, r"\S*layer.1."),
-        (lambda folder: half_the_weights(folder, torch.inf), "not finite .*layer.1."),
-        (another_tokenizer, "the tokenizer knows"),
+        lambda folder: (folder / "config.json").unlink(),
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: change_weights(folder, keep=False),
+        lambda folder: change_weights(folder, keep=True),
     ],
 )
-def test_folders_that_hold_no_model(space, zoo_model_dir, spoil, said):
-    models, folder = space.loading.Models([], only_listed=False), zoo_model_dir("veco", copy=True)
-    (folder / "model").mkdir()
+def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, spoil):
+    folder = zoo_model_dir("veco", copy=True)
     spoil(folder)
-    with pytest.raises(ValueError, match=said) as refused:
-        models.get(str(folder))
-    assert len(str(refused.value)) < 500 and not models.loaded and not models.names
+    with pytest.raises((ValueError, OSError)):
+        app.load(str(folder))
 
 
-@pytest.mark.parametrize("name", [None, "./nowhere", "a/b/c", "x" * 300, "nobody/nothing"])
-def test_names_of_no_model(space, name):
-    with pytest.raises(ValueError, match=(name or "No model")[:80]):
-        space.loading.Models([], only_listed=False).get(name)
-
-
-def test_only_listed_models_are_loaded(space, zoo_model_dir):
-    listed, other = str(zoo_model_dir("xlm_align")), str(zoo_model_dir("veco"))
-    models = space.loading.Models([listed], only_listed=True)
-    for name in (other, "owner/name", "../" + listed):
-        with pytest.raises(ValueError, match="not in the list"):
-            models.get(name)
-    assert models.get(listed).name == listed and models.names == [listed]
-
-
-def test_few_models_are_kept(space, zoo_model_dir):
-    models = space.loading.Models([], only_listed=False)
-    folders = [str(zoo_model_dir(model_type)) for model_type in MODEL_TYPES]
-    first, second = models.get(folders[0]), models.get(folders[1])
-    assert models.get(folders[0]) is first
-    for folder in folders[2:]:
-        models.get(folder)
-    assert list(models.loaded) == [folders[0], *folders[2:]] and models.get(folders[1]) is not second
-    assert models.names == folders  # still offered
-
-
-# ---- whose code runs
-
-
-def test_folders_of_one_name_keep_their_own_code(space, zoo_model_dir, tmp_path):
-    """Auto classes hand the code of the first such folder to the second one, if their configuration is one."""
-    folders = [tmp_path / str(number) / "model" for number in range(2)]
-    for number, folder in enumerate(folders):
-        shutil.copytree(zoo_model_dir("xlm_align"), folder)
-        with open(folder / "modeling_xlm_align.py", "a") as code:
-            code.write(f"\nXlmAlignForMaskedLM.number = {number}\n")
-    models = space.loading.Models(list(map(str, folders)), only_listed=False, trust_remote_code=True)
-    assert [models.get(str(folder)).masked_lm.number for folder in folders] == [0, 1]
-
-
-def test_code_of_models_that_are_not_listed_never_runs(space, zoo_model_dir, tmp_path):
+def test_code_of_a_model_runs_only_where_that_was_asked_for(app, zoo_model_dir, tmp_path):
     folder, marker = zoo_model_dir("xlm_align", copy=True), tmp_path / "ran"
     for file in folder.glob("*.py"):
         file.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n" + file.read_text())
-    for models in (
-        space.loading.Models([str(folder)], only_listed=False),
-        space.loading.Models([], only_listed=False, trust_remote_code=True),
-    ):
-        assert models.get(str(folder)).aligner and not marker.exists()
-    assert space.loading.Models([str(folder)], only_listed=True, trust_remote_code=True).get(str(folder)).aligner
-    assert marker.exists()
+    assert app.load(str(folder)).aligner and not marker.exists()
+    assert app.load(str(folder), True).aligner and marker.exists()
 
 
-# ---- heads of fine-tuned models
-
-
-@pytest.mark.parametrize("second", ["", "Das Haus ist klein."])
-def test_a_classifiers_labels_are_those_of_its_logits(space, load, zoo_model_dir, second):
-    found = load(zoo_model_dir("xlm_align", "ForSequenceClassification", id2label={0: "food", 1: "sport", 2: "travel"}))
-    answer = space.answers.run_head(found, "The house is small.", second)
-    inputs = found.tokenizer(*["The house is small.", second][: 2 if second else 1], return_tensors="pt")
+def test_run_head_gives_a_classifiers_probabilities(app, zoo_model_dir):
+    labels = {0: "food", 1: "sport", 2: "travel"}
+    found = app.load(str(zoo_model_dir("xlm_align", "ForSequenceClassification", id2label=labels)))
     whole = AutoModelForSequenceClassification.from_pretrained(found.name, trust_remote_code=True)
-    with torch.inference_mode():
-        expected = dict(zip(["food", "sport", "travel"], whole(**inputs).logits[0].softmax(-1).tolist(), strict=True))
-    best_first = sorted(expected.items(), key=lambda item: -item[1])
-    assert answer.labels == [(label, pytest.approx(share, rel=1e-4)) for label, share in best_first]
-    assert "fine-tuned for text classification" in space.drawing.model_facts(found)
-    with pytest.raises(ValueError, match="no masked-LM head"):
-        space.answers.fill_masks(found, "The <mask> is small.")
+    for texts in (("The house is small.",), ("The house is small.", "Das Haus ist klein.")):
+        with torch.inference_mode():
+            logits = whole(**found.tokenizer(*texts, return_tensors="pt")).logits[0]
+        expected = dict(zip(labels.values(), logits.softmax(-1).tolist(), strict=True))
+        assert app.run_head(found, *texts) == (pytest.approx(expected, rel=1e-4), None)
+    assert "text classification" in found.facts
+    # a plug-in head reads a translation too, which the page does not ask for
+    assert not app.load(str(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True))).task
 
 
-def test_a_taggers_spans_are_whole_words_of_the_text(space, load, zoo_model_dir):
-    text = "The children are reading a book."
-    found = load(zoo_model_dir("metaxlm", "ForTokenClassification", id2label={0: "NOUN", 1: "VERB"}))
-    answer = space.answers.run_head(found, text)
-    assert {label for *_, label, _ in answer.parts} <= {"NOUN", "VERB"}
-    covered = "".join(text[start:end] for start, end, *_ in answer.parts)
-    assert covered.split() == text.split() or covered == text.replace(" ", "")
-    page = space.drawing.marked(answer)
-    assert re.sub("<small>.*?</small>|<.*?>", "", page) == text and page.count("<mark") == len(answer.parts)
+def test_run_head_marks_parts_of_the_text(app, zoo_model_dir):
+    tagger = app.load(str(zoo_model_dir("xlm_align", "ForTokenClassification", id2label={0: "B-PER", 1: "I-PER"})))
+    for text in ("Maria lives in Paris.", "玛丽亚在巴黎。"):
+        labels, parts = app.run_head(tagger, text)
+        assert (
+            labels is None and "".join(part for part, _ in parts) == text and {"PER"} <= {label for _, label in parts}
+        )
 
 
-def test_an_answer_is_the_likeliest_part_of_the_context(space, load, zoo_model_dir):
-    context = "The house is small. The children are reading a book in the garden."
-    found = load(zoo_model_dir("veco", "ForQuestionAnswering"))
-    encoding = found.tokenizer("Who is reading?", context)
-    places = [place for place, part in enumerate(encoding.sequence_ids(0)) if part == 1]
-    first, last = places[3], places[6]
-
-    class Certain(torch.nn.Module):
-        def forward(self, input_ids, **_):
-            def certain(*where):
-                return torch.zeros(input_ids.shape).index_fill(1, torch.tensor(where), 30.0)
-
-            # both also in the question, whose tokens are no answer
-            return SimpleNamespace(start_logits=certain(1, first), end_logits=certain(2, last))
-
-    answer = space.answers.run_head(dataclasses.replace(found, fine_tuned=Certain()), "Who is reading?", context)
-    ((start, end, label, probability),) = answer.parts
-    expected = context[encoding.token_to_chars(first).start : encoding.token_to_chars(last).end].strip()
-    assert (context[start:end], label, probability) == (expected, "answer", pytest.approx(1.0))
-    with pytest.raises(ValueError, match="is empty"):
-        space.answers.run_head(found, "Who is reading?", " ")
+def test_requirements_are_those_of_the_project():
+    lines = [line for line in (SPACE / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    project = tomllib.loads((SPACE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(lines) <= {requirement.replace(" ", "") for requirement in project["dependencies"]}
 
 
-def test_a_plug_in_head_is_not_offered(load, zoo_model_dir):
-    """It reads a translation too, which the page does not ask for."""
-    assert not load(zoo_model_dir("veco", "ForSequenceClassification", plug_in=True)).head
+@pytest.mark.parametrize("arguments", [["--model", "./nowhere"], ["--port", "many"]])
+def test_a_wrong_command_line_ends_with_a_reason(app, capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        app.main(arguments)
+    assert ended.value.code == 2 and arguments[-1] in capsys.readouterr().err
 
 
-# ---- samples in languages that the model knows
+@pytest.fixture(scope="module")
+def address(zoo_model_dir, tmp_path_factory):
+    """The running page, started from a copy of its folder next to modeling/, with the models m and c."""
+    here = tmp_path_factory.mktemp("space")
+    shutil.copytree(SPACE, here, dirs_exist_ok=True)
+    shutil.copytree(SPACE.parents[1] / "modeling", here / "modeling")
+    shutil.copytree(zoo_model_dir("xlm_align"), here / "m")
+    shutil.copytree(zoo_model_dir("metaxlm", "ForSequenceClassification"), here / "c")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GRADIO_", "ZOO_", "PYTHON"))
+    }
+    running = subprocess.Popen(
+        [sys.executable, "app.py", "--port", port],
+        cwd=here,
+        env=environment | {"PYTHONUNBUFFERED": "1", "ZOO_MODELS": "m, c"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with running:
+        try:
+            said = next((line for line in running.stdout if "Running on" in line), None)
+            assert said, "the Space did not start"
+            yield f"127.0.0.1:{port}"
+        finally:
+            running.terminate()
 
 
-@pytest.mark.parametrize("recorded", ["config", "card", "pre-training", "fine-tuning"])
-def test_samples_are_in_the_recorded_languages(space, zoo_model_dir, tmp_path, recorded):
-    folder = tmp_path / "run" / "model"
-    own = {"languages": ["fr", "de", "zh"], "mask_token_id": 4} if recorded == "config" else {}
-    shutil.copytree(zoo_model_dir("ernie_m", **own), folder)
-    if recorded == "card":
-        (folder / "README.md").write_text("---\nlanguage:\n- zh\n- fr\n- de\n---\n")
-    elif recorded == "pre-training":
-        corpora = [{"languages": ["fr"]}, {"languages": ["de", "zh_Hant"]}]
-        (tmp_path / "run" / "run.json").write_text(json.dumps({"corpora": corpora}))
-    elif recorded == "fine-tuning":
-        scores = [{"language": code} for code in ("de", "fr", "zh", "xx")]
-        (tmp_path / "results.json").write_text(json.dumps({"scores": scores}))
-    found = space.loading.load(str(folder))
-    samples = space.samples.samples(found)
-    assert list(samples["align"]) == ["German – Chinese", "German – French"]
-    assert all(list(samples[tab]) == ["German", "Chinese", "French"] for tab in ("fill", "nearest", "head"))
-    languages = {space.samples.LANGUAGE_OF[line] for line in space.samples.pool(found).splitlines()}
-    assert languages == {"German", "French", "Chinese"}
+@pytest.mark.slow
+def test_every_tab_of_the_running_page_answers(address):
+    from gradio_client import Client
+    from gradio_client.exceptions import AppError
+
+    client = Client(f"http://{address}", verbose=False, analytics_enabled=False)
+    assert client.config["analytics_enabled"] is False
+    assert len(client.predict("m", *PAIR, api_name="/align")) == 3
+    assert len(client.predict("m", "The <mask> is small.", 3, api_name="/fill")[1]["data"]) == 3
+    assert len(client.predict("m", "a house", "b\nc", api_name="/nearest")["data"]) == 2
+    assert len(client.predict("c", "a house", "", api_name="/head")[0]["confidences"]) == 2
+    for values in (
+        ("c", "The <mask>.", 3),
+        ("m", "The <mask>.", 10**9),
+        ("m", "The <mask>.", -5),
+        ("other", "<mask>", 3),
+    ):
+        with pytest.raises(AppError):
+            client.predict(*values, api_name="/fill")
 
 
-@pytest.mark.parametrize("card", ["language: multilingual", "language: ["])
-def test_samples_of_a_model_whose_languages_are_unknown_are_general(space, zoo_model_dir, card):
-    folder = zoo_model_dir("xlm_align", copy=True)
-    (folder / "README.md").write_text(f"---\n{card}\n---\n")
-    assert space.samples.known_languages(space.loading.load(str(folder))) == [*space.samples.LANGUAGES]
+@pytest.mark.slow
+@pytest.mark.parametrize("host, status", [("127.0.0.1", 200), ("localhost:1", 200), ("a.site", 400), ("", 400)])
+def test_requests_for_another_host_are_refused(address, host, status):
+    """A page of another site can have its name resolved to this machine; the browser still sends that name."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    body = json.dumps({"data": ["m", "a house", "b"]})
+    headers = {"Host": host, "Content-Type": "application/json"}
+    connection.request("POST", "/gradio_api/call/nearest", body, headers)
+    assert connection.getresponse().status == status
+    connection.close()
 
 
-@pytest.mark.parametrize(
-    "head, options",
-    [
-        ("ForSequenceClassification", {}),
-        ("ForSequenceClassification", {"fine_tuned_on": ["xnli (zero_shot)"]}),
-        ("ForTokenClassification", {}),
-        ("ForQuestionAnswering", {}),
-    ],
-)
-def test_each_head_gets_samples_that_it_can_read(space, load, zoo_model_dir, head, options):
-    found = load(zoo_model_dir("xlm_align", head, **options))
-    for texts in space.samples.samples(found)["head"].values():
-        answer = space.answers.run_head(found, *texts)
-        assert answer.labels if head == "ForSequenceClassification" else answer.text in texts
-        assert bool(texts[1]) == found.reads_pairs or head == "ForQuestionAnswering"
-
-
-# ---- what is drawn
-
-
-def test_a_toy_model_is_called_one(space, model):
-    assert "zoo-toy" in space.drawing.model_facts(model)
-    real = dataclasses.replace(
-        model, facts=model.facts | {"parameters": 22_000_000}
-    )  # as in a small encoder that is in use
-    assert "zoo-toy" not in space.drawing.model_facts(real)
-
-
-def test_links_reach_the_drawing(space):
-    aligned = space.answers.Aligned(["a", "b", "c"], ["x", "y"], [(0, 1), (2, 1)], [0.5] * 2, [])
-    page = space.drawing.alignment(aligned)
-    assert "0-1 2-1" in page and json.loads(re.search('data-links="([^"]*)"', page)[1]) == [[0, 1, 0.5], [2, 1, 0.5]]
-
-
-def test_words_cannot_become_markup(space):
-    answers, drawing = space.answers, space.drawing
-    drawn = [
-        drawing.alignment(answers.Aligned(HOSTILE, HOSTILE, [(0, 0)], [0.1], HOSTILE)),
-        drawing.filled(answers.Filled([[(word, word, 0.1) for word in HOSTILE]], HOSTILE[0], HOSTILE)),
-        drawing.ranking(answers.Ranked([(word, 0.5) for word in HOSTILE], HOSTILE, 1, HOSTILE), {}),
-        drawing.classified(answers.Classified([(word, 0.5) for word in HOSTILE], HOSTILE)),
-        *(drawing.marked(answers.Marked(word, [(0, 3, word, 0.5)], HOSTILE)) for word in HOSTILE),
-        *map(drawing.message, HOSTILE),
-    ]
-    for page in drawn:
-        assert "<script" not in page and '"onmouseover' not in page
-        assert page.count("<style>") == page.count("</style>")
+@pytest.mark.slow
+def test_files_are_refused(address):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nb\r\n--x--\r\n'
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    with pytest.raises(urllib.error.HTTPError, match="413"):
+        urllib.request.urlopen(urllib.request.Request(f"http://{address}/gradio_api/upload", body, form))
