@@ -169,11 +169,11 @@ class Training(Hyperparameters):
 class PublishedRow:
     """The published result to print next to ours; it is never used in a computation.
 
-    If `paper` is a file of hub_cards/published, the scores are read from its table and row. Give none here.
+    If `paper` is a file of finetuning/published, the scores are read from its table and row. Give none here.
     """
 
     paper: str = option(
-        MISSING, "veco, ernie_m, ...: a file of hub_cards/published; or another paper, with its scores given here"
+        MISSING, "veco, ernie_m, ...: a file of finetuning/published; or another paper, with its scores given here"
     )
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")

@@ -1,7 +1,7 @@
 """What every card of a model type says: method, claims of the paper, when to use it, limits, citation.
 
 The texts are in templates/about/<model_type>.yaml, which extends _shared.yaml. A claim names two rows of a published
-table (published/), and a test checks it there. Limits have names, and {longest} is the longest input.
+table (finetuning/published/), and a test checks it there. Limits have names, and {longest} is the longest input.
 """
 
 import functools

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas
 
+from finetuning.published import find, load
 from finetuning.results.differences import check_protocols, differences, join_seeds, warnings_of
 from finetuning.results.files import Table, markdown_list, markdown_table, print_table
 from finetuning.results.plots import plot_bars, plot_heat_maps
@@ -26,7 +27,6 @@ from finetuning.results.table import (
     with_deviation,
 )
 from zoo_core.provenance import write_csv, write_json
-from zoo_core.published import find, load
 
 KIND = "benchmark"
 AT_CHANCE, TUNED, LESS, PARTIAL = "†", "‡", "¶", "§"

@@ -29,7 +29,7 @@ class SuiteTask:
 class PublishedRow:
     """A row of a published table whose columns are tasks."""
 
-    paper: str = option(MISSING, "file of hub_cards/published, such as veco")
+    paper: str = option(MISSING, "file of finetuning/published, such as veco")
     table: str = option(MISSING, "table, such as Table 2")
     row: str = option(MISSING, "row: the model and its setting")
 

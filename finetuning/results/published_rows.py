@@ -2,15 +2,15 @@
 
     published: {paper: xlm_align, table: Table 18, row: "XLM-Align base, zero-shot"}
 
-names a row of hub_cards/published/xlm_align.yaml. If a paper has no file there, the recipe itself has its scores.
+names a row of finetuning/published/xlm_align.yaml. If a paper has no file there, the recipe itself has its scores.
 """
 
 from typing import Any
 
+from finetuning.published import Row, Table, find, load, papers
 from finetuning.recipe import TaskRecipe
 from finetuning.results.protocol import Protocol
 from finetuning.results.table import Results
-from zoo_core.published import Row, Table, find, load, papers
 from zoo_core.recipes import nearest
 
 FIGURES = ("languages", "further", "average", "sacrebleu", "bleu")  # fields of a recipe that replace a known row
@@ -38,7 +38,7 @@ def complete_published(recipe: TaskRecipe) -> None:
             _fill(item, recipe, own)
         elif not own:
             raise ValueError(
-                f"published.paper is {item.paper!r}, which has no file in hub_cards/published, and no scores. "
+                f"published.paper is {item.paper!r}, which has no file in finetuning/published, and no scores. "
                 f"{nearest(item.paper, papers())}"
             )
 

@@ -64,7 +64,7 @@ def test_recipes_are_there(pages):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_published_figures_are_those_of_the_paper(pages, model):
-    """Each figure with a decimal point in the table of a model's page is in hub_cards/published."""
+    """Each figure with a decimal point in the table of a model's page is in finetuning/published."""
 
     def figures(value):
         if isinstance(value, dict):
@@ -73,7 +73,7 @@ def test_published_figures_are_those_of_the_paper(pages, model):
             return {figure for part in value for figure in figures(part)}
         return {value} if isinstance(value, int | float) else set()
 
-    published = yaml.safe_load((ROOT / f"hub_cards/published/{model}.yaml").read_text(encoding="utf-8"))
+    published = yaml.safe_load((ROOT / f"finetuning/published/{model}.yaml").read_text(encoding="utf-8"))
     printed = {f"{figure:g}" for table in published["tables"] for row in table["rows"]
                for figure in figures([row["scores"], row.get("average")])}  # fmt: skip
     tables = {table["table"] for table in published["tables"]}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from finetuning.published import find
 from finetuning.recipe import Recipe
 from finetuning.results.protocol import Protocol
 from finetuning.results.published_rows import column_title, complete_published
@@ -17,7 +18,6 @@ from finetuning.tasks.registry import report_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
-from zoo_core.published import find
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"

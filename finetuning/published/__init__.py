@@ -1,4 +1,4 @@
-"""The result tables of the four papers, transcribed once: hub_cards/published/<paper>.yaml.
+"""The result tables of the four papers, transcribed once: finetuning/published/<paper>.yaml.
 
 A recipe, a report or a card names a row by paper, table and name. A file looks like this:
 
@@ -21,8 +21,8 @@ Figures are as printed. A test checks that each average is that of its row's sco
 """
 
 import functools
-import importlib.resources
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -31,7 +31,7 @@ from zoo_core.recipes import convert, nearest
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
-FOLDER = importlib.resources.files("hub_cards") / "published"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Paper:
 
 def papers() -> list[str]:
     """Returns the names of papers for `load`."""
-    return sorted(file.name.removesuffix(".yaml") for file in FOLDER.iterdir() if file.name.endswith(".yaml"))
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 @functools.cache

@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
-from zoo_core import published
-from zoo_core.published import find, load, papers
+from finetuning import published
+from finetuning.published import find, load, papers
 
 TABLES = [(paper, table) for paper in papers() for table in load(paper).tables]
 
