@@ -4,12 +4,13 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 (`training.learning_rate=2e-5`). `zoo_core.recipes` reads, checks and prints recipes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from omegaconf import MISSING
 
-from finetuning.results.files import run_name
+from finetuning.published import look_up
+from finetuning.results import run_name
 from zoo_core.recipes import (
     HUB_ROOT,
     LARGEST_BATCH,
@@ -166,32 +167,12 @@ class Training(Hyperparameters):
 
 
 @dataclass
-class PublishedRow:
-    """The published result to print next to ours; it is never used in a computation.
+class Published:
+    """A row of a published table, whose scores pages show next to ours; it is never used in a computation."""
 
-    If `paper` is a file of finetuning/published, the scores are read from its table and row. Give none here.
-    """
-
-    paper: str = option(
-        MISSING, "veco, ernie_m, ...: a file of finetuning/published; or another paper, with its scores given here"
-    )
+    paper: str = option(MISSING, "veco, ernie_m, ...: a file of finetuning/published")
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")
-    note: str | None = option(
-        None, "caveat about the scores, which the results show as a warning; default: the note of the file"
-    )
-
-
-@dataclass
-class Published(PublishedRow):
-    """Published scores by language."""
-
-    languages: dict[str, float] = option({}, "score of each language, in percent")
-    further: dict[str, dict[str, float]] = option(
-        {}, "further scores by name, such as exact_match: the score of each language, in percent"
-    )
-    average: float | None = option(None, "average as printed in the paper, in percent")
-    average_over: list[str] = option([], "languages of that average, if the scores of some are unknown")
 
 
 class TaskRecipe:
@@ -214,9 +195,18 @@ class TaskRecipe:
     precision: str
     tracker: str | None = None
     push_to_hub: str | None = None
+    published: Any = None
+
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        """The published rows, as results.json has them."""
+        given = self.published if isinstance(self.published, list) else [self.published] if self.published else []
+        return [asdict(item) for item in given]
 
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
+        for item in self.references:
+            look_up(item, self.task, self.kind, self.main_score, [])
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 

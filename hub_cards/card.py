@@ -21,7 +21,7 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors import safe_open
 
-from finetuning.results.files import run_name
+from finetuning.results import run_name
 from hub_cards import sections
 from hub_cards.about import about, known_limits, pictures
 from hub_cards.collecting import collect

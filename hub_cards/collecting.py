@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetuning.experiments.benchmark import KIND as SUITE
-from finetuning.results.table import Results, load_results
-from finetuning.tasks.registry import report_of
+from finetuning.page import draw
+from finetuning.results import Results, load_results
+from finetuning.suite import KIND as SUITE
 from hub_cards.record import CURVES, FOLDER, Record, Result, check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 
-FIGURES = ("scores.png", "layers.png", "bleu.png")  # what a run writes next to its results.json
+FIGURE = "scores.png"  # what a run writes next to its results.json
 
 
 def collect(record: Record, folder: Path, results: Iterable[str | Path], run_dir: str | Path | None) -> Record:
@@ -214,9 +214,10 @@ def _name(record: Record, content: dict[str, Any], folder: str, collected: set[s
 
 def _plots(content: dict[str, Any], shown: dict[str, Any], run_folder: Path) -> dict[str, bytes]:
     """The plots of a run; drawn anew where they would show a path of this machine."""
-    there = {name: (run_folder / name).read_bytes() for name in FIGURES if (run_folder / name).is_file()}
-    if there and Path(content["model"]["folder"]).is_absolute():
-        with tempfile.TemporaryDirectory() as folder:
-            report_of(shown).write(Path(folder))
-            there = {name: (Path(folder) / name).read_bytes() for name in FIGURES if (Path(folder) / name).is_file()}
-    return there
+    if not (run_folder / FIGURE).is_file():
+        return {}
+    if not Path(content["model"]["folder"]).is_absolute():
+        return {FIGURE: (run_folder / FIGURE).read_bytes()}
+    with tempfile.TemporaryDirectory() as folder:
+        draw(shown, Path(folder) / FIGURE)
+        return {FIGURE: (Path(folder) / FIGURE).read_bytes()}

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from finetuning.results.report import best_layer
+from finetuning.page import best_layer
 from finetuning.tasks.retrieval.recipe import POOLINGS
 from hub_cards.metadata import head_of, own_results, saved_class, trained_in
 from hub_cards.record import Record

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from finetuning.results.table import Results
+from finetuning.results import Results
 from finetuning.tasks.registry import KINDS
 from hub_cards.record import Record, Result, hub_id
 from modeling.checkpoints import split_revision
@@ -193,7 +193,7 @@ def _entries(result: Result, repo: str | None) -> list[EvalResultEntry]:
     source = f"https://huggingface.co/{repo}/blob/main/provenance/results/{result.name}.json" if repo else None
     rows = content.protocol.evaluated_rows
     metric = content.protocol.metric
-    direction = "" if metric.greater_is_better else " (lower is better)"
+    direction = "" if content.is_higher_better else " (lower is better)"
 
     def entry(path: str, task_id: str, revision: str | None, score: dict[str, Any], languages: list[str]) -> Any:
         number = sum(rows[language] for language in languages)

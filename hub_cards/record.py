@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from finetuning.results.table import Results, load_results
+from finetuning.results import Results, load_results
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import folder_fingerprint, read_json, written_aside
 from zoo_core.recipes import read_yaml

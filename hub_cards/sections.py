@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from finetuning.experiments import benchmark
-from finetuning.results.differences import join_seeds
-from finetuning.results.files import FIGURE, markdown_table
-from finetuning.results.table import Results, with_deviation
-from finetuning.tasks.registry import KINDS, report_of
+from finetuning.page import FIGURE, is_at_chance, language_table, lines_of, markdown_table, score_table, warnings_of
+from finetuning.results import Results, join_seeds, with_deviation
+from finetuning.tasks.registry import KINDS
 from hub_cards.about import about
 from hub_cards.metadata import (
     FINE_TUNED,
@@ -36,6 +34,7 @@ SETTINGS = {
 }
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
+AT_CHANCE, FOOTNOTE = "†", "a seed is at chance, or at 0, in a language: see the warnings"
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
 Experiment = tuple[list[Result], Results]  # the results of one or more seeds, and what they are together
 
@@ -212,9 +211,9 @@ def results(experiments: list[Experiment]) -> list[dict[str, Any]]:
         {
             "title": _title(content),
             "score": _score(content),
-            "table": markdown(*report_of(content).table()),
-            "protocol": [line for line in report_of(content).protocol_lines(False) if not line.startswith(SAID)],
-            "warnings": content["warnings"],
+            "table": markdown(*score_table(content)),
+            "protocol": [line for line in lines_of(content, with_model=False) if not line.startswith(SAID)],
+            "warnings": warnings_of(content),
             "figures": [path for result in group for path in result.figures],
             "files": [f"{RESULTS}/{result.name}.json" for result in group],
         }
@@ -229,8 +228,8 @@ def _title(content: Results) -> str:
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
     metric, several = content.protocol.metric, len(content.names)
-    of = ("" if metric.greater_is_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
-    return f"{report_of(content).title_of(metric.name)} {with_deviation(content.average)}{of}"
+    of = ("" if content.is_higher_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
+    return f"{metric.name} {with_deviation(content.average)}{of}"
 
 
 def scores(experiments: list[Experiment]) -> dict[str, Any]:
@@ -241,16 +240,15 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
     tasks, rows, layers = {}, [], {}
     for group, content in experiments:
         name, protocol = group[0].name, content.protocol
-        task = tasks[name + " (lower is better)" * (not content.is_higher_better)] = _of_task(content)
+        tasks[name + " (lower is better)" * (not content.is_higher_better)] = content
         source = content.get("source_language")
         setting = SETTINGS[content["setting"]].format(source)
-        metric = report_of(content).title_of(content.metric)
         rows.append(
             [
                 name,
                 f"{KINDS[content['kind']].recipe_class.measures}; {setting}"
                 + (", plug-in" if protocol.plug_in else ""),
-                f"{metric} {with_deviation(content.average)}{''.join(task['marks'])}",
+                f"{content.metric} {with_deviation(content.average)}{AT_CHANCE * is_at_chance(content)}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
                 f"{sum(protocol.evaluated_rows.values()):,}",
@@ -265,15 +263,9 @@ def scores(experiments: list[Experiment]) -> dict[str, Any]:
     notes = [f"{', '.join(names)}: {layer}" for layer, names in layers.items()]
     return {
         "tasks": markdown(columns, rows),
-        "notes": [*notes, *benchmark.footnotes((columns, rows))],
-        "languages": markdown(*benchmark.language_table(tasks))
-        if any(len(c.names) > 1 for _, c in experiments)
-        else "",
+        "notes": [*notes, *([f"{AT_CHANCE} {FOOTNOTE}"] if any(AT_CHANCE in row[2] for row in rows) else [])],
+        "languages": markdown(*language_table(tasks)) if any(len(c.names) > 1 for _, c in experiments) else "",
     }
-
-
-def _of_task(content: Results) -> dict[str, Any]:
-    return benchmark.of_task({"name": content["task"], "scores": []}, content)
 
 
 def experiments_of(record: Record) -> list[Experiment]:
@@ -305,7 +297,7 @@ def limits(record: Record, experiments: list[Experiment], known: list[str]) -> l
     """Tasks at chance and languages evaluated, then the `known` limits of the model's type."""
     lines = []
     contents = [content for _, content in experiments]
-    poor = [_title(content) for content in contents if benchmark.AT_CHANCE in _of_task(content)["marks"]]
+    poor = [_title(content) for content in contents if is_at_chance(content)]
     if poor:
         lines.append(
             f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(poor))}. The "

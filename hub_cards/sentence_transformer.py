@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.table import load_results
+from finetuning.results import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
 from hub_cards.record import FOLDER, RESULTS
 from zoo_core.command_line import CommandParser, user_errors

@@ -20,7 +20,6 @@ DATA = {
         "recipes/**/*.yaml",
         "published/*.yaml",
         "suites/*.yaml",
-        "experiments/*.yaml",
         "metrics/**/*.py",
         "align/templates/*",
     ),

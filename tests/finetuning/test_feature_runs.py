@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from finetuning.results import comparison as compare
-from finetuning.results.table import read_results, summary
+from finetuning.results import read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric
 from finetuning.tasks.features.task import curves

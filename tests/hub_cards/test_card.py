@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassification
 
-from finetuning.results.table import load_results
+from finetuning.results import load_results
 from hub_cards import card as card_module
 from hub_cards.card import count_parameters, write_card
 from hub_cards.sections import markdown

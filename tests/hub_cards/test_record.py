@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
-from finetuning.results.table import load_results
+from finetuning.results import load_results
 from hub_cards.card import main, write_card
 from hub_cards.record import check_record, forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint

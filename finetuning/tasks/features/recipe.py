@@ -33,7 +33,7 @@ class FeatureRecipe(TaskRecipe):
     init_from: str | None = option(None, INIT_FROM)
     output_dir: str = option(
         OUTPUT_DIR,
-        "folder of the results: results.{json,md,csv}, layers.png or scores.png, and one folder per seed; "
+        "folder of the results: results.{json,md,csv}, scores.png and one folder per seed; "
         "default: runs/<model>/<task>",
     )
     hub_root: str | None = option(None, HUB_ROOT)

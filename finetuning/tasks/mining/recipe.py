@@ -9,8 +9,9 @@ from typing import Literal
 
 from omegaconf import MISSING
 
+from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import NamedPair
-from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
+from finetuning.tasks.retrieval.recipe import SentenceRecipe
 from zoo_core.recipes import option
 from zoo_core.tables import Table
 
@@ -70,7 +71,7 @@ class MiningRecipe(SentenceRecipe):
         low=0,
         below=1,
     )
-    published: list[PublishedSentences] = option([], "published scores to print next to ours")
+    published: list[Published] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()

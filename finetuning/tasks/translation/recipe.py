@@ -9,7 +9,7 @@ from typing import Literal
 
 from omegaconf import MISSING
 
-from finetuning.recipe import OUTPUT_DIR, Hyperparameters, PublishedRow, TrainedRecipe
+from finetuning.recipe import OUTPUT_DIR, Hyperparameters, Published, TrainedRecipe
 from zoo_core.recipes import HUB_ROOT, LICENSES, MOST_WORKERS, PUSH_TO_HUB, SEEDS, TRACKER, TRUST_REMOTE_CODE, option
 from zoo_core.tables import Table
 
@@ -106,14 +106,6 @@ class Generation:
 
 
 @dataclass
-class PublishedTranslation(PublishedRow):
-    """Published BLEU by pair."""
-
-    sacrebleu: dict[str, float] = option({}, "sacreBLEU of each pair, such as en-de")
-    bleu: dict[str, float] = option({}, "tokenized case-insensitive BLEU (multi-bleu.perl) of each pair")
-
-
-@dataclass
 class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
@@ -127,7 +119,7 @@ class TranslationRecipe(TrainedRecipe):
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     output_dir: str = option(
         OUTPUT_DIR,
-        "folder of the results: results.{json,md,csv}, bleu.png and one folder per seed; default: runs/<model>/<task>",
+        "folder of the results: results.{json,md,csv}, scores.png, a folder per seed; default: runs/<model>/<task>",
     )
     hub_root: str | None = option(None, HUB_ROOT)
     licenses: dict[str, str] = option({}, LICENSES)
@@ -192,7 +184,7 @@ class TranslationRecipe(TrainedRecipe):
     save_models: bool = option(True, "keep each seed's translation model, in seed-N/model")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, TRACKER)
     push_to_hub: str | None = option(None, PUSH_TO_HUB)
-    published: PublishedTranslation | None = option(None, "published scores to print next to ours")
+    published: Published | None = option(None, "published scores to print next to ours")
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:
         """Returns the source and the target language of a table."""
