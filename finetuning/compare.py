@@ -136,7 +136,7 @@ def compare_suites(folders: dict[str, list[str]], path: Path) -> None:
         content = load_results(Path(folder) / "results.json")
         if others or content.get("kind") != suite.KIND:
             raise ValueError(f"--run {name} names no folder of `finetuning/run.py --suite`, or several. Name one.")
-        suites[name] = load_recipe(suite.Suite, content["suite"], [])
+        suites[name] = load_recipe(suite.Suite, content.get("suite", {}), [])
         tasks = {task.name: Path(folder) / task.name for task in suites[name].tasks}
         runs[name] = {task: read_results(of) for task, of in tasks.items() if (of / "results.json").is_file()}
         suite.check_one_model(folder, runs[name])

@@ -312,7 +312,9 @@ def with_domain(recipe: Recipe, domain: str) -> Recipe:
     """Replaces `{domain}` in the texts of a recipe. Raises ValueError for a domain without a place, or none for one."""
     text = json.dumps(asdict(recipe))
     if ("{domain}" in text) != bool(domain):
-        raise ValueError("--domains needs {domain} in path, config or where of the recipe's tables, and this needs it.")
+        raise ValueError(
+            "Give --domains for a recipe with {domain} in path, config or where of its tables, and only then."
+        )
     return load_recipe(type(recipe), json.loads(text.replace("{domain}", json.dumps(domain)[1:-1])), [])
 
 

@@ -74,9 +74,7 @@ def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list
             files[-1].parent.mkdir()
             files[-1].write_text(json.dumps(record))
             (files[-1].parent / "run.json").write_text(json.dumps(content["run"]))
-            (files[-1].parent / ("scores.png" if "majority_share" in record["protocol"] else "layers.png")).write_bytes(
-                f"\x89PNG plot of {kind}".encode("latin-1")
-            )
+            (files[-1].parent / "scores.png").write_bytes(f"\x89PNG plot of {kind}".encode("latin-1"))
         return run / "model", files
 
     return written

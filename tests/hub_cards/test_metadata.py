@@ -45,11 +45,11 @@ def test_the_main_alignment_score_is_that_of_the_pipelines_default_rule(made_up_
     assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
     text = card.read_text(encoding="utf-8")
     assert (
-        "| AER 21.4 | lower |" in text
+        "| aer 21.4 | lower |" in text
         and "layer=1)" in text
         and "`word_alignment` (links by `ot_words`): layer 1" in text
     )
-    assert "AER 21.4 (lower is better)</summary>" in text and read_record(folder).results[0].content == content
+    assert "aer 21.4 (lower is better)</summary>" in text and read_record(folder).results[0].content == content
 
 
 def test_unknown_values_are_left_out(made_up_run, tmp_path):
