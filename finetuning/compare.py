@@ -58,12 +58,10 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError("--run needs NAME DIR [DIR ...], and each name once.")
         file, output = Path(options.run[0][1]) / "results.json", Path(options.output)
         is_suite = file.is_file() and load_results(file).get("kind") == suite.KIND
-        runs = {} if is_suite else read_runs(folders)
-        output.mkdir(parents=True, exist_ok=True)
         if is_suite:
-            compare_suites(folders, output / "comparison")
+            compare_suites(folders, output)
         else:
-            write_comparison(runs, output)
+            write_comparison(read_runs(folders), output)
 
 
 def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
@@ -83,6 +81,7 @@ def read_runs(folders: dict[str, list[str]]) -> dict[str, Results]:
 
 def write_comparison(runs: dict[str, Results], folder: Path) -> None:
     """Writes comparison.md, comparison.csv and comparison.png into a folder, and shows the table."""
+    folder.mkdir(parents=True, exist_ok=True)
     title, table, lines = next(iter(runs.values())).title, score_table(runs), differences(runs)
     plot(runs, folder / "comparison.png", title)
     page = [f"# {title}", "", *markdown_table(table), "", *markdown_list("What differs between the runs", lines)]
@@ -125,7 +124,7 @@ def _bleu_of(results: Results) -> dict[int, Any]:
     return {step: summary(curve[step] for curve in by_seed) for step in steps}
 
 
-def compare_suites(folders: dict[str, list[str]], path: Path) -> None:
+def compare_suites(folders: dict[str, list[str]], output: Path) -> None:
     """Writes the table of suites with a row per task.
 
     Raises ValueError for folders without a suite's results, of different suites or models, and for runs of a task that
@@ -147,7 +146,8 @@ def compare_suites(folders: dict[str, list[str]], path: Path) -> None:
         lines = differences({name: found[task] for name, found in runs.items() if task in found})
         if lines := [line for line in lines if line.startswith(MEASURED)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
-    suite.write(first, runs, path, {})
+    output.mkdir(parents=True, exist_ok=True)
+    suite.write(first, runs, output / "comparison", {})
 
 
 if __name__ == "__main__":

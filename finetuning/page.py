@@ -12,7 +12,7 @@ from zoo_core.provenance import write_csv, write_json
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
 
-FIGURE = re.compile(r"[*\s\d.,±+/%≠§†‡¶()x-]*")  # a cell of figures; an empty one is among them
+FIGURE = re.compile(r"[*\s\d.,±+/%§†()x-]*")  # a cell of figures; an empty one is among them
 WIDEST = 20  # columns of a page's table; results.csv has them all
 
 

@@ -204,13 +204,15 @@ class Results(dict):
 def load_results(path: Path) -> Any:
     """Reads a results file: returns `Results` for a single task, else the content.
 
-    Raises ValueError for a file that is not JSON, and for an unknown format.
+    Raises ValueError for a file that has no JSON object, and for an unknown format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from None
-    if not isinstance(content, dict) or "protocol" not in content:
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not contain a JSON object. Restore the file.")
+    if "protocol" not in content:
         return content
     if content.get("format") != FORMAT:
         raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
