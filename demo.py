@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from finetuning.results.table import Results, read_results
+from finetuning.results import Results, read_results
 from zoo_core.command_line import CommandParser
 from zoo_core.recipes import or_installed
 

@@ -2,9 +2,7 @@
 
   python -m bench.reproduce --list                              # list the jobs and their hours of one core
   python -m bench.reproduce --hub_root ../shared/hub            # run all jobs; write bench/reproduce.md and plots
-  python -m bench.reproduce --hub_root ../shared/hub --missing  # run only the jobs that the results below lack
-  # run one claim with one seed, for about five core hours
-  python -m bench.reproduce --hub_root ../shared/hub --only dwa --seeds 1 --hours 5
+  python -m bench.reproduce --hub_root ../shared/hub --only dwa --seeds 1    # run one claim with one seed
 
 bench/reproduce.yaml lists the models and the tasks, each with its recipe, and the claims, each with the models and
 tasks that it compares. Every model is trained once per seed, in runs/reproduce. Every job is a command that you could
@@ -22,117 +20,417 @@ that it did not run. The files of `--budget full` are reproduce_full.csv and so 
 """
 
 import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Literal
 
-from bench._claims import Claim, CommandJob, Plan, jobs_of
-from bench._reproduction import recorded_costs, write_page
-from finetuning.experiments.engine import run_jobs
+import pandas
+
+from finetuning.page import markdown_table
+from finetuning.plots import plot_bars, plot_lines
+from finetuning.results import read_results, summary
+from finetuning.tasks.registry import KINDS, kind_of
+from pretraining.tracking import EVALUATIONS, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
+from zoo_core.provenance import read_json, write_csv, write_json
 from zoo_core.recipes import load_recipe, nearest
 
+FOLDER = Path("bench")
 NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
+KEY = ["model", "seed", "task"]
+COSTS = ["job", "core_hours", "gib", "command"]
+NOT_PUBLISHED = "The paper gives no scores for this claim."
+RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
+OUTCOMES = {
+    "yes": "the claim holds here",
+    "in part": "some of the claim holds here, or only under a condition",
+    "no": "no gain appears after these steps",
+    "open": "this experiment cannot tell: a gain is no larger than the differences between seeds, scores disagree, or "
+    "the baseline has not learned anything yet",
+}
+SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
+
+
+@dataclass
+class Work:
+    """A model, or what is measured of one, once a seed: a recipe, what is set in it, and how long it takes."""
+
+    recipe: str | None = None  # none: there is nothing to run
+    module: str | None = None  # command that reads it; default: pre-training of a model, fine-tuning of a task
+    set: list[str] = field(default_factory=list)  # fields of the recipe, as field=value
+    start: str | None = None  # model of this list that a model starts from; default: the recipe's own start
+    start_field: str = "model.start_from"  # field of the recipe that names the model it starts from
+    folder: str | None = None  # of an existing model, or Hub id; with start, a folder in its run, such as a checkpoint
+    title: str | None = None  # name of a model in tables; default: its name in the list
+    hours: float = 0.0  # of one CPU core: measured where reproduce-costs.csv has it, else an estimate
+    once: bool = False  # use one model, of seed 1, for all seeds
+
+
+@dataclass
+class Column:
+    """A column of a claim's table: the mean over languages of one score, by seed."""
+
+    name: str
+    metric: str  # of the task, or figure of the run (held_out/btmlm/*: the mean of those)
+    task: str | None = None  # none: a figure of the pre-training run itself
+    where: dict[str, Any] = field(default_factory=dict)  # other columns of the long table: method, layer, language
+    better: Literal["up", "down"] = "up"
+    digits: int = 1
+
+
+@dataclass
+class Claim:
+    """A row of the table of claims. `seeds` are its own, where --seeds has more."""
+
+    name: str
+    says: str
+    paper: str
+    published: str = ""  # the scores of the paper's own models, in sentences
+    models: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    columns: list[Column] = field(default_factory=list)
+    plot: Literal["layers", "bars"] | None = None
+    outcome: Literal["yes", "in part", "no", "open"] | None = None  # whether it holds here; none: not run yet
+    verdict: str = ""  # the result, in a sentence or two
+    setup: str = ""  # the sentence above its table: what is compared, on what data
+    answer: str = ""  # the result, and why where the order is not the paper's
+
+
+@dataclass
+class Plan:
+    """bench/reproduce.yaml, or reproduce_full.yaml."""
+
+    about: str = ""  # the page's first paragraphs
+    guide: str = ""  # the page's sections behind the list of claims: terms, scores, how to run
+    unit: str = "core hours"
+    launch: list[str] = field(default_factory=list)  # module, and its flags, that starts a job's
+    models: dict[str, Work] = field(default_factory=dict)
+    tasks: dict[str, Work] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)  # in the order in which they are run
+
+
+@dataclass
+class Job:
+    """A command in a process of its own, on one thread."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    result: str  # file of the folder that exists when it is done
+    hours: float
+    log: Path  # what it prints; the .json of the same name has the cost of each session
+
+    @property
+    def typed(self) -> str:
+        """The command as anybody would type it, without the place of the mirror."""
+        return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
+
+    @property
+    def is_done(self) -> bool:
+        return (self.folder / self.result).exists()
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        return read_json(self.log.with_suffix(".json"), {}).get("sessions", [])
+
+    def run(self) -> None:
+        """Runs the command, or resumes it, and records what it took. Raises ValueError where the result is missing."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        resume = ["--resume"] if (self.folder / "recipe.yaml").exists() else []
+        with open(self.log, "a", encoding="utf-8") as log:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen([*self.command, *resume], stdout=log, stderr=log, env=environment)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        core_hours = (usage.ru_utime + usage.ru_stime) / 3600
+        cost = {"command": self.typed, "core_hours": core_hours, "gib": usage.ru_maxrss / 2**20}
+        write_json(self.log.with_suffix(".json"), {"sessions": [*self.sessions, cost]})
+        if not self.is_done:
+            raise ValueError(f"see {self.log}")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
-    with user_errors("run the same command again to resume"):
-        quiet_libraries()
-        plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
-        claims = chosen_claims(plan, flags.only)
-        jobs = jobs_of(plan, claims, flags)
-        if flags.missing:
-            jobs = missing_jobs(jobs, flags.name)
-        if flags.list:
-            return show_list(claims, jobs, plan.unit)
-        failed = {} if flags.page else run(jobs, flags)
-        write_page(plan, jobs_of(plan, plan.claims, flags), flags)
-        if failed:
-            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
-
-
-def read_flags(argv: list[str] | None = None) -> argparse.Namespace:
-    """Returns the parsed command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument(
-        "--budget",
-        choices=list(NAMES),
-        default="small",
-        help="small: one CPU core (default; --list says how long); full: the papers' sizes",
-    )
+    text = "small: one CPU core (default; --list says how long); full: the papers' sizes"
+    parser.add_argument("--budget", choices=list(NAMES), default="small", help=text)
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="run only these claims; --list shows their names")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="seeds to train with (default 1 2 3)")
-    parser.add_argument(
-        "--hub_root",
-        metavar="DIR",
-        help="folder with copies of Hub repositories (DIR/owner/name); other ids are read from the Hub",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder of the runs (default runs/reproduce, or runs/reproduce_full)"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="jobs to run at a time, one core each (default 1)")
-    parser.add_argument(
-        "--hours",
-        type=float,
-        help="core hours after which no further job starts",
-    )
-    parser.add_argument("--missing", action="store_true", help="leave out jobs whose exact command the results have")
+    text = "folder with copies of Hub repositories (DIR/owner/name); other ids are read from the Hub"
+    parser.add_argument("--hub_root", metavar="DIR", help=text)
+    text = "folder of the runs (default runs/reproduce, or runs/reproduce_full)"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=text)
     parser.add_argument("--list", action="store_true", help="list the jobs and their hours, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing; write the page with the finished jobs")
     flags = parser.parse_args(argv)
     flags.name = NAMES[flags.budget]
     flags.output = flags.output or Path("runs") / flags.name
-    return flags
+    with user_errors("run the same command again to resume"):
+        quiet_libraries()
+        plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
+        known = [claim.name for claim in plan.claims]
+        for name in flags.only or ():
+            if name not in known:
+                raise ValueError(f"--only {name} is not one of {', '.join(known)}. {nearest(name, known)}")
+        claims = [claim for claim in plan.claims if not flags.only or claim.name in flags.only]
+        jobs = jobs_of(plan, claims, flags)
+        if flags.list:
+            for claim in claims:
+                print(f"{claim.name}: {claim.says} ({claim.paper})")
+            for job in jobs:
+                print(f"{job.name:40} {'done' if job.is_done else f'{job.hours:.2f} h':>8}  {job.typed}")
+            left = sum(job.hours for job in jobs if not job.is_done)
+            return print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {plan.unit}; {left:.1f} left")
+        failed = [] if flags.page else run_jobs(jobs)
+        write_page(plan, jobs_of(plan, plan.claims, flags), flags)
+        if failed:
+            raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
 
 
-def chosen_claims(plan: Plan, names: list[str] | None) -> list[Claim]:
-    """Returns the claims of these names, or all. Raises ValueError for an unknown name."""
-    known = [claim.name for claim in plan.claims]
-    for name in names or ():
-        if name not in known:
-            raise ValueError(f"--only {name} is not one of {', '.join(known)}. {nearest(name, known)}")
-    return [claim for claim in plan.claims if not names or claim.name in names]
-
-
-def missing_jobs(jobs: list[CommandJob], name: str) -> list[CommandJob]:
-    """Returns the jobs whose command the results lack, and the jobs that these need."""
-    commands = set(recorded_costs(name)["command"])
-    found: list[CommandJob] = []
-    needed: set[str] = set()
-    for job in reversed(jobs):  # each comes after what it needs
-        if job.typed not in commands or job.name in needed:
-            found.insert(0, job)
-            needed |= set(job.needs)
-    return found
-
-
-def show_list(claims: list[Claim], jobs: list[CommandJob], unit: str) -> None:
-    """Prints the claims, and each job with its hours, whether it is done, and its command."""
-    for claim in claims:
-        print(f"{claim.name}: {claim.says} ({claim.paper})")
-    print()
-    for job in jobs:
-        state = "done" if job.is_done else f"{job.hours:.2f} h"
-        print(f"{job.name:40} {state:>8}  {job.typed}")
-    left = sum(job.hours for job in jobs if not job.is_done)
-    print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {unit}; {left:.1f} left")
-
-
-def run(jobs: list[CommandJob], flags: argparse.Namespace) -> dict[str, str]:
-    """Runs unfinished jobs, `flags.jobs` at a time and for about `flags.hours`; returns what failed, and why.
+def run_jobs(jobs: list[Job]) -> list[str]:
+    """Runs the jobs that are not done, in their order; returns those that failed.
 
     Raises ValueError, before anything is run, for a job that was done with another command.
     """
     for job in jobs:
-        job.state()
-    before = sum(part["core_hours"] for job in jobs for part in job.portions)
+        if job.is_done and job.sessions and job.sessions[-1]["command"] != job.typed:
+            raise ValueError(
+                f"{job.folder} was made by `{job.sessions[-1]['command']}`, and the list has `{job.typed}` now. Remove "
+                "the folder, or give another --output."
+            )
+    failed = []
+    for number, job in enumerate(jobs, 1):
+        if not job.is_done:
+            print(f"[{number}/{len(jobs)}] {job.name}: {job.folder}", flush=True)
+            try:
+                job.run()
+            except ValueError as error:
+                failed.append(job.name)
+                print(f"{job.name} failed: {error}", file=sys.stderr)
+    return failed
 
-    def has_time(running: list[CommandJob]) -> bool:
-        spent = sum(part["core_hours"] for job in jobs for part in job.portions) - before
-        return flags.hours is None or spent + sum(job.hours for job in running) < flags.hours
 
-    return run_jobs(jobs, keep_going=True, at_once=flags.jobs, has_time=has_time)
+def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[Job]:
+    """The jobs of some claims, each once, after those that it needs: claim by claim, in it seed by seed."""
+    jobs: dict[str, Job] = {}
+
+    def add(module: str, work: Work, name: str, folder: Path, result: str, own: list[str]) -> None:
+        hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
+        start = [sys.executable, "-m", *plan.launch, work.module or module, "--config", work.recipe]
+        log = flags.output / "jobs" / f"{name}.txt"
+        jobs.setdefault(name, Job(name, [*start, *work.set, *own, *hub], folder, result, work.hours, log))
+
+    def run_of(name: str, seed: int) -> str:
+        return name if plan.models[name].once else f"{name}-{seed}"
+
+    def folder_of(name: str, seed: int) -> str:
+        """Where the model of a seed is, or will be."""
+        work = plan.models[name]
+        if work.folder is not None and work.start is None:
+            return work.folder
+        run = work.start if work.folder is not None else name
+        return str(flags.output / run_of(run, seed) / (work.folder or "model"))
+
+    def add_model(name: str, seed: int) -> None:
+        """The job that trains a model, after that of the model it starts from; none for an existing model."""
+        work = plan.models[name]
+        if work.start:
+            add_model(work.start, seed)
+        if work.folder is None:
+            run = run_of(name, seed)
+            own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}"]
+            own += [f"{work.start_field}={folder_of(work.start, seed)}"] if work.start else []
+            add("pretraining.run", work, run, flags.output / run, "model/config.json", own)
+
+    for claim in claims:
+        for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
+            for model in claim.models:
+                add_model(model, seed)
+                made = plan.models[model]
+                is_one = made.once or (made.folder is not None and made.start is None)
+                for name in claim.tasks:
+                    work = plan.tasks[name]
+                    is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
+                    run = model if is_one and not is_trained else f"{model}-{seed}"
+                    folder = flags.output / run / "tasks" / name
+                    own = [f"model={folder_of(model, seed)}", f"output_dir={folder}"]
+                    own += [f"seeds=[{seed}]"] if is_trained else []
+                    add("finetuning.run", work, f"{run} {name}", folder, "results.json", own)
+    return list(jobs.values())
+
+
+def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
+    """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
+    page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
+    scores = _joined(results.with_suffix(".csv"), scores_of(plan, flags), KEY)
+    costs = [
+        (job.name, sum(one["core_hours"] for one in job.sessions), max(one["gib"] for one in job.sessions), job.typed)
+        for job in jobs
+        if job.sessions and job.is_done
+    ]
+    costs = _joined(results.with_name(f"{results.name}-costs.csv"), pandas.DataFrame(costs, columns=COSTS), ["job"])
+    lines = ["# The papers' claims on a real encoder", "", *_overview(plan, scores, costs, results.name)]
+    for claim in plan.claims:
+        lines += _section(plan, claim, scores, results)
+    page.write_text("\n".join(lines), encoding="utf-8")
+    print(f"written: {page}, {results}.csv, {results}-costs.csv")
+
+
+def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
+    """The table of a file, with the rows of `new` in place of those of the same key; it is written, and read again: the
+    page is the same with and without the runs."""
+    types = dict(dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
+    if path.exists():
+        old = pandas.read_csv(path, **types)
+        fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
+        kept = old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)]
+        new = pandas.concat([kept, new]) if len(new) else kept  # an empty one would turn numbers into objects
+    new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(path, new, float_format="%.4g")
+    return pandas.read_csv(path, **types)
+
+
+def scores_of(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
+    """A row for each score: model, seed (0 where nothing was trained), task, language, method, layer, metric, value."""
+    columns = [*KEY, "language", "method", "layer", "metric", "value"]
+    found = []
+    for name in plan.models:
+        for seed in (0, *flags.seeds):
+            folder = flags.output / (name if seed == 0 else f"{name}-{seed}")
+            for path in sorted(folder.glob("tasks/*/results.json")):
+                results = read_results(path.parent)
+                frame = results.frame()
+                frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
+                ends = [curve[-1]["loss"] for curve in results.get("curve", {}).values()]  # of a translation model
+                losses = [pandas.DataFrame({"metric": "dev_loss", "value": ends})] if ends else []
+                found.append(pandas.concat([frame, *losses]).assign(model=name, seed=seed, task=path.parent.name))
+            if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
+                events = [(event["step"], *item) for event in read_events(folder) for item in event.items()]
+                events = [event for event in events if event[1].startswith(EVALUATIONS)]
+                last = pandas.DataFrame(events, columns=["step", "metric", "value"])
+                found.append(last[last["step"] == last["step"].max()].assign(model=name, seed=seed, task=RUN))
+    return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
+
+
+def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame, name: str) -> list[str]:
+    """What was run, how many claims hold, a row for each claim, what all of it took, and the guide."""
+    outcomes = [claim.outcome for claim in plan.claims]
+    counts = [[outcome, str(outcomes.count(outcome)), meaning] for outcome, meaning in OUTCOMES.items()]
+    rows = [
+        [
+            f"[{claim.says}](#{_anchor(claim.says)})",
+            claim.paper,
+            claim.outcome or "not run yet",
+            claim.verdict,
+            str(len(_seeds(claim, scores))),
+            f"`{claim.name}`",
+        ]
+        for claim in plan.claims
+    ]
+    total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
+    return [
+        plan.about.strip(),
+        "",
+        *([*markdown_table((["result", "claims", "meaning"], counts)), ""] if any(outcomes) else []),
+        *markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows)),
+        "",
+        f"All {len(costs)} jobs took {total:.1f} {plan.unit} and at most {most:.1f} GiB of memory. The results folder",
+        f"has [every score](results/{name}.csv) and [each job's costs and command](results/{name}-costs.csv).",
+        "",
+        *([plan.guide.strip(), ""] if plan.guide else []),
+    ]
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _seeds(claim: Claim, scores: pandas.DataFrame) -> set[int]:
+    """The seeds that a claim's rows have."""
+    found = set(scores[scores["model"].isin(claim.models)]["seed"]) - {0}
+    return found & set(claim.seeds) if claim.seeds else found
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of paragraphs and tables, the first paragraph wrapped, and an empty one."""
+    first, *rest = text.split("\n", 1)
+    return [*textwrap.wrap(first, 140, break_long_words=False, break_on_hyphens=False), *rest, ""]
+
+
+def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) -> list[str]:
+    """The heading, table, plot and answer of a claim."""
+    paper = f"**Paper** ({claim.paper}). {claim.published.strip() or NOT_PUBLISHED}"
+    lines = [f"## {claim.says}", "", *_wrapped(paper)]
+    lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
+    if claim.seeds:  # so that rows are of one seed where one has no other
+        scores = scores[scores["seed"].isin([0, *claim.seeds])]
+    cells = {model: [_by_seed(column, model, scores) for column in claim.columns] for model in claim.models}
+    if any(len(cell) for row in cells.values() for cell in row):
+        header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
+        titles = {name: plan.models[name].title or name for name in claim.models}
+        rows = [
+            [titles[name], *(_cell(cell, column.digits) for cell, column in zip(row, claim.columns, strict=True))]
+            for name, row in cells.items()
+        ]
+        first, *others = map(str, sorted(_seeds(claim, scores)))
+        seeds = f"Seeds {', '.join([first, *others])}." if others else f"Only seed {first}."
+        lines += [*_wrapped(f"{claim.setup} {seeds}".strip()), *markdown_table((header, rows)), ""]
+        if claim.plot and all(len(row[0]) for row in cells.values()):
+            picture = draw(claim, titles, scores, results)
+            lines += [f"![{claim.says}](results/{picture.name})", ""]
+    return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]
+
+
+def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows of the long table that a cell is made of."""
+    rows = scores[(scores["model"] == model) & (scores["task"] == (column.task or RUN))]
+    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)]
+    for name, wanted in column.where.items():
+        rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
+    return rows
+
+
+def _by_seed(column: Column, model: str, scores: pandas.DataFrame) -> pandas.Series:
+    """The mean over languages, by seed."""
+    return _rows(column, model, scores).groupby("seed")["value"].mean()
+
+
+def _cell(by_seed: pandas.Series, digits: int) -> str:
+    """Mean and standard deviation over seeds."""
+    deviation = f" ± {by_seed.std():.{digits}f}" if len(by_seed) > 1 else ""
+    return f"{by_seed.mean():.{digits}f}{deviation}" if len(by_seed) else ""
+
+
+def draw(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
+    """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
+    path, title = results.with_name(f"{results.name}-{claim.name}.png"), f"Our test of {claim.paper}"
+    first = claim.columns[0]
+    where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
+    column = Column(name=first.name, task=first.task, metric=first.metric, where=where)
+    groups: dict[str, dict[str, dict]] = {}
+    panels: dict[str, dict[str, dict[int, dict]]] = {}
+    for model, name in titles.items():
+        for one in claim.columns:
+            if one.better == "up" and len(by_seed := _by_seed(one, model, scores)):
+                groups.setdefault(name, {})[one.name] = summary(by_seed)
+        for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
+            panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(rows["value"])
+    if claim.plot == "bars":
+        plot_bars(groups, path, title, "score")
+    else:
+        plot_lines(panels, path, title, "layer", first.metric.upper())
+    return path
 
 
 if __name__ == "__main__":

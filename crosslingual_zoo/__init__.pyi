@@ -2,8 +2,8 @@
 from crosslingual_zoo.programs import finetune as finetune
 from crosslingual_zoo.programs import pretrain as pretrain
 from finetuning.align.projection import project as project
-from finetuning.results.table import Results as Results
-from finetuning.results.table import read_results as read_results
+from finetuning.results import Results as Results
+from finetuning.results import read_results as read_results
 from hub_cards.push import push as push
 from modeling.configuration_ernie_m import ErnieMConfig as ErnieMConfig
 from modeling.configuration_metaxlm import MetaXlmConfig as MetaXlmConfig

@@ -13,8 +13,7 @@ from accelerate.state import AcceleratorState
 from transformers.utils import logging as transformers_logging
 
 from finetuning import running
-from finetuning.results.published_rows import complete_published
-from finetuning.results.table import Results, read_results
+from finetuning.results import Results, read_results
 from finetuning.seeds import check_hardware
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from pretraining import training
@@ -89,7 +88,6 @@ def finetune(
     kind = [f"kind={recipe['kind']}"] if isinstance(recipe, Mapping) and "kind" in recipe else []
     config = [] if isinstance(recipe, Mapping) else ["--config", str(recipe)]
     loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])].recipe_class, recipe, given)
-    complete_published(loaded)
     with _run():
         quiet_libraries()
         start_processes()

@@ -8,7 +8,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from finetuning.models import Start, describe_model
 from finetuning.recipe import TaskRecipe
-from finetuning.results.protocol import Protocol
+from finetuning.results import Protocol
 from zoo_core.provenance import folder_fingerprint, read_json
 
 CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
@@ -58,7 +58,7 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
             f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Use the same "
             "model for both."
         )
-    scores = Protocol.of(results["protocol"]).selection.scores or [None]
+    scores = Protocol(results["protocol"]).selection.scores or [None]
     best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
     seed = results["seeds"][best]
     facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}

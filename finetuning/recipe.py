@@ -4,13 +4,14 @@ A recipe is a YAML file of these fields; `key=value` on the command line overrid
 (`training.learning_rate=2e-5`). `zoo_core.recipes` reads, checks and prints recipes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from finetuning.results.files import run_name
+from finetuning.published import look_up
+from finetuning.results import run_name
 from zoo_core.command_line import TRUST_REMOTE_CODE
 from zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
 from zoo_core.tables import Table
@@ -146,32 +147,12 @@ class Training(Hyperparameters):
 
 
 @dataclass
-class PublishedRow:
-    """The published result to print next to ours; it is never used in a computation.
+class Published:
+    """A row of a published table, whose scores pages show next to ours; it is never used in a computation."""
 
-    If `paper` is a file of hub_cards/published, the scores are read from its table and row. Give none here.
-    """
-
-    paper: str = option(
-        MISSING, "veco, ernie_m, ...: a file of hub_cards/published; or another paper, with its scores given here"
-    )
+    paper: str = option(MISSING, "veco, ernie_m, ...: a file of finetuning/published")
     table: str = option(MISSING, "table of the paper")
     row: str = option(MISSING, "row of the table: the model and its setting")
-    note: str | None = option(
-        None, "caveat about the scores, which the results show as a warning; default: the note of the file"
-    )
-
-
-@dataclass
-class Published(PublishedRow):
-    """Published scores by language."""
-
-    languages: dict[str, float] = option({}, "score of each language, in percent")
-    further: dict[str, dict[str, float]] = option(
-        {}, "further scores by name, such as exact_match: the score of each language, in percent"
-    )
-    average: float | None = option(None, "average as printed in the paper, in percent")
-    average_over: list[str] = option([], "languages of that average, if the scores of some are unknown")
 
 
 @dataclass
@@ -182,7 +163,7 @@ class TaskRecipe:
     task_type: ClassVar[str]  # the Hub's name for the kind of task
     measures: ClassVar[str]  # what the score is of, on a card
     # the defaults of fields that only some kinds have
-    init_from = max_length = tracker = push_to_hub = None
+    init_from = max_length = tracker = push_to_hub = published = None
 
     model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
@@ -219,8 +200,16 @@ class TaskRecipe:
         """Returns what distinguishes the default folders of one task's settings."""
         return ""
 
+    @property
+    def references(self) -> list[dict[str, Any]]:
+        """The published rows, as results.json has them."""
+        given = self.published if isinstance(self.published, list) else [self.published] if self.published else []
+        return [asdict(item) for item in given]
+
     def check(self) -> None:
         """Raises ValueError for invalid values, and for fields that contradict each other."""
+        for item in self.references:
+            look_up(item, self.task, self.kind, self.main_score, [])
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds is {self.seeds}. Name each once, as in seeds=[1, 2].")
 

@@ -21,7 +21,6 @@ Ctrl-C or SIGTERM finishes the current step and saves a checkpoint; a second one
 import os
 import sys
 
-from finetuning.results.published_rows import complete_published
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import RESUME, parse_command_line, user_errors
 from zoo_core.processes import stop_signals
@@ -49,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DELAY", "2")  # seconds: libraries show a bar of what takes longer
     given = sys.argv[1:] if argv is None else argv
     if any(argument.partition("=")[0] == "--suite" for argument in given):
-        from finetuning.experiments import suite
+        from finetuning import suite
 
         return suite.main(given)
     with user_errors():
@@ -57,7 +56,6 @@ def main(argv: list[str] | None = None) -> None:
     recipe, arguments = parse_command_line(kind.recipe_class, __doc__, FLAGS, argv, USAGE)
     command = sys.argv if argv is None else ["finetuning/run.py", *argv]
     with stop_signals(RESUME), user_errors(RESUME):
-        complete_published(recipe)
         # torch and transformers take seconds to import: after --help and the recipe's errors
         from zoo_core.console import quiet_libraries
         from zoo_core.processes import start_processes
@@ -70,9 +68,9 @@ def main(argv: list[str] | None = None) -> None:
         if arguments.skip_missing:
             from accelerate import PartialState
 
-            from finetuning.experiments.missing_tables import skip_missing
+            from finetuning.missing import leave_out_missing
 
-            left_out = skip_missing(recipe)
+            left_out = leave_out_missing(recipe)
             if left_out and PartialState().is_main_process:
                 print(f"left out, {left_out}")
         from finetuning import running
@@ -83,9 +81,9 @@ def main(argv: list[str] | None = None) -> None:
 
         with run_lock(recipe.output_dir):
             if arguments.sweep:
-                from finetuning.experiments import sweep
+                from finetuning.runs import sweep
 
-                return sweep.run(recipe, arguments.resume, command, running.run)
+                return sweep(recipe, arguments.resume, command)
             running.run(task_of(recipe), arguments.resume, command)
 
 

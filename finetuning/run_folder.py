@@ -9,7 +9,7 @@ from typing import Any
 from accelerate import PartialState
 
 from finetuning.recipe import TaskRecipe
-from finetuning.results.protocol import Protocol
+from finetuning.results import Protocol
 from zoo_core.provenance import read_json, run_facts, write_json
 from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
 from zoo_core.run_folders import not_own
@@ -17,9 +17,9 @@ from zoo_core.run_folders import not_own
 # seeds may be added to a finished run; the others change no score
 MAY_CHANGE = ("seeds", "output_dir", "num_workers", "published", "sweep")
 MAY_CHANGE += ("tracker", "push_to_hub", "licenses")
-# what a start that is killed leaves half written, and a sweep that chose the run's values (`sweep.py`)
+# what a start that is killed leaves half written, and a sweep that chose the run's values (`runs.py`)
 HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
-SWEEP = r"sweep(\.(json|md|csv|png))?"
+SWEEP = r"sweep(\.json)?"
 
 
 class RunFolder:

@@ -2,17 +2,21 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import pandas
 from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
 from finetuning.data.data_report import as_table, print_labels, source_lines
-from finetuning.results.files import print_table
+from finetuning.page import print_table, write_results
+from finetuning.recipe import TaskRecipe
 from finetuning.run_folder import RunFolder
-from finetuning.sweep_points import sweep_facts
 from finetuning.tasks.base import Record, Task
 from zoo_core.faults import listed_faults
+from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 
 FAULTS = 10  # printed lines
@@ -27,8 +31,8 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     folder = RunFolder(recipe, start.identity, resume)
     check_recording(recipe.tracker, recipe.push_to_hub)
     data = task.encode(task.read())
-    # results name the grid of --sweep that these values come from: they must not hide a selection
-    if sweep := sweep_facts(recipe, start.identity, data.protocol):
+    # results name the values of --sweep that these were chosen from: they must not hide a selection
+    if sweep := sweep_facts(recipe, start.identity):
         data.protocol.selection.sweep = sweep
     if evaluate and PartialState().is_main_process:
         print_labels(recipe.task, data, most_languages=5)
@@ -42,10 +46,20 @@ def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> 
     )
     if evaluate and PartialState().is_main_process:
         data.protocol.fine_tuned_before = fine_tuned_on(start.config)
-        report = task.report(task.results(start.identity, data.protocol, records, data.warnings))
-        report.write(folder.path)
-        report.print(folder.path)
+        write_results(task.results(start.identity, data.protocol, records, data.warnings), folder.path)
     return records
+
+
+def sweep_facts(recipe: TaskRecipe, model: dict[str, Any]) -> dict[str, Any] | None:
+    """Fields, points and score of the sweep in the run's folder, if it chose these values for this model."""
+    found = read_json(Path(recipe.output_dir) / "sweep.json", {})
+    if not found or found["model"] != model["fingerprint"]:
+        return None
+    (values,) = pandas.json_normalize(asdict(recipe)).to_dict("records")
+    if any(values.get(name) != value for name, value in found["taken"].items()):
+        return None
+    score = next(point["score"] for point in found["points"] if point["values"] == found["taken"])
+    return {"fields": found["fields"], "points": len(found["points"]), "score": score}
 
 
 def each_seed(

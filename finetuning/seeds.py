@@ -22,7 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from finetuning.checkpoints import CHECKPOINT, last_complete_checkpoint, trainer_checkpoints
 from finetuning.recipe import TrainedRecipe
-from finetuning.results.files import run_name
+from finetuning.results import run_name
 from zoo_core.console import RunBar
 from zoo_core.processes import Stopped, held_signals, main_first, received
 from zoo_core.provenance import forget_machine, write_json, write_rows

@@ -13,7 +13,7 @@ from transformers import EvalPrediction, Trainer
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.recipe import Training
-from finetuning.results.table import LabelScores
+from finetuning.results import LabelScores
 from finetuning.steps import Key, LengthGroups, TrainsByPlan
 from zoo_core.masking import IGNORED
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from finetuning.results.table import Results
+from finetuning.results import Results
 from finetuning.tasks.registry import KINDS
 from hub_cards.record import Record, hub_id
 from modeling.checkpoints import split_revision

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import run_name
-from finetuning.results.table import Results, load_results
-from zoo_core.provenance import check_fields, folder_fingerprint, read_json
+from finetuning.results import Results, load_results, run_name
+from zoo_core.provenance import folder_fingerprint, read_json
 from zoo_core.recipes import read_yaml
 from zoo_core.tables import HUB_ID
 
@@ -136,7 +135,8 @@ def _read_results(paths: Iterable[str | Path]) -> dict[Path, Results]:
         if not contents:
             raise ValueError(f"{path} holds no results of finetuning/run.py. Relative paths start at {Path.cwd()}.")
         for file, content in contents.items():
-            check_fields(content, file, NEEDED)
+            if absent := [name for name in NEEDED if name not in content]:
+                raise ValueError(f"{file} has no {absent[0]}. Restore the file.")
         found |= contents
     return found
 

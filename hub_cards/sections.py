@@ -5,9 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.files import FIGURE, markdown_table
-from finetuning.results.table import Results, with_deviation
-from finetuning.tasks.registry import KINDS, report_of
+from finetuning.page import FIGURE, is_at_chance, lines_of, markdown_table, score_table, warnings_of
+from finetuning.results import Results, with_deviation
+from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
 from hub_cards.about import about, known_limits
 from hub_cards.record import HUB, Record, hub_id
@@ -80,7 +80,7 @@ def poor(record: Record) -> list[str]:
             "It has not learned to predict masked words: its loss on held-out text, in nats, is above the entropy of "
             f"single tokens (in brackets) in {plain(', '.join(unlearned))}."
         )
-    if at_chance := [_title(content) for content in map(metadata.reported, record.results) if _is_at_chance(content)]:
+    if at_chance := [_title(content) for content in map(metadata.reported, record.results) if is_at_chance(content)]:
         lines.append(
             f"In at least one language, its scores are no better than guessing, or 0: {plain('; '.join(at_chance))}. "
             "The warnings there name the languages. Do not use the model for these tasks."
@@ -208,9 +208,9 @@ def results(contents: list[Results]) -> list[dict[str, Any]]:
         {
             "title": _title(content),
             "score": _score(content),
-            "table": markdown(*report_of(content).table()),
-            "protocol": [line for line in report_of(content).protocol_lines(False) if not line.startswith(SAID)],
-            "warnings": content["warnings"],
+            "table": markdown(*score_table(content)),
+            "protocol": [line for line in lines_of(content, with_model=False) if not line.startswith(SAID)],
+            "warnings": warnings_of(content),
         }
         for content in contents
     ]
@@ -222,14 +222,9 @@ def _title(content: Results) -> str:
 
 def _score(content: Results) -> str:
     """The main score in a line: its mean over languages."""
-    several = len(content.names)
+    metric, several = content.protocol.metric, len(content.names)
     of = ("" if content.is_higher_better else " (lower is better)") + (f", mean of {several}" if several > 1 else "")
-    return f"{report_of(content).title_of(content.metric)} {with_deviation(content.average)}{of}"
-
-
-def _is_at_chance(content: Results) -> bool:
-    lines = [line for line in content["warnings"] if line.startswith("seed ")]
-    return any(" at chance" in line or " is 0 in " in line for line in lines)
+    return f"{metric.name} {with_deviation(content.average)}{of}"
 
 
 def scores(contents: list[Results]) -> dict[str, Any]:
@@ -243,12 +238,12 @@ def scores(contents: list[Results]) -> dict[str, Any]:
         name = content["task"] + " (lower is better)" * (not content.is_higher_better)
         names.append(name if name not in names else f"{name}, {len(names) + 1}")
         setting = SETTINGS[content["setting"]].format(source) + (", plug-in" if protocol.plug_in else "")
-        metric, mark = report_of(content).title_of(content.metric), "†" * _is_at_chance(content)
+        mark = "†" * is_at_chance(content)
         rows.append(
             [
                 content["task"],
                 f"{KINDS[content['kind']].recipe_class.measures}; {setting}",
-                f"{metric} {with_deviation(content.average)}{mark}",
+                f"{protocol.metric.name} {with_deviation(content.average)}{mark}",
                 "higher" if content.is_higher_better else "lower",
                 f"{len(content.names)}, {source} included" if source in content.names else str(len(content.names)),
                 f"{sum(protocol.evaluated_rows.values()):,}",
@@ -263,7 +258,7 @@ def scores(contents: list[Results]) -> dict[str, Any]:
             cells = by_language.setdefault(language.removesuffix("-en").removeprefix("en-"), {})
             cells[names[-1]] = f"{entry['mean']:.1f}"
     notes = [f"{', '.join(tasks)}: {layer}" for layer, tasks in layers.items()]
-    notes += ["† a seed is at chance, or at 0, in a language: see the warnings"] * any(map(_is_at_chance, contents))
+    notes += ["† a seed is at chance, or at 0, in a language: see the warnings"] * any(map(is_at_chance, contents))
     notes += ["Scores are means over seeds ± standard deviation."] * any(c["seeds"][1:] for c in contents)
     columns = ["task", "what it measures", "score (%)", "better", "languages", "rows", "seeds"]
     cells = [[language, *(of.get(name, "") for name in names)] for language, of in by_language.items()]

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 import demo
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow

@@ -90,7 +90,7 @@ def run(options: ScoreOptions) -> None:
     if rule["layer"] is None:
         choose_layer(aligner, pairs, screen)
     if options.sweep_layers:
-        sweep_layers(aligner, pairs, gold, options.gold, screen)
+        sweep_layers(aligner, pairs, gold, screen)
         return
     scores, recalls = score_links(aligner, pairs, gold, screen)
     print_scores(options.gold, scores, gold)
@@ -157,25 +157,22 @@ def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> 
 
 def print_recalls(recalls: dict[str, tuple[int, int]]) -> None:
     """Prints a table of `recall_by_kind`; nothing where there are no sure links."""
-    from finetuning.results.files import print_table
+    from finetuning.page import print_table
 
     rows = [[kind, f"{count:,}", f"{100 * hits / count:.1f}"] for kind, (hits, count) in recalls.items()]
     if rows:
         print_table("Recall of sure links, %", (["sure links", "number", "recall"], rows), [])
 
 
-def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], name: str, screen: Any) -> None:
+def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], screen: Any) -> None:
     """Prints the scores of every layer."""
-    from finetuning.results.files import print_table
-    from finetuning.results.report import best_layer
-    from finetuning.tasks.word_alignment.layers import as_results, sweep
-    from finetuning.tasks.word_alignment.task import AlignmentReport
+    from finetuning.page import print_table
+    from finetuning.tasks.word_alignment.layers import METRICS, sweep
 
     with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
-        scores = sweep(aligner, pairs, gold)
-    results = as_results(scores, name, aligner.method, aligner.layer)
-    for table in AlignmentReport(results).layer_tables().values():
-        print_table("Word alignment by layer, %", table, [])
-    aer = {layer: of_layer["aer"] for layer, of_layer in scores[aligner.method].items()}
-    best, default = best_layer(results, name), aligner.layer
+        scores = sweep(aligner, pairs, gold)[aligner.method]
+    rows = [[str(layer), *(f"{of_layer[name]:.1f}" for name in METRICS)] for layer, of_layer in scores.items()]
+    print_table("Word alignment by layer, %", (["layer", *METRICS.values()], rows), [])
+    aer, default = {layer: of_layer["aer"] for layer, of_layer in scores.items()}, aligner.layer
+    best = min(aer, key=aer.get)
     print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")

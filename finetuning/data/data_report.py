@@ -8,8 +8,8 @@ import pyarrow
 import pyarrow.compute
 
 from finetuning.data.task_tables import Data, TaskData
-from finetuning.results.files import Table, print_table, table_names
-from finetuning.results.protocol import Protocol
+from finetuning.page import Table, print_table, table_names
+from finetuning.results import Protocol
 from zoo_core.masking import IGNORED
 
 LABELS = 6  # columns of counts by label; rarer labels share one

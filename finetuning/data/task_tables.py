@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
-from finetuning.results.protocol import LanguageProtocol, Protocol, ReadTable, Selection
+from finetuning.results import Protocol
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,7 +34,7 @@ class Tables:
 class Data:
     """The data that a task of any kind reads."""
 
-    protocol: Protocol  # what was read and how, for results.json; of a kind's own class where it says more
+    protocol: Protocol  # what was read and how, for results.json
     warnings: list[str]
 
 
@@ -133,7 +133,6 @@ def gather(
     normalize: Callable[[Rows], "Dataset"],
     warnings: list[str],
     label_names: list[str],
-    protocol_class: type[LanguageProtocol],
 ) -> TaskData:
     """Returns the data of a run, from rows that a kind of task has checked and given its own columns.
 
@@ -164,7 +163,7 @@ def gather(
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
     evaluation = drawn
-    protocol = protocol_class(
+    protocol = Protocol(
         training_data=identities(tables.train),
         training_rows=len(train),
         plug_in=recipe.plug_in,
@@ -174,13 +173,11 @@ def gather(
         evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
         evaluated_rows={language: len(rows) for language, rows in evaluation.items()},
         differs=list(dict.fromkeys(differs)),
-        selection=Selection(
+        selection=Protocol(
             rule=recipe.selection,
             data=dev_data or None,
             rows={language: len(rows) for language, rows in dev.items()},
         ),
-        layer=None,
-        pooling=None,
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
@@ -284,9 +281,9 @@ def sample(dataset: "Dataset", size: int) -> "Dataset":
     return dataset.select(np.sort(np.random.default_rng(DATA_SEED).permutation(len(dataset))[:size]))
 
 
-def identities(all_rows: list[Rows]) -> list[ReadTable]:
+def identities(all_rows: list[Rows]) -> list[dict[str, Any]]:
     """Returns the tables for results.json: one entry each, with languages, rows, fingerprint and translations."""
-    tables: dict[tuple, ReadTable] = {}
+    tables: dict[tuple, dict[str, Any]] = {}
     for rows in all_rows:
         table, joined = rows.table, rows.translations
         key = (*map(str, names_of(table).values()), joined and joined["path"], joined and joined["config"])

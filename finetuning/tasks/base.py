@@ -6,15 +6,14 @@ vectors of an unchanged model extends `FeatureTask` (`features/task.py`). `regis
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar
 
 from finetuning.data.task_tables import Data
 from finetuning.models import Start
 from finetuning.recipe import TaskRecipe
-from finetuning.results.protocol import Metric, Protocol
-from finetuning.results.report import Report
-from finetuning.results.table import FORMAT, Results, labels_of_record, rows_of_record
+from finetuning.results import FORMAT, Protocol, Results
 from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
@@ -37,7 +36,7 @@ class Record(TypedDict, total=False):
 class Task(ABC, Generic[R]):
     """A task: its recipe, and how it is read, run and reported."""
 
-    report: ClassVar[type[Report]] = Report
+    metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
     start: Start  # what `open` returned
 
     def __init__(self, recipe: R):
@@ -81,16 +80,17 @@ class Task(ABC, Generic[R]):
 
     @abstractmethod
     def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
-        """Fields of results.json: setting, hyperparameters, protocol, published, warnings, and others of the kind."""
+        """Fields of results.json: setting, hyperparameters, warnings, and others of the kind. Completes `protocol`."""
+
+    @abstractmethod
+    def lines(self, results: Results) -> list[str]:
+        """Returns how the scores were computed, one fact a line, for the page and the card."""
 
     def results(self, model: dict[str, Any], protocol: Protocol, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         facts = self.facts(protocol, records)
-        # a kind that names its metrics reports only these; others, such as a length ratio, are for its warnings
-        metrics = self.report.titles or None
         of_labels = [row for record in records for row in labels_of_record(record)]
-        split = protocol.evaluated_split
-        return Results(
+        results = Results(
             {
                 "format": FORMAT,
                 "task": self.recipe.task,
@@ -100,11 +100,15 @@ class Task(ABC, Generic[R]):
                 **facts,
                 # with one model per seed, `facts` have the fingerprints
                 "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
-                "scores": [row for record in records for row in rows_of_record(record, split, metrics)],
+                "protocol": protocol,
+                "published": self.recipe.references,
+                "scores": [row for r in records for row in rows_of_record(r, protocol.evaluated_split, self.metrics)],
                 **({"label_scores": of_labels} if of_labels else {}),
                 "warnings": [*warnings, *facts["warnings"]],
             }
         )
+        results["lines"] = self.lines(results)
+        return results
 
     @abstractmethod
     def data_lines(self, read: Data, encoded: Data) -> list[Line]:
@@ -115,4 +119,39 @@ def add_outcomes(protocol: Protocol, records: list[Record], **of_the_metric: Any
     """Adds the checkpoints that the seeds selected, and the metric, to the protocol."""
     protocol.selection.selected_steps = [record["selected_step"] for record in records]
     protocol.selection.scores = [record["selection_score"] for record in records]
-    protocol.metric = Metric(**records[0]["metric"], unit="percent", **of_the_metric)
+    protocol.metric = Protocol(**records[0]["metric"], unit="percent", **of_the_metric)
+
+
+def rows_of_record(record: dict[str, Any], split: str, metrics: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a seed's scores.json.
+
+    That holds scores by language, by language and metric, or by language, method, layer and metric; `metrics` are those
+    that are kept, by default all.
+    """
+    rows = []
+    for language, found in (record.get("all_scores") or record["scores"]).items():
+        if not isinstance(found, dict):
+            found = {record["metric"]["name"]: found}
+        places: list[tuple[dict[str, Any], dict[str, float]]] = [({}, found)]
+        if isinstance(next(iter(found.values())), dict):
+            places = [
+                ({"method": method, "layer": int(layer)}, scores)
+                for method, by_layer in found.items()
+                for layer, scores in by_layer.items()
+            ]
+        rows += [
+            {"language": language, **place, "seed": record["seed"], "split": split, "metric": metric, "value": value}
+            for place, scores in places
+            for metric, value in scores.items()
+            if not metrics or metric in metrics
+        ]
+    return rows
+
+
+def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of `label_scores` that a seed's scores.json gives."""
+    return [
+        {"language": language, "label": label, "seed": record["seed"], **scores}
+        for language, labels in record.get("label_scores", {}).items()
+        for label, scores in labels.items()
+    ]

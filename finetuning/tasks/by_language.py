@@ -18,11 +18,9 @@ from transformers import TrainingArguments, set_seed
 from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.task_tables import TaskData, each_part
 from finetuning.models import Start, names_as_text, readable_errors
+from finetuning.page import table_names
 from finetuning.recipe import Recipe
-from finetuning.results.files import table_names
-from finetuning.results.protocol import LanguageProtocol
-from finetuning.results.report import Report, plot_scores, published_figures, published_notes
-from finetuning.results.table import LABEL_SCORES, LabelScores
+from finetuning.results import LABEL_SCORES, LabelScores, Protocol, Results
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import SeedProgress, check_weights, finish, metric_facts, train_or_resume, training_arguments
 from finetuning.tasks.base import Line, Record, Task, add_outcomes
@@ -31,68 +29,6 @@ from modeling.checkpoints import load_auto_model, load_config, without_load_repo
 from modeling.fresh_weights import fresh_weights
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
-
-
-class LanguageReport(Report):
-    """Results of a task that is trained, and evaluated in each language separately."""
-
-    protocol_class = LanguageProtocol
-    protocol: LanguageProtocol
-
-    def lines(self) -> list[str]:
-        results, protocol = self.results, self.protocol
-        selection, metric = protocol.selection, protocol.metric
-        rule = {
-            "last": "the last checkpoint",
-            "source_dev": f"the best on development rows of {results['source_language']}",
-            "mean_dev": "the best mean over the development rows of all languages",
-        }[selection.rule]
-        source = selection.data if isinstance(selection.data, str) else table_names(selection.data or [])
-        cut, split = (
-            sum(sum(of.values()) for of in counts.values()) for counts in (protocol.cut_texts, protocol.split_texts)
-        )
-        name = metric.name + (f" of {metric.module}" if metric.module != metric.name else "")
-        lines = [f"setting: {results['setting']}, trained on {self.trained_on}"]
-        if protocol.plug_in:
-            lines.append(
-                "plug-in: the head reads a text and its translation, both outputs joined, and learns from both"
-            )
-        if protocol.translations:
-            lines.append(f"translations: {protocol.translations}")
-        lines += [
-            f"training data: {table_names(protocol.training_data)} ({protocol.training_rows:,} rows)",
-            f"evaluated: {table_names(protocol.evaluation_data)}",
-            f"selection: {rule}" + (f" ({source})" if source else ""),
-        ]
-        if sweep := selection.sweep:
-            tried = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in sweep["fields"].items())
-            lines.append(f"tuned on the same rows: best of {sweep['points']} points ({sweep['score']:.2f}); {tried}")
-        if fresh := protocol.fresh_parameters:
-            named = f"{fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})"
-            lines.append(f"new parameters: {named if fresh['names'] else 'none, the checkpoint has the head'}")
-        lines += [
-            f"max length: {protocol.max_length} tokens ({cut} texts cut"
-            + (f", {split} split)" if protocol.split_texts else ")"),
-            f"metric: {name} {metric.version}, in percent",
-        ]
-        if protocol.differs:
-            lines.append(f"differs from published scores: {', '.join(protocol.differs)}")
-        return [*lines, *protocol.facts]
-
-    @property
-    def trained_on(self) -> str:
-        """The languages of the training rows."""
-        if self.results["setting"] == "zero_shot":
-            return self.results["source_language"]
-        tables = self.protocol.training_data
-        return ", ".join(dict.fromkeys(language for table in tables for language in table["languages"]))
-
-    def plot(self, folder: Path) -> str:
-        """Bars by language, the average, chance and the published figures."""
-        title = f"{self.results['task']}, {self.results.setting} (trained on {self.trained_on})"
-        plot_scores(self.results, folder / "scores.png", title, self.results["source_language"])
-        return "scores.png"
-
 
 R = TypeVar("R", bound=Recipe)
 
@@ -105,7 +41,6 @@ class LanguageTask(Task[R]):
     may have columns that the model does not use.
     """
 
-    report = LanguageReport
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: str  # the `evaluate` module of finetuning/metrics, whose version the results carry
@@ -280,11 +215,8 @@ class LanguageTask(Task[R]):
             predictions = {language: found.records for language, found in outcomes.items()}
             return finish(trainer, progress, record, predictions, folder, recipe.save_models)
 
-    def facts(self, protocol: LanguageProtocol, records: list[Record]) -> dict[str, Any]:
-        recipe, languages, published = self.recipe, list(records[0]["scores"]), []
-        if recipe.published:
-            figures = {recipe.main_score: recipe.published.languages, **recipe.published.further}
-            published = [published_figures(recipe.published, figures, languages)]
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
+        recipe, languages = self.recipe, list(records[0]["scores"])
         if fresh := records[0].get("fresh_parameters"):
             protocol.fresh_parameters = {**fresh, "seeds": [record["seed"] for record in records]}
         add_outcomes(protocol, records)
@@ -296,10 +228,48 @@ class LanguageTask(Task[R]):
                 **dataclasses.asdict(recipe.training),
                 "updates": [record["steps"] for record in records],
             },
-            "protocol": protocol.as_json(),
-            "published": published,
             "warnings": [*at_chance, *_protocol_warnings(recipe, languages)],
         }
+
+    def lines(self, results: Results) -> list[str]:
+        recipe, protocol = self.recipe, results.protocol
+        selection, metric = protocol.selection, protocol.metric
+        trained_on = dict.fromkeys(name for table in protocol.training_data for name in table["languages"])
+        rule = {
+            "last": "the last checkpoint",
+            "source_dev": f"the best on development rows of {recipe.source_language}",
+            "mean_dev": "the best mean over the development rows of all languages",
+        }[selection.rule]
+        source = selection.data if isinstance(selection.data, str) else table_names(selection.data or [])
+        cut, split = (
+            sum(sum(of.values()) for of in (counts or {}).values())
+            for counts in (protocol.cut_texts, protocol.split_texts)
+        )
+        name = metric.name + (f" of {metric.module}" if metric.module != metric.name else "")
+        lines = [f"setting: {recipe.setting}, trained on {', '.join(trained_on)}"]
+        if recipe.plug_in:
+            lines.append("plug-in: the head reads a text and its translation, and learns from both")
+        if protocol.translations:
+            lines.append(f"translations: {protocol.translations}")
+        lines += [
+            f"training data: {table_names(protocol.training_data)} ({protocol.training_rows:,} rows)",
+            f"evaluated: {table_names(protocol.evaluation_data)}",
+            f"selection: {rule}" + (f" ({source})" if source else ""),
+        ]
+        if sweep := selection.sweep:
+            tried = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in sweep["fields"].items())
+            lines.append(f"tuned on the same rows: best of {sweep['points']} points ({sweep['score']:.2f}); {tried}")
+        if fresh := protocol.fresh_parameters:
+            named = f"{fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})"
+            lines.append(f"new parameters: {named if fresh['names'] else 'none, the checkpoint has the head'}")
+        lengths = f"{cut} texts cut" + (f", {split} split" if protocol.split_texts else "")
+        lines += [
+            f"max length: {protocol.max_length} tokens ({lengths})",
+            f"metric: {name} {metric.version}, in percent",
+        ]
+        if protocol.differs:
+            lines.append(f"differs from published scores: {', '.join(protocol.differs)}")
+        return [*lines, *(protocol.facts or [])]
 
     def data_lines(self, read: TaskData, encoded: TaskData) -> list[Line]:
         rows: dict[tuple[str, str], int] = {}
@@ -310,9 +280,9 @@ class LanguageTask(Task[R]):
             name = language or "all"
             lengths = np.asarray(found["length"][:])
             counts = {
-                shown: getattr(protocol, field).get(part, {}).get(name, 0) for field, shown in self.counts.items()
+                shown: (protocol.get(field) or {}).get(part, {}).get(name, 0) for field, shown in self.counts.items()
             }
-            left_out = sum(protocol.left_out_rows.values()) if part == "train" else 0
+            left_out = sum((protocol.left_out_rows or {}).values()) if part == "train" else 0
             own = {"part": part, "language": name, "rows": rows[part, language], "left out": left_out}
             tokens = {"inputs": len(found), "median tokens": int(np.median(lengths)), "longest": int(lengths.max())}
             lines.append(own | tokens | counts)
@@ -322,7 +292,7 @@ class LanguageTask(Task[R]):
         return lines
 
 
-def _chance_warnings(records: list[Record], protocol: LanguageProtocol) -> list[str]:
+def _chance_warnings(records: list[Record], protocol: Protocol) -> list[str]:
     """Warns of accuracy less than two standard errors above guessing, by seed: a mean would hide collapsed seeds.
 
     Guessing is the better of two strategies: a label at random, or always the commonest label.
@@ -369,11 +339,6 @@ def _protocol_warnings(recipe: Recipe, languages: list[str]) -> list[str]:
         )
     if recipe.source_language not in languages:
         warnings.append(f"the source language {recipe.source_language} was not evaluated: there is no transfer gap")
-    if recipe.published:
-        over = recipe.published.average_over or recipe.published.languages
-        if absent := [name for name in over if name not in languages]:
-            warnings.append(f"the published average is over languages that were not evaluated: {', '.join(absent)}")
-        warnings += published_notes([recipe.published])
     return warnings
 
 

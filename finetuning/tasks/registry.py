@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from finetuning.recipe import Recipe, TaskRecipe, TrainedRecipe
-from finetuning.results.table import Results
 from finetuning.tasks.mining.recipe import MiningRecipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe
@@ -16,7 +15,6 @@ from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
 from zoo_core.recipes import nearest, read_yaml
 
 if TYPE_CHECKING:
-    from finetuning.results.report import Report
     from finetuning.tasks.base import Task
 
 
@@ -56,14 +54,6 @@ KINDS = {
 def task_of(recipe: TaskRecipe) -> "Task":
     """The task of a recipe."""
     return KINDS[recipe.kind].task_class(recipe)
-
-
-def report_of(results: Results) -> "Report":
-    """Returns the report of results. Raises ValueError for an unknown kind."""
-    kind = results["kind"]
-    if kind not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of task. {nearest(str(kind), KINDS)}")
-    return KINDS[kind].task_class.report(results)
 
 
 def kind_of(argv: list[str]) -> str:

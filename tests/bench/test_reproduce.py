@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pandas
 import pytest
 
-from bench import _reproduction, reproduce
-from bench._claims import Claim, Column, CommandJob, Plan, jobs_of
-from finetuning.experiments.engine import FINISHED
+from bench import reproduce
+from bench.reproduce import Claim, Column, Job, Plan, jobs_of
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
@@ -30,8 +29,8 @@ def of_all(kind):
 
 @pytest.fixture
 def flags(tmp_path):
-    """The flags of a command; `jobs` two at a time."""
-    return SimpleNamespace(name="reproduce", seeds=[2, 3], hub_root=None, output=tmp_path / "runs", jobs=2, hours=None)
+    """The flags of a command."""
+    return SimpleNamespace(name="reproduce", seeds=[2, 3], hub_root=None, output=tmp_path / "runs")
 
 
 @pytest.mark.parametrize(("plan", "name"), of_all("models"))
@@ -64,7 +63,7 @@ def test_a_job_is_listed_once_behind_what_it_needs(flags):
     jobs = jobs_of(PLAN, PLAN.claims, flags)
     names = [job.name for job in jobs]
     assert len(set(names)) == len(names)
-    assert all(set(job.needs) <= set(names[:place]) for place, job in enumerate(jobs))
+    assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment")
     assert names.count("head") == 1 and {"xlm-2", "xlm-3"} <= set(names)  # one head for all seeds
     by_name = {job.name: job.command for job in jobs}
     assert f"model.start_from={flags.output / 'head' / 'model'}" in by_name["xlm-2"]
@@ -76,10 +75,9 @@ def test_a_job_is_listed_once_behind_what_it_needs(flags):
     assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in by_name["mini_distilled-3"]
 
 
-def job_of(flags, name, program, needs=()):
+def job_of(flags, name, program):
     folder = flags.output / name
-    command = [sys.executable, "-c", program, str(folder)]
-    return CommandJob(name, command, folder, "done", 0.5, flags.output / "jobs" / f"{name}.txt", needs)
+    return Job(name, [sys.executable, "-c", program, str(folder)], folder, "done", 0.5, flags.output / f"{name}.txt")
 
 
 WRITES = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(exist_ok=True, parents=True); "
@@ -87,39 +85,18 @@ WORKS = WRITES + "(p / 'done').write_text('')"
 STOPS = WRITES + "(p / 'recipe.yaml').write_text(''); print('no disk'); sys.exit('--resume' not in sys.argv)"
 
 
-def test_what_fails_stops_what_needs_it_alone_and_is_resumed(flags, capsys):
-    jobs = [job_of(flags, "a", STOPS), job_of(flags, "b", WORKS, needs=("a",)), job_of(flags, "c", WORKS)]
-    assert list(reproduce.run(jobs, flags)) == ["a", "b"]
-    assert [job.state() == FINISHED for job in jobs] == [False, False, True]
+def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags, capsys):
+    jobs = [job_of(flags, "a", STOPS), job_of(flags, "b", WORKS)]
+    assert reproduce.run_jobs(jobs) == ["a"] and [job.is_done for job in jobs] == [False, True]
     assert "no disk" in jobs[0].log.read_text()
 
     resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
-    other = job_of(flags, "c", WORKS + "; pass")
+    other = job_of(flags, "b", WORKS + "; pass")
     with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
-        reproduce.run([resumed, jobs[1], other], flags)
-    assert reproduce.run([resumed, *jobs[1:]], flags) == {}
-    assert jobs[1].state() == FINISHED and len(jobs[0].portions) == 2 and len(jobs[2].portions) == 1
-    assert all(part["core_hours"] > 0 and part["gib"] > 0 for part in jobs[1].portions)
-
-
-def test_a_portion_starts_nothing_beyond_its_hours(flags, capsys):
-    jobs = [job_of(flags, name, WORKS) for name in "abc"]
-    flags.jobs, flags.hours = 1, 1e-7
-    assert reproduce.run(jobs, flags) == {}
-    assert sum(job.state() == FINISHED for job in jobs) == 1
-    assert "2 jobs are left" in capsys.readouterr().out
-
-
-def test_missing_is_what_no_result_has_and_what_that_needs(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
-    a, b, c = (job_of(flags, name, WORKS, needs) for name, needs in [("a", ()), ("b", ("a",)), ("c", ("a",))])
-    assert reproduce.missing_jobs([a, b, c], "reproduce") == [a, b, c]
-    (tmp_path / "results").mkdir()
-    recorded = pandas.DataFrame([[job.name, 1.0, 1.0, job.typed] for job in (a, b)], columns=_reproduction.COSTS)
-    recorded.to_csv(tmp_path / "results" / "reproduce-costs.csv", index=False)
-    assert reproduce.missing_jobs([a, b, c], "reproduce") == [a, c]
-    assert reproduce.missing_jobs([a, b], "reproduce") == []
-    assert reproduce.missing_jobs([a, job_of(flags, "b", STOPS, ("a",))], "reproduce")  # another command
+        reproduce.run_jobs([resumed, other])
+    assert reproduce.run_jobs([resumed, jobs[1]]) == []
+    assert len(resumed.sessions) == 2 and len(jobs[1].sessions) == 1
+    assert all(one["core_hours"] > 0 and one["gib"] > 0 for one in resumed.sessions)
 
 
 def test_an_unknown_claim_is_told(capsys):
@@ -141,7 +118,7 @@ def write_results(folder, values):
 
 
 def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
+    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     results = tmp_path / "results"
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
@@ -149,7 +126,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
-    _reproduction.write_page(plan, [], flags)
+    reproduce.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 11.5 ± 0.7 |" in page
     assert (results / "reproduce-dwa.png").stat().st_size > 10_000
@@ -158,32 +135,32 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
 
     written = (results / "reproduce.csv").read_bytes()
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
-    _reproduction.write_page(plan, [], flags)
+    reproduce.write_page(plan, [], flags)
     assert (results / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-3" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
-    _reproduction.write_page(plan, [], flags)
+    reproduce.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
 
     claim.seeds = [3]  # rows of one seed are compared
-    _reproduction.write_page(plan, [], flags)
+    reproduce.write_page(plan, [], flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.0 |" in page
 
 
 def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
-    for path in (_reproduction.FOLDER / "results").glob("reproduce*.csv"):
+    for path in (reproduce.FOLDER / "results").glob("reproduce*.csv"):
         (tmp_path / "results").mkdir(exist_ok=True)
         (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
-    committed = (_reproduction.FOLDER / "reproduce.md").read_text(encoding="utf-8")
-    monkeypatch.setattr(_reproduction, "FOLDER", tmp_path)
-    monkeypatch.setattr(_reproduction, "_plot", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
+    committed = (reproduce.FOLDER / "reproduce.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
+    monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
     flags = SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs")
-    _reproduction.write_page(PLAN, [], flags)
+    reproduce.write_page(PLAN, [], flags)
     assert (tmp_path / "reproduce.md").read_text(encoding="utf-8") == committed
     outcomes = [claim.outcome for claim in PLAN.claims]
     assert None not in outcomes
-    for outcome in _reproduction.OUTCOMES:
+    for outcome in reproduce.OUTCOMES:
         assert f"| {outcome} | {outcomes.count(outcome)} |" in committed
 
 
@@ -194,6 +171,6 @@ def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
     content["scores"].insert(0, content["scores"][0] | {"metric": "chrf"})  # which the table leaves out
     content["curve"] = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
     (folder / "results.json").write_text(json.dumps(content))
-    scores = _reproduction._scores(Plan(models={"veco": PLAN.models["veco"]}), flags)
+    scores = reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags)
     assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
     assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from finetuning import runs, suite
 from finetuning.align.command import COMMANDS
-from finetuning.experiments import suite
-from finetuning.tools import grid
 from tests.conftest import forget_accelerate
 from zoo_core import command_line
 
@@ -76,7 +75,7 @@ def test_each_command_parses(command, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stops(argparse.ArgumentParser.parse_args))
     monkeypatch.setattr(command_line, "load_recipe", stops(command_line.load_recipe))
     monkeypatch.setattr(suite, "read_recipes", stops(suite.read_recipes))
-    monkeypatch.setattr(grid, "run", stops(lambda *of_the_table: None))
+    monkeypatch.setattr(runs, "recipes_of", stops(runs.recipes_of))
     with pytest.raises(Parsed):
         main(arguments)
 

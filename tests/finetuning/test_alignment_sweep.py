@@ -3,8 +3,7 @@
 import pytest
 
 from finetuning.align.gold import Gold
-from finetuning.tasks.registry import report_of
-from finetuning.tasks.word_alignment.layers import as_results, position_links, recall_by_kind, score, sweep
+from finetuning.tasks.word_alignment.layers import position_links, recall_by_kind, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -99,15 +98,3 @@ def test_links_by_position_run_along_the_diagonal():
     assert position_links(5, 1) == [(i, 0) for i in range(5)]
     assert position_links(1, 4) == [(0, 0)]
     assert position_links(0, 3) == [] == position_links(3, 0)
-
-
-def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
-    scores = sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"])
-    tables = report_of(as_results(scores, "gold", "ot", 0)).layer_tables()
-    columns, rows = tables["ot"]
-    assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
-    assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]
-    assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on these data)"]
-    assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on these data)", ""], (
-        "the first of equals"
-    )

@@ -1,117 +1,147 @@
-"""Runs side by side, from results.json files of which the scores are known."""
+"""Runs and suites side by side, from results.json files of which the scores are known."""
 
 import csv
 import json
 
 import pytest
 
-from finetuning.results.comparison import read_runs, score_table
-from finetuning.results.table import read_results
-from finetuning.tools.compare import main
+from finetuning.compare import main, read_runs
+from finetuning.results import Results
+from finetuning.suite import Suite, average, column_of, published_of
 from zoo_core.provenance import write_json
+from zoo_core.recipes import load_recipe
 
-TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1"}
+TABLE = {"path": "local/captions", "config": None, "split": "test", "fingerprint": "sha256:1", "languages": ["en"]}
+TASKS = [
+    {"name": "xnli", "category": "pairs", "recipe": "r"},
+    {"name": "xquad", "category": "qa", "recipe": "r", "scores": ["f1", "exact_match"]},
+]
+XNLI = {"accuracy": {"en": [80.0, 82.0], "de": [70.0, 72.0]}}  # means 75 and 77
+XQUAD = {"f1": {"en": [60.0, 70.0], "de": [40.0, 50.0]}, "exact_match": {"en": [50.0, 60.0], "de": [30.0, 40.0]}}
 
 
-def translation(folder, seeds, scores, curve, processes=1, **hyperparameters):
-    """The results.json of a translation run; `curve` of every seed is {step: BLEU}."""
+def made_up(task, metrics, seeds=(1, 2), warnings=(), **changes):
+    """Results of a task; `metrics` are {name: {language: scores of the seeds}}, `changes` are of the protocol."""
     rows = [
-        {"language": "en-de", "seed": seed, "split": "test", "metric": "sacrebleu", "value": score}
-        for seed, score in zip(seeds, scores, strict=True)
+        {"language": language, "seed": seed, "split": "test", "metric": metric, "value": value}
+        for metric, of in metrics.items()
+        for language, values in of.items()
+        for seed, value in zip(seeds, values, strict=True)
     ]
-    points = [{"step": step, "bleu": bleu, "loss": 1.0} for step, bleu in curve.items()]
-    record = {
-        "format": 2, "model": {"folder": f"{folder.name}/model"}, "task": "captions", "kind": "translation",
-        "setting": "supervised", "seeds": seeds, "processes": [processes] * len(seeds),
-        "hyperparameters": {"learning_rate": 1e-3, "updates": [200] * len(seeds), **hyperparameters},
+    return Results({
+        "format": 2, "model": {"folder": "runs/m/model", "fingerprint": "sha256:0"}, "task": task,
+        "kind": "classification", "setting": "zero_shot", "source_language": "en", "seeds": list(seeds),
+        "hyperparameters": {"learning_rate": 1e-3, "updates": [5] * len(seeds)},
         "protocol": {
-            "training_data": [TABLE], "evaluation_data": [TABLE], "evaluated_split": "test", "max_length": 64,
-            "selection": {"rule": "last", "data": None, "selected_steps": [200], "scores": [None]},
-            "metric": {"name": "sacrebleu", "version": "1.0.0"},
+            "training_data": [TABLE], "evaluation_data": [TABLE], "evaluated_split": "test", "max_length": 128,
+            "evaluated_rows": {"en": 10, "de": 10}, "fine_tuned_before": [],
+            "selection": {"rule": "last", "data": None, "selected_steps": [5] * len(seeds)},
+            "metric": {"name": next(iter(metrics)), "version": "1"}, **changes,
         },
-        "scores": rows, "warnings": [], "published": [],
-        "curve": {str(seed): points for seed in seeds},
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "results.json", record)
-    return str(folder)
+        "scores": rows, "published": [], "warnings": list(warnings),
+    })  # fmt: skip
 
 
-@pytest.fixture
-def folders(tmp_path):
-    return {
-        "veco_1": translation(tmp_path / "veco_1", [1], [16.0], {100: 5.0, 200: 14.0}),
-        "veco_2": translation(tmp_path / "veco_2", [2], [18.0], {100: 7.0, 200: 16.0, 300: 17.0}, processes=2),
-        "xlm": translation(tmp_path / "xlm", [1, 2], [3.0, 5.0], {100: 1.0, 200: 4.0}, learning_rate=5e-4),
+def suite_of(tasks=TASKS, **more):
+    return load_recipe(Suite, {"name": "two tasks", "tasks": tasks, **more}, [])
+
+
+def folder_of(path, *tasks):
+    for one in tasks:
+        (path / one["task"]).mkdir(parents=True)
+        write_json(path / one["task"] / "results.json", one)
+    write_json(path / "results.json", {"format": 2, "kind": "benchmark", "suite": {"name": "two", "tasks": TASKS}})
+    return str(path)
+
+
+def run_of(path, results):
+    path.mkdir()
+    write_json(path / "results.json", results)
+    return str(path)
+
+
+def test_column_of_is_the_mean_of_languages_and_of_metrics_and_tasks_seed_by_seed():
+    column = column_of(suite_of(), {"xnli": made_up("xnli", XNLI), "xquad": made_up("xquad", XQUAD)}, {})
+    assert column["xnli"][1]["scores"] == [75.0, 77.0] and column["xnli"][0] == "76.0 ± 1.4"
+    assert column["xquad"] == ("55.0 ± 7.1 / 45.0 ± 7.1", {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5})
+    assert column["average"][1]["scores"] == [60.0, 66.0]
+    warned = made_up("xnli", XNLI, warnings=["seed 2: accuracy is at chance in de 72.0"])
+    column = column_of(suite_of(), {"xnli": warned}, {})
+    assert column["xnli"][0].endswith("†") and "xquad" not in column and column["average"][0].endswith("§")
+
+
+def test_average_of_other_seeds_has_no_deviation_and_untrained_tasks_count_for_each_seed():
+    frames = {"xnli": made_up("xnli", XNLI).table().mean(axis=1)}
+    frames["other"] = frames["xnli"].rename({1: 3, 2: 4})
+    assert average(frames, {"xnli", "other"}) == {"scores": [], "mean": 76.0, "sd": None}
+    frames["other"] = frames["other"][:1]  # trains nothing: one seed, any number
+    assert average(frames, {"xnli"})["scores"] == [75.0, 76.0]
+
+
+def test_published_of_names_tasks_that_were_measured_in_another_way():
+    rows = ["XLM-R large, cross-lingual transfer", "VECO_out large, cross-lingual transfer"]
+    suite = suite_of(
+        [{**TASKS[0], "name": name} for name in ("udpos", "bucc")],
+        published=[{"paper": "veco", "table": "Table 2", "row": row} for row in rows],
+    )
+    of_bucc = dict.fromkeys(["de-en", "fr-en", "ru-en", "zh-en"], [1.0, 2.0])
+    found = {
+        "udpos": made_up("udpos", XNLI, differs=["other tokens"]),
+        "bucc": made_up("bucc", {"f1": of_bucc}, pooling="mean_with_special_tokens"),
     }
+    columns, lines = published_of(suite, found)
+    quoted, own = columns.values()
+    assert (quoted["udpos"], own["bucc"]) == ("72.6", "85.0") and own["average"].endswith("§")
+    assert "other tokens, other languages" in lines[0] and lines[1].endswith("pooling cls")  # VECO's is ours
+    suite.published[0].table, suite.published[0].row = "Table 9", rows[1]
+    with pytest.raises(ValueError, match="columns for languages"):
+        published_of(suite, found)
 
 
-def test_seeds_of_several_folders_are_one_run(folders, tmp_path, capsys, monkeypatch):
-    from matplotlib.axes import Axes
-
-    drawn, original = {}, Axes.plot
-
-    def recording(axes, steps, means, label, **style):
-        drawn[label] = (steps, means)
-        return original(axes, steps, means, label=label, **style)
-
-    monkeypatch.setattr(Axes, "plot", recording)
+def test_suites_are_compared_where_they_were_measured_alike(tmp_path, capsys, refused):
+    one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
+    other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]), made_up("xquad", XQUAD))
     out = tmp_path / "out"
-    runs = ["--run", "VECO", folders["veco_1"], folders["veco_2"], "--run", "XLM", folders["xlm"]]
-    main([*runs, "--output", str(out)])
+    main(["--run", "XLM", one, "--run", "VECO", other, "--output", str(out)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
-    assert "| VECO | 17.0 ± 1.4 | 1, 2 |" in page and "| XLM | 4.0 ± 1.4 | 1, 2 |" in page
-    assert "- hyperparameters.learning_rate: VECO 0.001; XLM 0.0005" in page
-    assert "- processes: VECO [1, 2]; XLM [1]" in page, "seeds of one run may have different numbers"
-    assert "protocol" not in page, "what is the same is not named"
-    # only the steps that all seeds have
-    assert drawn == {"VECO": ([100, 200], [6.0, 15.0]), "XLM": ([100, 200], [1.0, 4.0])}
+    assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page and "VECO, xnli: the model was fine-tuned before" in page
+    found = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    assert found["scores"]["XLM"]["average"]["mean"] == 63.0 and (out / "comparison.png").is_file()
+    cut = folder_of(tmp_path / "cut", made_up("xnli", XNLI, max_length=64))
+    message = refused(["--run", "XLM", one, "--run", "cut", cut, "--output", str(tmp_path / "no")], main)
+    assert "xnli was measured by different protocols: protocol.max_length" in message
+
+
+def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys):
+    folders = [
+        run_of(tmp_path / str(seed), made_up("xnli", {"accuracy": {"en": [score], "de": [70.0]}}, [seed]))
+        for seed, score in ((1, 16.0), (2, 18.0))
+    ]
+    slow = made_up("xnli", XNLI)
+    slow["hyperparameters"]["learning_rate"] = 5e-4
+    out = tmp_path / "out"
+    main(["--run", "A", *folders, "--run", "B", run_of(tmp_path / "b", slow), "--output", str(out)])
+    page = (out / "comparison.md").read_text(encoding="utf-8")
+    assert "| en | 17.0 ± 1.4 | 81.0 ± 1.4 |" in page and "| seeds | 1, 2 | 1, 2 |" in page
+    assert "- hyperparameters.learning_rate: A 0.001; B 0.0005" in page
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [(row["run"], row["seed"], row["value"]) for row in rows] == [
-        ("VECO", "1", "16.0"), ("VECO", "2", "18.0"), ("XLM", "1", "3.0"), ("XLM", "2", "5.0")
-    ]  # fmt: skip
-    assert "differs: model" in capsys.readouterr().out
+        assert len(list(csv.DictReader(stream))) == 8
+    assert read_runs({"A": folders})["A"]["seeds"] == [1, 2]
 
 
-def test_classification_runs_show_languages_and_their_average(tmp_path, topics_run, capsys):
-    found = read_results(topics_run[0])
-    other = {**found, "hyperparameters": {**found["hyperparameters"], "learning_rate": 1e-3}}
-    other["protocol"] = {**found["protocol"], "selection": {**found["protocol"]["selection"], "selected_steps": [1, 2]}}
-    (tmp_path / "slow").mkdir()
-    write_json(tmp_path / "slow" / "results.json", other)
-    folders = {"slow": str(tmp_path / "slow"), "fast": str(topics_run[0])}
-    columns, rows = score_table(read_runs({name: [folder] for name, folder in folders.items()}))
-    assert columns == ["run", "en", "de", "zh", "average", "seeds"]
-    means = [found.languages[language]["mean"] for language in ("en", "de", "zh")]
-    for row in rows:
-        assert [float(cell.split()[0]) for cell in row[1:5]] == pytest.approx([*means, found.average["mean"]], abs=0.05)
-        assert row[5] == "1, 2"
-    main(["--run", "slow", folders["slow"], "--run", "fast", folders["fast"], "--output", str(tmp_path / "out")])
-    out = capsys.readouterr().out
-    assert "differs: hyperparameters.learning_rate: slow 0.001; fast 0.01" in out
-    assert out.count("differs:") == 1, "outcomes such as the selected step are no difference"
-
-
-def test_what_cannot_stand_in_one_table_is_refused(folders, tmp_path, capsys):
-    def message(*arguments):
-        with pytest.raises(SystemExit):
-            main([*arguments, "--output", str(tmp_path / "out")])
-        return " ".join(capsys.readouterr().err.split())
-
-    xlm = folders["xlm"]
-    assert "seed 1 is in more than one" in message("--run", "XLM", xlm, folders["veco_1"])
-    assert "is given twice" in message("--run", "XLM", xlm, "--run", "XLM", xlm)
-    assert "has no folder" in message("--run", "XLM")
-    assert "has no results.json" in message("--run", "XLM", str(tmp_path))
-    other = tmp_path / "other"
-    record = json.loads((tmp_path / "xlm" / "results.json").read_text(encoding="utf-8"))
-    for change, expected in (
-        ({"task": "news"}, "has task news, XLM has captions"),
-        ({"scores": [{**row, "language": "en-fr"} for row in record["scores"]]}, "has languages ['en-fr']"),
-        ({"kind": "parsing"}, "has kind parsing"),
-    ):
-        other.mkdir(exist_ok=True)
-        write_json(other / "results.json", {**record, **change})
-        assert expected in message("--run", "XLM", xlm, "--run", "other", str(other))
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"task": "news"}, "task news"),
+        ({"kind": "parsing"}, "kind parsing"),
+        ({"format": 1}, "format 1"),
+        (None, "no results"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, refused, change, expected):
+    xlm, other = run_of(tmp_path / "xlm", made_up("xnli", XNLI)), tmp_path / "other"
+    other.mkdir()
+    if change:
+        write_json(other / "results.json", {**made_up("xnli", XNLI), **change})
+    arguments = ["--run", "XLM", xlm, "--run", "other", str(other), "--output", str(tmp_path / "out")]
+    assert expected in " ".join(refused(arguments, main).split()) and not (tmp_path / "out").exists()

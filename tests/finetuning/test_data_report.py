@@ -4,7 +4,7 @@ from datasets import Dataset
 
 from finetuning.data.data_report import as_table, print_labels
 from finetuning.data.task_tables import TaskData
-from finetuning.results.protocol import Protocol
+from finetuning.results import Protocol
 from finetuning.run import main
 
 

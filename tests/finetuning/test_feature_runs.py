@@ -8,11 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetuning.results import comparison as compare
-from finetuning.results.table import read_results, summary
+from finetuning import compare
+from finetuning.results import read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric
-from finetuning.tasks.features.task import curves
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
 from tests.finetuning.tasks import predictions
@@ -42,7 +41,7 @@ KINDS = {
 def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     facts, (out, printed) = KINDS[kind], feature_run(kind)
     assert {path.name for path in out.iterdir()} == {
-        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "layers.png", "seed-1",
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1",
     }  # fmt: skip
     results = read_results(out)
     assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
@@ -106,13 +105,13 @@ def test_the_card_has_the_scores(kind, feature_run, tiny_model, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, two_seeds, tmp_path, monkeypatch):
     facts, out, drawn = KINDS[kind], tmp_path / "out", {}
-    monkeypatch.setattr(compare, "plot_lines", lambda panels, *a, **k: drawn.update(panels=panels, levels=a[4]))
+    monkeypatch.setattr(compare, "plot_lines", lambda panels, *a: drawn.update(panels=panels, levels=a[4]))
     other = feature_run(kind)[0]
     together = [*feature_recipe(kind, tmp_path), two_seeds, "seeds=[1, 2]"]
     together += ["methods=[ot, mutual]"] if kind == "word_alignment" else []
     main(together)
     compared = tmp_path / "compared"
-    compare.write_comparison(compare.read_runs({"Ours": [str(out)], "Theirs": [str(other)]}), compared)
+    compare.main(["--run", "Ours", str(out), "--run", "Theirs", str(other), "--output", str(compared)])
     results, theirs = read_results(out), read_results(other)
     for pair, entry in results.languages.items():  # the first seed's weights are the other model's
         assert entry == summary([theirs.languages[pair]["mean"], entry["scores"][1]]) and entry["sd"] is not None
@@ -120,12 +119,12 @@ def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, 
     assert set(panels) == set(results.with_average)
     assert all(list(models) == ["Ours", "Theirs"] for models in panels.values())
     for name in panels:
-        assert panels[name] == {"Ours": curves(results)[name], "Theirs": curves(theirs)[name]}
+        assert panels[name]["Theirs"] == {layer: theirs.of(name, layer=layer) for layer in (0, 1, 2)}
     chance = results["protocol"]["by_position" if kind == "word_alignment" else "chance"]
     levels = [chance[pair][facts.metric] for pair in facts.rows]
-    assert drawn["levels"][list(panels)[0]][1] == pytest.approx(sum(levels) / len(levels))
+    assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
     page = (compared / "comparison.md").read_text(encoding="utf-8")
-    assert f"| Theirs | {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
+    assert f" {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
     assert ("lower is better" in page) == (facts.metric == "aer")
     assert "mutual" not in page, "further methods are no difference"
 
@@ -147,7 +146,6 @@ def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_wei
     assert results.average["scores"][1] == second.average["mean"]
     prints = results["model"]["fingerprint"].split("+")
     assert len(set(prints)) == 2 and prints[1] == second["model"]["fingerprint"]
-    assert curves(results)["average"][1] == results.average
 
     model = tmp_path / "run-2" / "model"
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")

@@ -9,15 +9,15 @@ import datasets
 import pytest
 import yaml
 
-from finetuning import sweep_points
 from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
-from finetuning.results.published_rows import complete_published
+from finetuning.published import find, look_up
+from finetuning.runs import points_of
 from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
-from zoo_core.recipes import TABLE, load_recipe, recipe_names
+from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "finetuning" / "recipes"
@@ -65,7 +65,6 @@ LANGUAGES = {"xnli": 15, "pawsx": 7, "udpos": 33, "panx": 40, "xquad": 11, "mlqa
 def load(name, *overrides):
     path = str(RECIPES / f"{name}.yaml")
     recipe = load_recipe(KINDS[KIND_OF[name]].recipe_class, path, ["model=somewhere", *overrides])
-    complete_published(recipe)  # refuses what is no row
     return recipe
 
 
@@ -112,9 +111,8 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
     if recipe.task in PAIRS:
         assert len(set(recipe.pair_names)) == PAIRS[recipe.task]
         assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
-    published = recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published])
-    for item in published:
-        assert item.paper.partition(" ")[0] in ("VECO", "ERNIE-M", "XLM-Align", "MetaXLM")
+    for item in recipe.references:
+        assert item["paper"] in ("veco", "ernie_m", "xlm_align", "metaxlm")
     # files and recipes that the head names exist
     for path in re.findall(r"(?<![\w/])(?:\.\./)*(?:[a-z_0-9]+/)?[a-z_0-9]+\.yaml", head(name)):
         places = [RECIPES / folder / path, ROOT / path, RECIPES / path, ROOT / "pretraining/recipes" / folder / path]
@@ -127,9 +125,9 @@ def check_trained(recipe):
     task_of(recipe).check()
     check_tables(recipe)
     if recipe.sweep:
-        points = sweep_points.points_of(recipe)
-        for point in (points[0], points[-1]):
-            task_of(sweep_points.recipe_of(recipe, point)).check()
+        points = list(points_of(recipe).values())
+        for _, overrides in (points[0], points[-1]):
+            task_of(change_recipe(recipe, overrides)).check()
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
             assert getattr(recipe.training, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:
@@ -152,7 +150,7 @@ def check_named_rows(name, recipe):
     for number, word in enumerate(words):
         table = [before for before in words[max(number - 1, 0) : number] if "published.table=" in before]
         if "published.row=" in word and recipe.published:  # it is a row of the table
-            load(name, *table, word)
+            load(name, *table, word).check()
 
 
 def test_every_model_has_every_task_that_its_paper_evaluates():
@@ -189,7 +187,7 @@ def test_veco_is_searched_as_its_appendices_print(name):
         assert recipe.selection == "last" and not recipe.sweep
         return
     assert list(recipe.sweep.values()) == [rates, [3, 5, 10], [16, 32, 64]]
-    assert len({tuple(point.values.values()) for point in sweep_points.points_of(recipe)}) == len(rates) * 3 * 3
+    assert len(points_of(recipe)) == len(rates) * 3 * 3
     assert recipe.selection == ("source_dev" if without_rows else "mean_dev")
 
 
@@ -270,9 +268,9 @@ def test_metaxlm_is_fine_tuned_as_its_paper_prints(task, batch, rate, weight_dec
     if average is None:
         assert published is None and len(recipe.evaluation[0].languages) == languages
         return
-    over = published.average_over or list(published.languages)
-    assert published.average == average and len(over) == languages
-    assert set(published.languages) <= set(over)
+    over = find(*recipe.references[0].values())[0].columns
+    found = look_up(recipe.references[0], recipe.task, recipe.kind, recipe.main_score, over)
+    assert found.average == average and len(over) == languages
     if task not in ("xnli", "amazon_supervised"):  # one table for all languages; a table for language and domain
         assert set(over) == {language for table in recipe.evaluation for language in table.languages}
 
@@ -292,7 +290,8 @@ def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacreb
     assert (training.label_smoothing, training.max_grad_norm, training.weight_decay) == (0.2, 0.1, 0.01)
     assert (training.betas, training.epsilon) == ([0.9, 0.999], 1e-8)
     assert training.dropout == {"en-de": 0.3, "en-fr": 0.1}[pair]
-    assert (recipe.published.bleu[pair], recipe.published.sacrebleu[pair]) == (bleu, sacrebleu)
+    found = look_up(recipe.references[0], recipe.task, recipe.kind, "sacrebleu", [pair])
+    assert found.scores == {"sacrebleu": {pair: sacrebleu}, "bleu": {pair: bleu}}
 
 
 def test_the_second_half_of_more_bilingual_data_is_the_first_halfs_recipe():

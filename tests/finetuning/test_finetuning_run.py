@@ -25,7 +25,7 @@ from transformers import (
 from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.tasks.question_answering.task import span_cross_entropy

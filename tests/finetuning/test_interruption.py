@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from finetuning.checkpoints import trainer_checkpoints
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer

@@ -1,19 +1,13 @@
-"""Scores by label: of rows, words and chunks against counts by hand; in results.json, results.csv and on the page."""
-
-import csv
+"""Scores by label: of rows, words and chunks against counts by hand."""
 
 import numpy as np
 import pytest
 
-from finetuning.recipe import Recipe
-from finetuning.results.protocol import LanguageProtocol
-from finetuning.results.table import load_results
 from finetuning.tasks.by_language import by_label
-from finetuning.tasks.registry import report_of, task_of
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import TaggingTask
 from tests.finetuning.tasks import encode
-from tests.finetuning.test_results import BASE, MODEL, record
 from zoo_core.recipes import load_recipe
 
 NOTHING = {"precision": 0, "recall": 0, "f1": 0, "support": 0}
@@ -77,49 +71,3 @@ def test_labels_that_mark_no_chunks_are_scored_word_by_word(write, sample_tokeni
 def test_where_nothing_is_found_every_score_is_zero(write, sample_tokenizer):
     outcome, _ = outcome_of(write, sample_tokenizer, [["O", "B-LOC"]], [["O", "O"]], ["I-LOC"])
     assert outcome.label_scores() == {"LOC": {**NOTHING, "support": 1}}
-
-
-def of_labels(*scores):
-    """Scores of labels a, b, ... given as (f1, support)."""
-    values = [{"precision": f1 / 2, "recall": f1 + 1, "f1": f1, "support": support} for f1, support in scores]
-    return dict(zip("ab|", values, strict=False))
-
-
-@pytest.fixture
-def results():
-    """Of two seeds; label b is not in the rows of sw."""
-    labels = [
-        {"en": of_labels((80.0, 30), (60.0, 10)), "sw": of_labels((40.0, 5), (0.0, 0))},
-        {"en": of_labels((90.0, 30), (50.0, 10)), "sw": of_labels((20.0, 5), (0.0, 0))},
-    ]
-    scores = [record(1, en=80.0, sw=60.0), record(2, en=82.0, sw=62.0)]
-    records = [{**one, "label_scores": own} for one, own in zip(scores, labels, strict=True)]
-    protocol = {"label_unit": "rows", "evaluated_split": "test", "labels": ["a", "b"], "fine_tuned_before": []}
-    protocol |= {"training_data": [], "training_rows": 1, "evaluation_data": [], "max_length": 9}
-    protocol |= {"selection": {"rule": "last", "data": None}}
-    return task_of(load_recipe(Recipe, None, BASE)).results(MODEL, LanguageProtocol.of(protocol), records, [])
-
-
-def test_they_are_a_table_beside_the_scores(results, tmp_path):
-    assert len(results["scores"]) == 4 and len(results["label_scores"]) == 8
-    assert {tuple(row) for row in results["label_scores"]} == {
-        ("language", "label", "seed", "precision", "recall", "f1", "support")
-    }
-    report_of(results).write(tmp_path)
-    assert load_results(tmp_path / "results.json") == results
-    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    own = [row for row in rows if row["label"]]
-    assert len(own) == 8 * 4 and len(rows) == len(own) + 4
-    assert {row["metric"] for row in own} == {f"label_{name}" for name in ("precision", "recall", "f1", "support")}
-    wanted = {"language": "sw", "label": "a", "seed": "2", "metric": "label_f1"}
-    (found,) = (row for row in own if wanted.items() <= row.items())
-    assert float(found["value"]) == 20 and found["split"] == "test"
-
-
-def test_the_page_shows_means_over_seeds_and_over_languages_that_have_the_label(results):
-    (columns, rows), (languages, by_language) = report_of(results).label_tables().values()
-    assert columns == ["label", "precision", "recall", "f1", "rows"]
-    assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
-    assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
-    assert results.metrics == ["accuracy"] and "rows" not in report_of(results).table()[0]

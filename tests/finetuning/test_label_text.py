@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.data.label_schemes import Scheme
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main as run
 from finetuning.tools.label_text import main as label
 

@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.results.table import read_results
+from finetuning.page import warnings_of
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.mining import task as mining
 from finetuning.tasks.mining.recipe import MiningRecipe
@@ -185,11 +186,11 @@ def test_pools_that_cannot_be_mined_are_refused(pools, write):
 def test_the_sample_recipe_runs(tiny_model, tmp_path, sample_corpus_dir):
     recipe = ["--config", str(RECIPES / "sample_mining.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"]
     places = [f"pairs.0.{name}.path={sample_corpus_dir}" for name in ("gold", "source", "target")]
-    published = "published=[{paper: X (2020), table: Table 1, row: base, languages: {zh-en: 51.5}}]"
-    main([*recipe, *places, "pairs.0.languages=[de, zh]", published])
+    published = 'published=[{paper: veco, table: Table 11, row: "XLM-R large, cross-lingual transfer"}]'
+    main([*recipe, *places, "pairs.0.languages=[de, zh]", "task=bucc", published])
     results = read_results(tmp_path / "out")
-    assert results["published"][0]["figures"] == {"f1": {"zh-en": 51.5}}
-    header, _, german, chinese, *_ = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()[2:]
-    assert "X (2020), Table 1, base" in header and chinese.endswith("| 51.5≠ |") and german.endswith("|  |")
+    header, _, german, *_ = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()[2:]
+    assert "Table 11, XLM-R large" in header and german.endswith("| 67.5 |")
+    assert any("part of the pools" in line and line.endswith("pooling cls") for line in warnings_of(results))
     assert results["protocol"]["evaluated_rows"] == {"de-en": 30, "zh-en": 30}
     assert results["protocol"]["pool_sizes"] == {"de-en": [60, 60], "zh-en": [60, 60]}

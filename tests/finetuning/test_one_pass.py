@@ -9,7 +9,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from finetuning.models import describe_model
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.tagging.recipe import TaggingRecipe

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, DataCollatorWithPadding
 
 from finetuning.recipe import Recipe
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import TwoSidedCollator, join

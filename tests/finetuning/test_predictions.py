@@ -8,7 +8,7 @@ import pytest
 from transformers import pipeline
 
 from finetuning import seeds
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.seeds import finish_seed
 from finetuning.tasks.classification import task as classification

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.task import place

@@ -1,16 +1,19 @@
 """results.json and what is made from it, from made-up scores."""
 
+import csv
+import json
 import shutil
 from pathlib import Path
 
 import evaluate
 import pytest
 
+from finetuning.page import label_tables, lines_of, page_of, score_table, table_names, warnings_of, write_results
 from finetuning.recipe import Recipe
-from finetuning.results.protocol import LanguageProtocol
-from finetuning.results.table import load_results
-from finetuning.tasks.registry import report_of, task_of
+from finetuning.results import Protocol, Results, join_seeds, load_results
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.tasks.translation.recipe import TranslationRecipe
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 
@@ -22,6 +25,7 @@ BASE = [
     "evaluation=[{path: google/xtreme, config: XNLI, language_column: language}]",
 ]  # fmt: skip
 ROWS = 5010
+PUBLISHED = 'published={paper: xlm_align, table: Table 18, row: "XLM-Align base, zero-shot"}'
 
 
 def record(seed, **scores):
@@ -36,13 +40,14 @@ def record(seed, **scores):
     }
 
 
-def results(*overrides, records=None, rows=ROWS, fine_tuned_before=()):
-    recipe = load_recipe(Recipe, None, [*BASE, *overrides])
+def results(*overrides, records=None, rows=ROWS, recipe_class=Recipe, **facts):
+    recipe = load_recipe(recipe_class, None, [*BASE, *overrides])
     records = records or [record(1, en=80.0, de=70.0, sw=60.0), record(2, en=82.0, de=74.0, sw=62.0)]
     languages = list(records[0]["scores"])
     table = {"path": "google/xtreme", "config": "XNLI", "split": "test", "languages": languages, "rows": 3 * rows}
+    table |= {"fingerprint": "sha256:1"}
     protocol = {
-        "training_data": [{**table, "path": "nyu-mll/multi_nli", "config": None, "split": "train"}],
+        "training_data": [{**table, "path": "nyu-mll/multi_nli", "config": None, "languages": ["en"]}],
         "training_rows": 392_702,
         "labels": ["entailment", "neutral", "contradiction"],
         "evaluation_data": [table],
@@ -52,136 +57,173 @@ def results(*overrides, records=None, rows=ROWS, fine_tuned_before=()):
         "selection": {"rule": "mean_dev", "data": None, "rows": {}},
         "max_length": 128,
         "cut_texts": {"train": {"all": 3}, "dev": {}, "evaluation": dict.fromkeys(languages, 1)},
-        "fine_tuned_before": list(fine_tuned_before),
+        "fine_tuned_before": [],
     }
-    return task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), records, ["a warning of the data"])
+    return task_of(recipe).results(MODEL, Protocol(protocol | facts), records, ["a warning of the data"])
 
 
-def test_means_deviations_average_and_gap():
+def test_results_means_deviations_average_and_gap():
     found = results()
     assert found.languages["de"] == {"scores": [70.0, 74.0], "mean": 72.0, "sd": pytest.approx(8**0.5)}
     assert found.average["scores"] == [70.0, pytest.approx(218 / 3)]
     assert found.average["mean"] == pytest.approx((81 + 72 + 61) / 3)
-    assert found.transfer["source"]["mean"] == 81.0
+    assert found.transfer["source"]["mean"] == 81.0 and found.transfer["gap"]["scores"] == [15.0, 14.0]
     assert found.transfer_gap == pytest.approx(81 - (72 + 61) / 2)
-    assert found["warnings"] == ["a warning of the data"]
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80]
     expected = {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
-    assert found["protocol"]["metric"] == expected
+    assert found["protocol"]["metric"] == expected and found.is_higher_better
 
 
-def test_one_seed_has_no_deviation():
+def test_results_of_one_seed_have_no_deviation():
     found = results("seeds=[1]", records=[record(1, en=80.0, de=70.0)])
     assert found.average["sd"] is None
-    assert report_of(found).table()[0] == ["language", "accuracy"]
-    assert "| de | 70.0 |" in report_of(found).to_markdown(None)
+    columns, rows = score_table(found)
+    assert columns == ["language", "accuracy", "guessing"] and rows[1] == ["de", "70.0", "33.3"]
 
 
-def test_seeds_at_chance_are_named():
+def test_results_chance_warnings_name_the_seed():
     # two standard errors of 1/3 over 5,010 rows: 1.33 points
     found = results(records=[record(1, en=34.6, de=34.7, sw=90.0), record(2, en=90.0, de=90.0, sw=90.0)])
     (warning,) = [line for line in found["warnings"] if "at chance" in line]
     assert warning.startswith("seed 1: accuracy is at chance in en 34.6") and "de" not in warning
-    few = results(records=[record(1, en=50.0, de=55.0)], rows=30)
-    assert any("en 50.0" in line and "de" not in line.partition("chance in")[2] for line in few["warnings"])
-
-
-def test_always_giving_the_commonest_label_is_chance_too():
-    recipe = load_recipe(Recipe, None, BASE)
-    found = results()
-    protocol = {**found["protocol"], "majority_share": {"en": 0.57}, "evaluated_rows": {"en": 4927}}
-    again = task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), [record(1, en=57.1)], [])
-    assert any("en 57.1 (guessing: 57.0)" in line for line in again["warnings"])
+    commonest = results(records=[record(1, en=57.1)], rows=4927, majority_share={"en": 0.57})
+    assert any("en 57.1 (guessing: 57.0)" in line for line in commonest["warnings"])
 
 
 @pytest.mark.parametrize(
     ("overrides", "warning"),
     [
-        (["evaluation=[{path: a, split: validation, language_column: l}]"], "evaluated on a, split validation"),
         (["evaluation=[{path: a, split: 'test[:9]', language_column: l}]"], "split test[:9]"),
-        (
-            ["evaluation=[{path: a, language_column: l, note: labels carried over by row}]"],
-            "labels carried over by row",
-        ),
+        (["evaluation=[{path: a, language_column: l, note: carried over by row}]"], "carried over by row"),
         (["max_evaluation_examples=9"], "at most 9 rows per language were evaluated"),
         (["max_train_examples=9"], "at most 9 training rows"),
         (["source_language=fr"], "source language fr was not evaluated"),
-        (["published={paper: P, table: T, row: R, average: 70, languages: {en: 80, ur: 60}}"], "not evaluated: ur"),
-        (["published={paper: P, table: T, row: R, average: 70, average_over: [en, ur]}"], "not evaluated: ur"),
-        (["published={paper: P, table: T, row: R, note: sw is torn}"], "published, P, T: sw is torn"),
     ],
 )
-def test_what_a_reader_must_know_is_a_warning(overrides, warning):
+def test_results_warnings(overrides, warning):
     assert any(warning in line for line in results(*overrides)["warnings"])
 
 
-def test_published_figures_stand_beside_ours_and_their_average_only_over_the_same_languages():
-    published = (
-        "published={paper: VECO, table: Table 9, row: large, average: 70.5, languages: {sw: 58, en: 83, de: 70.5}}"
-    )
-    found = results(published)
-    assert found["published"][0]["figures"] == {"accuracy": {"en": 83.0, "de": 70.5, "sw": 58.0}}
-    assert found["published"][0]["average"] == {"accuracy": 70.5}
-    columns, rows = report_of(found).table()
-    assert columns == ["language", "accuracy", "seed 1", "seed 2", "VECO, Table 9, large"]
-    assert rows[1] == ["de", "72.0 ± 2.8", "70.0", "74.0", "70.5"]
-    assert all(len(row) == len(columns) for row in rows)
-    fewer = results(published, records=[record(1, en=80.0, de=70.0)])
-    assert fewer["published"][0]["average"] == {}
-    assert fewer["published"][0]["figures"] == {"accuracy": {"en": 83.0, "de": 70.5}}
+def test_score_table_published_scores_are_looked_up_and_their_average_is_of_the_same_languages():
+    found = results(PUBLISHED)
+    assert found["published"] == [dict(paper="xlm_align", table="Table 18", row="XLM-Align base, zero-shot")]
+    columns, rows = score_table(found)
+    title = "XLM-Align (ACL 2021), Table 18, XLM-Align base, zero-shot"
+    assert columns == ["language", "accuracy", "seed 1", "seed 2", "guessing", title]
+    assert [row[-1] for row in rows] == ["86.7", "78.8", "67.1", "", ""]
+    every = "en fr es de el bg ru tr ar vi th zh hi sw ur".split()
+    whole = results(PUBLISHED, records=[record(1, **dict.fromkeys(every, 70.0))])
+    assert score_table(whole)[1][-2][-1] == "76.2"
 
 
-def test_further_scores_have_columns_rows_and_published_figures():
+def test_warnings_of_published_rows_that_were_measured_in_another_way():
+    (warning,) = set(warnings_of(results(PUBLISHED, differs=["fewer rows"]))) - set(warnings_of(results(PUBLISHED)))
+    assert "fewer rows" in warning
+    assert warnings_of(results(differs=["fewer rows"])) == results()["warnings"]
+
+
+def test_results_further_scores_are_rows_and_columns():
     scores = {"en": {"f1": 80.0, "token_accuracy": 95.0}, "de": {"f1": 0.0, "token_accuracy": 85.0}}
-    records = [
-        record(1, en=80.0, de=0.0) | {"metric": {"name": "f1", "module": "squad", "version": "1"}, "all_scores": scores}
-    ]
-    published = (
-        "published={paper: P, table: T, row: R, average: 70, languages: {en: 81, de: 59}, "
-        "further: {token_accuracy: {en: 96}}}"
-    )
-    recipe = load_recipe(TaggingRecipe, None, [*BASE, "seeds=[1]", "kind=tagging", published])
-    protocol = {name: value for name, value in results()["protocol"].items() if name != "majority_share"}
-    protocol |= {"split_texts": {"train": {"all": 2}, "dev": {}, "evaluation": {"en": 1}}, "facts": ["a fact"]}
-    found = task_of(recipe).results(MODEL, LanguageProtocol.of(protocol), records, [])
-    columns, rows = report_of(found).table()
-    assert columns == ["language", "f1", "token_accuracy", "P, T, R", "token_accuracy: P, T, R"]
-    assert rows[:3] == [
-        ["en", "80.0", "95.0", "81.0", "96.0"],
-        ["de", "0.0", "85.0", "59.0", ""],
-        ["**average**", "40.0", "90.0", "70.0", ""],
-    ]
+    of_tagging = {"metric": {"name": "f1", "module": "squad", "version": "1"}, "all_scores": scores}
+    records = [record(1, en=80.0, de=0.0) | of_tagging]
+    facts = dict(majority_share=None, facts=["a fact"], split_texts={"train": {"all": 2}, "evaluation": {"en": 1}})
+    found = results("seeds=[1]", "kind=tagging", records=records, recipe_class=TaggingRecipe, **facts)
+    assert score_table(found)[0] == ["language", "f1", "token_accuracy"]
     assert [(row["metric"], row["language"], row["value"]) for row in found["scores"]] == [
         ("f1", "en", 80.0),
         ("token_accuracy", "en", 95.0),
         ("f1", "de", 0.0),
         ("token_accuracy", "de", 85.0),
     ]
-    assert found["warnings"] == ["seed 1: f1 is 0 in de"]
-    page = report_of(found).to_markdown(None)
-    assert "texts cut, 3 split)" in page and "- a fact" in page
+    assert found["warnings"] == ["a warning of the data", "seed 1: f1 is 0 in de"]
+    lines = lines_of(found)
+    assert "a fact" in lines and any("texts cut, 3 split)" in line for line in lines)
 
 
-def test_an_unknown_format_is_refused(tmp_path):
+def test_translation_results_keep_the_reported_metrics_and_the_models_decoder():
+    base = ["model=m", "output_dir=o", "task=wmt", "source_language=en", "target_language=de", "decoder_layers=6"]
+    base += ["training.learning_rate=1e-4", "seeds=[1, 2]", "test=[{path: a/b, source_column: en, target_column: de}]"]
+    table = {"path": "a/b", "config": "de-en", "split": "test", "languages": ["en-de"]}
+    protocol = Protocol(
+        training_data=[table], training_rows=4_500_000, evaluation_data=[table], evaluated_split="test",
+        evaluated_rows={"en-de": 3003}, empty_pairs_left_out={"train": {"en-de": 2}, "dev": {}},
+        too_long={"rule": "drop", "train": 7, "dev": {}, "test_sources": {"en-de": 1}}, fine_tuned_before=[],
+        selection=Protocol(rule="average", data=None, rows={}), max_source_length=256, max_length=256,
+    )  # fmt: skip
+    records = [
+        record(seed, **{"en-de": score})
+        | {"metric": {"name": "sacrebleu", "version": "1"}, "decoder": {"decoder_layers": 2}, "curve": []}
+        | {"all_scores": {"en-de": dict(sacrebleu=score, chrf=60.0, length_ratio=ratio, signatures={"sacrebleu": "s"})}}
+        for seed, score, ratio in ((1, 30.0, 0.49), (2, 31.0, 1.9))
+    ]
+    published = "published={paper: veco, table: Table 3, row: VECO}"
+    recipe = load_recipe(TranslationRecipe, None, [*base, published])
+    found = task_of(recipe).results(MODEL, protocol, records, [])
+    assert found["hyperparameters"]["decoder_layers"] == 2 and found.metrics == ["sacrebleu", "chrf"]
+    assert found["protocol"]["metric"]["signatures"]["en-de"] == {"sacrebleu": "s"}
+    (warning,) = found["warnings"]
+    assert warning.startswith("seed 1: translations of en-de have 0.49 times")
+
+
+def test_protocol_keys_are_attributes():
+    protocol = Protocol(selection={"rule": "last"})
+    protocol.selection.scores = [1.0]
+    protocol.layer = 3
+    assert json.loads(json.dumps(protocol)) == {"selection": {"rule": "last", "scores": [1.0]}, "layer": 3}
+    assert protocol.pooling is None
+
+
+def test_join_seeds_refuses_one_seed_twice_and_another_protocol():
+    one, other = (results(f"seeds=[{seed}]", records=[record(seed, en=80.0 + seed, de=70.0)]) for seed in (1, 2))
+    joined = join_seeds("m", [one, other])
+    assert joined["seeds"] == [1, 2] and joined.languages["en"]["scores"] == [81.0, 82.0]
+    assert joined["protocol"]["selection"]["selected_steps"] == [80, 80]
+    with pytest.raises(ValueError, match="seed 1"):
+        join_seeds("m", [one, one])
+    with pytest.raises(ValueError, match="protocol.max_length"):
+        join_seeds("m", [one, Results({**other, "protocol": {**other["protocol"], "max_length": 64}})])
+
+
+def test_load_results_refuses_an_unknown_format(tmp_path):
     write_json(tmp_path / "results.json", {**results(), "format": 3})
     with pytest.raises(ValueError, match="format 3"):
         load_results(tmp_path / "results.json")
 
 
-def test_every_figure_of_the_page_is_in_the_json(tmp_path, drawn):
-    found = results()
-    report_of(found).write(tmp_path)
-    assert load_results(tmp_path / "results.json") == found
-    figures = [entry[key] for entry in [*found.languages.values(), found.average] for key in ("mean", "sd")]
-    figures += [score for entry in [*found.languages.values(), found.average] for score in entry["scores"]]
-    known = {f"{value:.1f}" for value in [*figures, found.transfer_gap]}
-    table = [
-        line for line in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")
-    ]
-    shown = {word for line in table[2:] for word in line.replace("|", " ").split() if word[0].isdigit()}
-    assert shown and shown <= known
-    assert len(found.frame_with_labels()) == len((tmp_path / "results.csv").read_text().splitlines()) - 1 == 6
+def test_write_results_files_agree(tmp_path, drawn, capsys):
+    scores = dict(precision=30.0, recall=61.0, f1=60.0, support=30)
+    labels = {"en": {"a": scores, "b": {**dict.fromkeys(scores, 0.0)}}}
+    records = [record(1, en=80.0) | {"label_scores": labels}, record(2, en=82.0) | {"label_scores": labels}]
+    found = results(records=records, label_unit="rows")
+    write_results(found, tmp_path)
+    assert load_results(tmp_path / "results.json") == found and "| en | 81.0 ± 1.4 |" in page_of(found, "x")
+    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 + 2 * 2 * 4
+    wanted = {"language": "en", "label": "a", "seed": "2", "metric": "label_f1", "split": "test"}
+    assert [float(row["value"]) for row in rows if wanted.items() <= row.items()] == [60.0]
     assert (tmp_path / "scores.png").stat().st_size > 5000
+
+
+def test_label_tables_are_means_over_seeds_and_over_languages_that_have_the_label():
+    def of_labels(*scores):
+        values = [dict(precision=f1 / 2, recall=f1 + 1, f1=f1, support=support) for f1, support in scores]
+        return dict(zip("ab", values, strict=False))
+
+    labels = [
+        {"en": of_labels((80.0, 30), (60.0, 10)), "sw": of_labels((40.0, 5), (0.0, 0))},
+        {"en": of_labels((90.0, 30), (50.0, 10)), "sw": of_labels((20.0, 5), (0.0, 0))},
+    ]
+    records = [record(n, en=80.0, sw=60.0) | {"label_scores": own} for n, own in enumerate(labels, 1)]
+    (columns, rows), (languages, by_language) = label_tables(results(records=records, label_unit="rows")).values()
+    assert columns == ["label", "precision", "recall", "f1", "rows"]
+    assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
+    assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
+
+
+def test_table_names_has_the_table_of_the_translations():
+    side = {"path": "local/bible", "config": "en", "split": "test"}
+    assert table_names([side | {"target": side | {"config": "de"}}]) == "local/bible en test with local/bible de test"
 
 
 def test_accuracy_is_loaded_by_its_path_without_the_hub(tmp_path):

@@ -10,9 +10,9 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.results.table import Results, read_results
+from finetuning.page import draw
+from finetuning.results import Results, read_results
 from finetuning.run import main
-from finetuning.tasks.registry import report_of
 from finetuning.tasks.retrieval import task as retrieval
 from finetuning.tasks.retrieval.recipe import RetrievalRecipe, expanded
 from finetuning.tasks.retrieval.task import Side
@@ -146,5 +146,5 @@ def test_the_place_of_the_language_is_filled_everywhere():
 def test_of_a_single_layer_bars_are_drawn(feature_run, tmp_path):
     results = read_results(feature_run("retrieval")[0])
     rows = [row for row in results["scores"] if row["layer"] == 1]
-    assert report_of(Results({**results, "scores": rows})).plot(tmp_path) == "scores.png"
-    assert [path.name for path in tmp_path.iterdir()] == ["scores.png"]
+    draw(Results({**results, "scores": rows}), tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").is_file()

@@ -5,12 +5,10 @@ import shutil
 
 import pytest
 
-from finetuning.experiments import suite as suite_module
-from finetuning.experiments.missing_tables import skip_missing
-from finetuning.experiments.suite import read_recipes
-from finetuning.experiments.suite_recipe import SUITES, load_suite
-from finetuning.results.table import load_results
+from finetuning.missing import leave_out_missing
+from finetuning.results import load_results
 from finetuning.run import main
+from finetuning.suite import SUITES, load_suite, read_recipes
 from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.registry import KINDS
 from zoo_core.provenance import write_json
@@ -51,8 +49,8 @@ pairs:
         """
 name: two kinds
 tasks:
-- {name: further, category: classification, recipe: topics.yaml, init_from: topics, overrides: ["seeds=[1]"]}
 - {name: topics, category: classification, recipe: topics.yaml}
+- {name: further, category: classification, recipe: topics.yaml, init_from: topics, overrides: ["seeds=[1]"]}
 - {name: retrieval, category: retrieval, recipe: retrieval.yaml, scores: [source_to_target]}
 """,
         encoding="utf-8",
@@ -83,83 +81,71 @@ def changed_copy(model, place):
 
 
 @pytest.mark.slow
-def test_a_suite_is_run_in_parts_and_makes_one_table(suite, failed, tmp_path, tiny_model, capsys, refused):
+def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_path, tiny_model, capsys):
     batch = "topics.training.batch_size=4"
     suite("--tasks", "topics", batch)
     scores = tmp_path / "out" / "topics" / "seed-1" / "scores.json"
     before = scores.stat().st_mtime_ns
-    (run,) = results(tmp_path)["runs"].values()
-    assert run["missing"] == ["further", "retrieval"]
-    assert "§" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "| further |  |" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
     other = changed_copy(tiny_model, tmp_path / "other")
     assert "were not run with the same model" in failed("--tasks", "retrieval", batch, f"model={other}")
-    shutil.rmtree(tmp_path / "out" / "retrieval", ignore_errors=True)
+    shutil.rmtree(tmp_path / "out" / "retrieval")
 
     suite(batch)
     shown = capsys.readouterr().out
-    assert shown.index("1 finished before") < shown.index("[1/2] further, to do") < shown.index("[2/2] retrieval")
+    assert shown.index("topics: finished before") < shown.index("[2/3] further, to do") < shown.index("[3/3] retrieval")
     assert scores.stat().st_mtime_ns == before
-    record = results(tmp_path)
-    (run,) = record["runs"].values()
-    assert list(run["tasks"]) == ["further", "topics", "retrieval"] and run["missing"] == []
+    (column,) = results(tmp_path)["scores"].values()
     topics, further, retrieval = (results(tmp_path, name) for name in ("topics", "further", "retrieval"))
     assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
-    means = [topics.average["mean"], further.average["mean"]]
-    forward = [entry["mean"] for entry in [retrieval.of(pair, "source_to_target") for pair in retrieval.names]]
-    assert run["categories"]["classification"]["mean"] == pytest.approx(sum(means) / 2)
-    assert run["tasks"]["retrieval"]["score"]["mean"] == pytest.approx(sum(forward) / 2)
-    assert run["average"]["mean"] == pytest.approx((sum(means) + sum(forward) / 2) / 3)
-    # a chained run says what it started from, and its figure is marked
+    means = [topics.average["mean"], further.average["mean"], retrieval.of("average", "source_to_target")["mean"]]
+    assert [column[name]["mean"] for name in ("topics", "further", "retrieval")] == pytest.approx(means)
+    assert column["avg. classification"]["mean"] == pytest.approx(sum(means[:2]) / 2)
+    assert column["average"]["mean"] == pytest.approx(sum(means) / 3)
+    # a chained run says what it started from
     assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1
-    assert further["model"]["fingerprint"] == topics["model"]["fingerprint"]
     assert further["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
-    assert run["tasks"]["further"]["marks"][-1] == "‡" and "‡" not in run["tasks"]["topics"]["marks"]
     # only the model that another task starts from is kept
     assert (tmp_path / "out/topics/seed-1/model").is_dir() and not (tmp_path / "out/further/seed-1/model").exists()
-    page = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    assert "| model | further | topics | retrieval |" in page and "‡ the model was fine-tuned" in page
-    rows = (tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()
-    assert len(rows) == 1 + 2 + 2 + 6  # languages of two tasks, and two pairs with three scores of the reported layer
+    assert "further: the model was fine-tuned before" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert len((tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()) > 6
 
     assert "started with another recipe" in failed(batch, "training.learning_rate=1e-3")
-    # `init_from` wants a finished run of the same model
-    shared = ["--config", str(tmp_path / "topics.yaml"), *FAST, f"output_dir={tmp_path / 'chained'}"]
-    start = f"init_from={tmp_path / 'out' / 'topics'}"
-    assert "was fine-tuned from" in refused([*shared, f"model={other}", start])
-    assert "there is no results.json" in refused([*shared, f"model={tiny_model}", "init_from=nothing"])
-    # a model may be deleted once everything that starts from it is done
-    shutil.rmtree(tmp_path / "out" / "topics" / "seed-1" / "model")
-    suite(batch)
-    assert "3 finished before, 0 to do" in capsys.readouterr().out
-    assert "that run kept no models" in refused([*shared, f"model={tiny_model}", start])
+    record = results(tmp_path, "topics")
+    record["seeds"], record["protocol"]["selection"]["scores"] = [1, 2], [1.0, 9.0]  # as if a seed had been added
+    record["scores"] += [{**row, "seed": 2} for row in record["scores"]]
+    write_json(tmp_path / "out" / "topics" / "results.json", record)
+    shutil.copytree(tmp_path / "out/topics/seed-1", tmp_path / "out/topics/seed-2")
+    shown = failed(batch, "topics.seeds=[1,2]")
+    assert "further failed" in shown and "seeds were added" in shown
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_is_told_and_the_others_are_run(suite, failed, tmp_path):
-    error = failed("topics.train.0.label_column=subject")
-    assert "topics failed:" in error and "further failed: it needs topics" in error
-    (run,) = results(tmp_path)["runs"].values()
-    assert list(run["tasks"]) == ["retrieval"]
+def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_path):
+    with run_lock(tmp_path / "out" / "topics"):
+        error = failed()
+    assert "topics failed:" in error and "further failed:" in error and error.endswith("only these again.")
+    assert list(*results(tmp_path)["scores"].values()) == ["retrieval", "average"]
+    suite()
+    assert "further" in next(iter(results(tmp_path)["scores"].values()))
 
 
 @pytest.mark.slow
-def test_missing_languages_are_left_out_and_named(suite, sample_corpus_dir, tmp_path):
+def test_suite_leaves_out_missing_languages_and_tasks(suite, sample_corpus_dir, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
-    assert "topics: not there: xx" in record["warnings"]
-    assert "¶" in next(iter(record["runs"].values()))["tasks"]["topics"]["marks"]
-    assert record["left_out"] == {
-        "topics": "not there: xx",
-        "further": f"its training rows are not there: {sample_corpus_dir}, config yy",
-        "retrieval": "not there: xx",
-    }  # fmt: skip
+    assert "topics: not there: xx" in record["warnings"] and list(record["left_out"]) == [
+        "topics",
+        "further",
+        "retrieval",
+    ]
+    assert f"its training rows are not there: {sample_corpus_dir}, config yy" in record["left_out"]["further"]
     assert list(results(tmp_path, "topics").languages) == ["en"]
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
-    assert "not run: further: its training rows are not there" in (tmp_path / "out/results.md").read_text("utf-8")
 
 
-def test_a_single_recipe_leaves_out_what_is_missing_and_says_it(topics, tmp_path, capsys, refused):
+def test_run_leaves_out_missing_languages(topics, tmp_path, capsys, refused):
     here = [argument for argument in topics if not argument.startswith(("seeds", "selection", "evaluate_every"))]
     first = next(argument for argument in topics if argument.startswith("evaluation=")).replace("[en,", "[en, xx,")
     absent = f"{first.removesuffix(']')}, {{path: {tmp_path}/absent.jsonl, languages: [fr]}}]"
@@ -168,13 +154,11 @@ def test_a_single_recipe_leaves_out_what_is_missing_and_says_it(topics, tmp_path
     assert "left out, not there: xx, fr" in capsys.readouterr().out
     found = results(tmp_path)
     assert list(found.languages) == ["en", "de", "zh"] and "left out, not there: xx, fr" in found["warnings"]
-    main([*arguments, "--resume", "seeds=[1, 2]"])
-    assert results(tmp_path)["seeds"] == [1, 2]
     message = refused([*arguments, "train.0.config=yy", f"output_dir={tmp_path / 'other'}"])
     assert "training rows are not there" in " ".join(message.split())
 
 
-def test_missing_files_of_word_alignment_are_left_out_too(sample_corpus_dir):
+def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     recipe_class = KINDS["word_alignment"].recipe_class
     files = {"de": "en-de", "zh": "zh-en", "fr": "en-fr"}
     pairs = ", ".join(
@@ -183,102 +167,59 @@ def test_missing_files_of_word_alignment_are_left_out_too(sample_corpus_dir):
         for code, name in files.items()
     )
     recipe = load_recipe(recipe_class, None, ["model=m", "task=t", f"pairs=[{pairs}]"])
-    assert skip_missing(recipe) == "not there: fr-en"
+    assert leave_out_missing(recipe) == "not there: fr-en"
     assert [pair.name for pair in recipe.pairs] == ["de-en", "zh-en"] and "fr-en" in recipe.pairs[0].note
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (("trainin.epochs=1",), "no recipe of suite two kinds has a field trainin.epochs"),
+        (("trainin.epochs=1",), "Did you mean 'training'"),
         (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: override `layr=1`"),
-        (("retrieval.model=other",), "model is the whole suite's"),
-        (("further.init_from=elsewhere",), "init_from is the whole suite's"),
-        (("topics.training.precision=fp16",), "this run is on a CPU"),
-        (("retrieval.max_length=512",), "Set retrieval.max_length=64"),
-        (("--tasks", "topic"), "--tasks has topic"),
+        (("retrieval.model=other",), "retrieval.model=other"),
+        (("further.init_from=elsewhere",), "further.init_from=elsewhere"),
+        (("topics.training.precision=fp16", "--tasks", "topics"), "this run is on a CPU"),
+        (("retrieval.max_length=512", "--tasks", "retrieval"), "max_length is 512"),
+        (("--tasks", "topic"), "--tasks has 'topic'"),
         (("topics.training.epoch=1",), "training.epoch is not a field"),
+        (("model=nowhere/at/all",), "nowhere/at/all"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_runs(failed, tmp_path, arguments, message):
-    assert message in failed(*arguments)
-    assert not (tmp_path / "out").exists()
+def test_suite_refuses_what_cannot_be_run(failed, tmp_path, arguments, named):
+    assert named in failed(*arguments)
+    assert not list((tmp_path / "out").glob("*/seed-*"))
 
 
-def test_a_folder_of_something_else_is_left_alone(suite, failed, tmp_path, tiny_model, refused):
+def test_suite_leaves_a_folder_of_something_else_alone(failed, tmp_path, tiny_model):
     before = sorted(path.name for path in tiny_model.iterdir())
-    assert "holds something else" in failed(f"output_dir={tiny_model}")
+    assert "which is not of suite" in failed(f"output_dir={tiny_model}")
     assert sorted(path.name for path in tiny_model.iterdir()) == before
-    suite("--tasks", "retrieval", "published=null")
-    path = tmp_path / "other.yaml"
-    path.write_text("name: other\ntasks: [{name: b, category: c, recipe: retrieval.yaml}]", encoding="utf-8")
-    message = refused(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}"])
-    assert "holds the suite two kinds" in " ".join(message.split())
-
-
-def test_a_folder_is_that_of_one_suite_at_a_time(failed, tmp_path):
-    (tmp_path / "out").mkdir()
     with run_lock(tmp_path / "out"):
         assert "in use" in failed()
-    (tmp_path / "out" / ".git").mkdir()
-    assert "something else" in failed()
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".git"]
 
 
-@pytest.mark.slow
-def test_a_task_that_another_run_works_at_fails_and_the_others_are_run(suite, failed, tmp_path):
-    write_json(tmp_path / "out" / "suite.json", {"name": "two kinds", "tasks": ["further", "topics", "retrieval"]})
-    with run_lock(tmp_path / "out" / "retrieval"):
-        assert "retrieval failed" in (message := failed()) and "in use" in message
-    assert (tmp_path / "out" / "further" / "results.json").exists()
-    suite()
-    assert (tmp_path / "out" / "retrieval" / "results.json").exists()
-
-
-def test_data_are_checked_without_training(suite, tmp_path, capsys):
+def test_suite_checks_data_without_training(suite, tmp_path, capsys):
     suite("--check_data")
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("topics", "further", "retrieval")) and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(["sample"], "model="), (["xtrem", "model=m"], "'xtreme'")])
-def test_a_suite_without_a_model_and_one_that_is_not_there(refused, arguments, message):
-    assert message in " ".join(refused(["--suite", *arguments]).split())
+@pytest.mark.parametrize(("arguments", "named"), [(["sample"], "model="), (["xtrem", "model=m"], "'xtreme'")])
+def test_suite_needs_a_model_and_a_known_name(refused, arguments, named):
+    assert named in " ".join(refused(["--suite", *arguments]).split())
 
 
-def test_a_chain_is_run_from_its_first_link(tmp_path, tiny_model):
-    starts = {"a": "", "b": ", init_from: a", "c": ", init_from: b"}
-    chain = [f"{{name: {name}, category: c, recipe: r.yaml{start}}}" for name, start in starts.items()]
-    (tmp_path / "suite.yaml").write_text(f"name: chain\ntasks: [{', '.join(chain)}]", encoding="utf-8")
+def test_load_suite_refuses_a_start_from_a_later_task(tmp_path, tiny_model):
     (tmp_path / "r.yaml").write_text("task: t\noutput_dir: o\ntraining: {learning_rate: 1}", encoding="utf-8")
-    suite, path = load_suite(str(tmp_path / "suite.yaml"))
-    assert list(read_recipes(suite, path, [f"model={tiny_model}"], ["c"])) == ["a", "b", "c"]
-
-
-@pytest.mark.slow
-def test_seeds_that_are_added_to_a_source_are_noticed(suite, failed, tmp_path):
-    only = ("--tasks", "topics", "further", "topics.seeds=[1,2]")
-    suite(*only)
-    record = results(tmp_path, "topics")
-    record["protocol"]["selection"]["scores"] = [1.0, 9.0]
-    write_json(tmp_path / "out" / "topics" / "results.json", record)
-    shown = failed(*only)
-    assert "further failed" in shown and "seeds were added" in shown
-
-
-def test_what_has_no_language_to_score_by_is_refused(tmp_path, tiny_model):
-    (tmp_path / "suite.yaml").write_text("name: s\ntasks: [{name: mt, category: c, recipe: r.yaml}]", encoding="utf-8")
-    (tmp_path / "r.yaml").write_text("kind: translation", encoding="utf-8")
-    suite, path = load_suite(str(tmp_path / "suite.yaml"))
-    with pytest.raises(ValueError, match="Task mt of suite s"):
-        read_recipes(suite, path, [f"model={tiny_model}"], ["mt"])
-
-
-def test_tasks_that_start_from_each_other_are_refused(tmp_path):
     path = tmp_path / "suite.yaml"
-    tasks = [f"{{name: {a}, category: c, recipe: r.yaml, init_from: {b}}}" for a, b in ("ab", "ba")]
-    path.write_text(f"name: circle\ntasks: [{', '.join(tasks)}]", encoding="utf-8")
-    with pytest.raises(ValueError, match="Task a of suite circle starts from 'b'"):
+    for order in ("abc", "ba"):
+        starts = {"a": "", "b": ", init_from: a", "c": ", init_from: b"}
+        tasks = [f"{{name: {name}, category: c, recipe: r.yaml{starts[name]}}}" for name in order]
+        path.write_text(f"name: chain\ntasks: [{', '.join(tasks)}]", encoding="utf-8")
+        if order == "abc":
+            suite, _ = load_suite(str(path))
+            assert list(read_recipes(suite, path, [f"model={tiny_model}"], ["c"])) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="Task b .* starts from 'a'"):
         load_suite(str(path))
 
 
@@ -288,15 +229,15 @@ def test_tasks_that_start_from_each_other_are_refused(tmp_path):
 def test_ernie_ms_suites_are_of_one_size_each(name, size, depth, layer):
     """Tables 11 and 12, whose values differ for MLQA and PAWS-X; section 4.2: the middle layer."""
     suite, path = load_suite(name)
-    recipes = suite_module.read_recipes(suite, path, ["model=m"], [task.name for task in suite.tasks])
+    recipes = read_recipes(suite, path, ["model=m"], None)
     assert size in suite.name and list(recipes) == ["xnli", "conll", "mlqa", "pawsx", "tatoeba"]
     decays = {task: recipe.training.layerwise_decay for task, recipe in recipes.items() if task != "tatoeba"}
     of_two = {"base": 0.8, "large": 0.9}[size]
     assert decays == {"xnli": 0.8, "conll": 0.8, "mlqa": of_two, "pawsx": of_two}
     assert reported_layer(recipes["tatoeba"].layer, [], depth)[0] == layer
     for recipe in recipes.values():
-        for item in recipe.published if isinstance(recipe.published, list) else filter(None, [recipe.published]):
-            assert (" large" in item.row) == (size == "large")
+        for item in recipe.references:
+            assert (" large" in item["row"]) == (size == "large")
 
 
 @pytest.mark.slow
@@ -305,7 +246,7 @@ def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
     """XTREME's script searches Tatoeba with English and takes the mean of all states, and BUCC by <s>; VECO's authors
     mine BUCC, too, by the mean."""
     suite, path = load_suite(name)
-    recipes = suite_module.read_recipes(suite, path, ["model=m"], [task.name for task in suite.tasks])
+    recipes = read_recipes(suite, path, ["model=m"], None)
     for task in suite.tasks:
         recipe = recipes[task.name]
         if task.name == "tatoeba":

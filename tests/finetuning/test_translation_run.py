@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DistilBertConfig, MarianConfig
 
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import kind_of, task_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -43,7 +43,7 @@ def base(printed_by, captions_recipe, tmp_path_factory):
 def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
     out, printed = base
     assert {path.name for path in out.iterdir()} == {
-        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "bleu.png", "seed-1", "seed-2",
+        "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
     }  # fmt: skip
     results = read_results(out)
     assert (results["kind"], results["seeds"], list(results.languages)) == ("translation", [1, 2], ["en-de"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from finetuning.results.table import read_results
+from finetuning.results import read_results
 from finetuning.run import main
 from tests.finetuning.plug_in_kinds import KINDS
 from tests.finetuning.processes import run_in

@@ -10,10 +10,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetuning.align.gold import read_gold
 from finetuning.align.pairs import PairReader
-from finetuning.results.table import read_results
+from finetuning.page import score_table
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.seeds import load_metric
-from finetuning.tasks.registry import report_of, task_of
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.word_alignment import task as word_alignment
 from finetuning.tasks.word_alignment.layers import sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
@@ -124,29 +125,26 @@ def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_
     assert str(tmp_path) not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8").split("model:")[0]
 
 
-def test_published_figures_stand_beside_the_method_and_layer_they_are_of(aligned, tmp_path):
-    def published(row, method, layer, **more):
-        return {"paper": "P", "table": "T", "row": row, "method": method, "layer": layer, **more}
+def test_published_scores_are_those_of_a_method_and_layer(aligned, tmp_path):
+    def published(row, method, layer):
+        return {"paper": "xlm_align", "table": "Table 2", "row": row, "method": method, "layer": layer}
 
-    both = {"en-de": 16.63, "zh-en": 30.0}
-    rows = [
-        published("same", "ot", 1, languages=both, average=23.32),
-        published("layer 2", "itermax", 2, languages={"en-de": 17.42, "en-hi": 1.0}, average=9.0),
-        published("deeper", "ot", 8, languages=both),
-    ]
+    names = ("XLM-Align, optimal transport", "XLM-Align, SimAlign (reimplementation)", "XLM-R base, optimal transport")
+    places = (("ot", 1), ("itermax", 2), ("ot", 8))
+    rows = [published(name, *place) for name, place in zip(names, places, strict=True)]
     main([*aligned, f"published={json.dumps(rows)}"])
-    results = read_results(tmp_path / "out")
-    columns, table = report_of(results).table()
+    columns, table = score_table(read_results(tmp_path / "out"))
     assert all(len(row) == len(columns) for row in table)
     cells = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in table}
     assert [place[1:] for place in cells if place[0] == "en-de"] == [("ot", "1"), ("itermax", "1"), ("itermax", "2")]
-    same, second, deeper = "P, T, same (ot, layer 1)", "P, T, layer 2 (itermax, layer 2)", "P, T, deeper (ot, layer 8)"
-    assert cells["en-de", "ot", "1"][same] == "16.63" and cells["zh-en", "ot", "1"][same] == "30.0"
-    assert cells["en-de", "itermax", "2"][second] == "17.42"
-    assert not cells["en-de", "itermax", "1"][same] and not cells["en-de", "itermax", "1"][second]
-    assert cells["**average**", "ot", "1"][same] == "23.32"
+    titles = [f"{name} ({method}, layer {layer})" for name, (method, layer) in zip(names, places, strict=True)]
+    titles = [f"{name} ({method}, layer {layer})" for name, (method, layer) in zip(names, places, strict=True)]
+    same, second, deeper = (f"XLM-Align (ACL 2021), Table 2, {title}" for title in titles)
+    assert cells["en-de", "ot", "1"][same] == "16.63" and not cells["zh-en", "ot", "1"][same]
+    assert cells["en-de", "itermax", "2"][second] and not cells["en-de", "itermax", "1"][second]
+    assert not cells["**average**", "ot", "1"][same]  # of other pairs
     # a published score of a layer that was not scored here, next to the reported one
-    assert cells["en-de", "ot", "1"][deeper] == "16.63" and not cells["en-de", "itermax", "2"][deeper]
+    assert cells["en-de", "ot", "1"][deeper] and not cells["en-de", "itermax", "2"][deeper]
 
 
 def test_the_sample_gold_is_of_sentences_of_the_sample_corpus(sample_corpus_dir):

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from finetuning import published
 from hub_cards.about import about, known_limits
-from zoo_core import published
 
 TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
 

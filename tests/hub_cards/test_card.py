@@ -12,7 +12,8 @@ from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassification
 
-from finetuning.results.table import load_results
+from finetuning.page import references_of
+from finetuning.results import load_results
 from hub_cards.card import main, weights_of, write_card
 from hub_cards.metadata import plain_name
 from hub_cards.record import count_parameters, forget_paths, read_record
@@ -61,12 +62,13 @@ def test_every_number_of_the_results_is_in_the_results(made_up_run):
         places = itertools.product(results.with_average, results.metrics, results.methods, results.layers)
         known |= numbers_of([results.of(*place) for place in places] + list(results.transfer.values()))
         known |= numbers_of([results.chance(name) for name in results.with_average if results.chance(name) is not None])
+        known |= numbers_of([vars(reference) for _, reference in references_of(results)])
         # counts that the card sums up or counts: rows, languages, texts that were cut
         rows, cut = results["protocol"]["evaluated_rows"], results["protocol"].get("cut_texts", {})
         known |= {f"{sum(rows.values()):,}", str(len(rows)), str(sum(map(sum, cut.values())) if "de-en" in cut else 0)}
     names = {"ntrex_retrieval", "word_alignment", "xnli", "multi30k", "udpos"}
     numbers = set(re.findall(r"\d[\d,.]*\d|\d", re.sub(r"accuracy@1|de-en|F1|f1|" + "|".join(names), "", section)))
-    assert len(numbers) > 50 and numbers <= known
+    assert len(numbers) > 35 and numbers <= known
 
 
 def test_metadata_is_what_the_hub_reads(made_up_run):
@@ -235,6 +237,7 @@ def test_names_are_shown_as_they_are(made_up_run):
     folder, files = made_up_run("veco", *KINDS, "tagging")
     content = json.loads(files[0].read_text())
     content["task"], content["warnings"] = "a|b <i>*x* [y](z)", ["a `tag` <s>"]
+    content["published"] = []  # the row is of another task
     content["protocol"]["evaluation_data"][0]["path"] = "local/<b>"
     files[0].write_text(json.dumps(content))
     text = card_of(folder, files)

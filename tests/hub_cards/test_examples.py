@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from finetuning.results.table import Results, read_results
+from finetuning.results import Results, read_results
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from hub_cards.examples import TEMPLATES, uses
 from hub_cards.record import Record

@@ -18,8 +18,7 @@ from finetuning.data.table_checks import check_tables, named_tables, typed_colum
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
-from finetuning.results.protocol import LanguageProtocol
-from finetuning.results.table import LabelScores
+from finetuning.results import LabelScores
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, by_label, label_options, mean_cross_entropy
 from finetuning.trainer import Outcome
@@ -57,7 +56,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         for language, dataset in evaluation.items():
             if len(found := dataset.unique("labels")) == 1:
                 refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
-        data = gather(recipe, tables, evaluation, normalize, warnings, names, LanguageProtocol)
+        data = gather(recipe, tables, evaluation, normalize, warnings, names)
         if len(used := data.train.unique("labels")) < 2:
             raise ValueError(
                 f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "

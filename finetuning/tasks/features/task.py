@@ -13,11 +13,7 @@ from transformers import AutoModel
 from finetuning.checkpoints import describe_start
 from finetuning.data.task_tables import PairData
 from finetuning.models import Start, load_pretrained
-from finetuning.results.files import run_name
-from finetuning.results.plots import plot_lines
-from finetuning.results.protocol import Metric, Protocol, Selection
-from finetuning.results.report import Report, plot_scores, published_figures, published_notes
-from finetuning.results.table import AVERAGE, Results
+from finetuning.results import Protocol
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import Predictions, finish_seed, load_metric, metric_facts
 from finetuning.tasks.base import Line, Record, Task
@@ -34,69 +30,6 @@ def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
     return shares
 
 
-class FeatureProtocol(Protocol):
-    """Further facts of vectors."""
-
-    methods: dict[str, dict[str, Any]]  # every method that was scored, with its options
-    depth: int  # layers of the model
-
-
-class FeatureReport(Report):
-    """Results by layer."""
-
-    protocol_class = FeatureProtocol
-    protocol: FeatureProtocol
-    unit = "pair"
-    is_higher_better: ClassVar[bool] = True
-    axis: ClassVar[str] = "score"
-
-    def layer_line(self) -> str:
-        """Which layer is reported, and how it was chosen."""
-        protocol = self.protocol
-        return f"layer: {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
-
-    def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
-        """By title: the curves of the plot, and the level of chance."""
-        results = self.results
-        return {
-            title: (curves(results, metric), results.chance(results.with_average[-1], metric))
-            for metric, title in self.titles.items()
-        }
-
-    def plot(self, folder: Path) -> str:
-        """Scores over layers, 0 being the embeddings, a line for each pair and for their average: layers.png. Of a
-        single layer, bars: scores.png.
-
-        The plot of XLM-Align (ACL 2021), Figure 2, and of MetaXLM, Figures 3 and 4.
-        """
-        results, layer = self.results, self.protocol.layer
-        title = f"{results['task']}: {run_name(results['model']['folder'])}"
-        if not results.layers[1:]:
-            plot_scores(results, folder / "scores.png", f"{title}, layer {layer}")
-            return "scores.png"
-        of = f"chance, {AVERAGE}" if AVERAGE in results.with_average else "chance"
-        better = "higher" if results.is_higher_better else "lower"
-        panels = self.panels()
-        plot_lines(
-            {name: lines for name, (lines, _) in panels.items()},
-            folder / "layers.png",
-            title,
-            "layer",
-            f"{self.axis} (%), {better} is better",
-            {name: (of, level) for name, (_, level) in panels.items()},
-            (layer, f"reported: {layer}"),
-        )
-        return "layers.png"
-
-
-def curves(results: Results, metric: str | None = None, method: str | None = None) -> dict[str, dict[int, Any]]:
-    """A score of every pair and, of several, their average: by layer, the summary over seeds."""
-    return {
-        name: {layer: results.of(name, metric, method, layer) for layer in results.layers}
-        for name in results.with_average
-    }
-
-
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 R = TypeVar("R", bound=FeatureRecipe)
@@ -105,7 +38,7 @@ R = TypeVar("R", bound=FeatureRecipe)
 class FeatureTask(Task[R]):
     """Scores of every layer, of every pair of languages by itself."""
 
-    report: type[FeatureReport] = FeatureReport
+    is_higher_better: ClassVar[bool] = True
     metric: str  # the `evaluate` module of finetuning/metrics, whose version the results carry
     models: dict[int, Start]  # by seed: one for all, or the one whose name has the seed
 
@@ -121,7 +54,7 @@ class FeatureTask(Task[R]):
         if len(set(depths.values())) > 1:
             raise ValueError(
                 f"The models of seeds {list(depths)} have {list(depths.values())} layers. Evaluate models with "
-                "the same number of layers in one output_dir, and combine the results with finetuning.tools.compare."
+                "the same number of layers in one output_dir, and combine the results with finetuning.compare."
             )
         named = {"layer": [recipe.layer] if isinstance(recipe.layer, int) else [], "layers": recipe.layers}
         for field, layers in named.items():
@@ -146,11 +79,11 @@ class FeatureTask(Task[R]):
         self.describe_method(protocol)
         layer, layers, rule = reported_layer(recipe.layer, recipe.layers, depth)
         protocol.layer, protocol.layers, protocol.depth = layer, layers, depth
-        protocol.selection = Selection(rule=rule, data=None)  # the scores never select a layer
+        protocol.selection = Protocol(rule=rule, data=None)  # the scores never select a layer
         return data
 
     @abstractmethod
-    def describe_method(self, protocol: FeatureProtocol) -> None:
+    def describe_method(self, protocol: Protocol) -> None:
         """Sets `method`, `methods` and further facts about how scores are computed from vectors."""
 
     def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
@@ -221,26 +154,23 @@ class FeatureTask(Task[R]):
         state.wait_for_everyone()
         return record
 
-    def facts(self, protocol: FeatureProtocol, records: list[Record]) -> dict[str, Any]:
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
         """Each seed may have a model of its own, whose fingerprints are joined by `+`."""
-        recipe, pairs = self.recipe, list(records[0]["scores"])
-        better = self.report.is_higher_better
-        protocol.metric = Metric(**records[0]["metric"], unit="percent", greater_is_better=better)
+        recipe, better = self.recipe, self.is_higher_better
+        protocol.metric = Protocol(**records[0]["metric"], unit="percent", greater_is_better=better)
         return {
             "setting": "feature",
             "model": {"fingerprint": "+".join(record["model"]["fingerprint"] for record in records)},
             "hyperparameters": {"batch_size": recipe.batch_size, "precision": recipe.precision},
-            "protocol": protocol.as_json(),
-            "published": [published_figures(item, self.published_scores(item), pairs) for item in recipe.published],
-            "warnings": [*published_notes(recipe.published), *self.warnings(protocol, records)],
+            "warnings": self.warnings(protocol, records),
         }
 
-    def published_scores(self, item: Any) -> dict[str, dict[str, float]]:
-        """The scores of a published row by metric and pair; the first is that which its average is of."""
-        return {self.recipe.main_score: item.languages, **item.further}
+    def layer_line(self, protocol: Protocol) -> str:
+        """Which layer is reported, and how it was chosen."""
+        return f"layer: {protocol.layer} of {protocol.depth} ({protocol.selection.rule}), not chosen on these data"
 
     @abstractmethod
-    def warnings(self, protocol: FeatureProtocol, records: list[Record]) -> list[str]:
+    def warnings(self, protocol: Protocol, records: list[Record]) -> list[str]:
         """Returns caveats about the scores, such as seeds at chance."""
 
     def data_lines(self, read: PairData, encoded: PairData) -> list[Line]:

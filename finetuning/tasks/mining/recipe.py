@@ -9,8 +9,9 @@ from typing import Literal
 
 from omegaconf import MISSING
 
+from finetuning.recipe import Published
 from finetuning.tasks.features.recipe import NamedPair
-from finetuning.tasks.retrieval.recipe import PublishedSentences, SentenceRecipe
+from finetuning.tasks.retrieval.recipe import SentenceRecipe
 from zoo_core.recipes import Fraction, option
 from zoo_core.tables import Table
 
@@ -68,7 +69,7 @@ class MiningRecipe(SentenceRecipe):
         "share of both pools to sample at random and hold out as dev, gold pairs and other sentences alike; for pairs "
         "of languages without `dev`",
     )
-    published: list[PublishedSentences] = option([], "published scores to print next to ours")
+    published: list[Published] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()

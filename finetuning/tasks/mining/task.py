@@ -17,11 +17,12 @@ from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_sp
 from finetuning.data.rows import names_of, split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
+from finetuning.page import table_names
+from finetuning.results import Protocol, Results
 from finetuning.seeds import Predictions, load_metric
 from finetuning.tasks.base import Record
 from finetuning.tasks.features.task import span
 from finetuning.tasks.mining.recipe import MiningPools, MiningRecipe, Pools, PoolTable
-from finetuning.tasks.mining.results import MiningProtocol, MiningReport
 from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.retrieval.recipe import expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
@@ -161,7 +162,7 @@ class Mining(NamedTuple):
 class MiningTask(SentenceTask[MiningRecipe]):
     """Finds the translations among two pools of sentences."""
 
-    report = MiningReport
+    metrics = SHARES
     metric = "mining_f1"
 
     def read(self) -> PairData[Mining]:
@@ -188,7 +189,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             told += [table.note] if table.note else []
             entries.append(entry)
             splits.append(split_name(table.gold))
-        protocol = MiningProtocol(
+        protocol = Protocol(
             training_data=[],
             training_rows=0,
             evaluation_data=entries,
@@ -243,7 +244,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
         }
         return record, predictions
 
-    def facts(self, protocol: MiningProtocol, records: list[Record]) -> dict[str, Any]:
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
         # by layer, to show how much the seeds differ
         mining = {
             pair: {str(layer): [record["mining"][pair][str(layer)] for record in records] for layer in protocol.layers}
@@ -251,7 +252,29 @@ class MiningTask(SentenceTask[MiningRecipe]):
         }
         return super().facts(protocol, records) | {"mining": mining}
 
-    def warnings(self, protocol: MiningProtocol, records: list[Record]) -> list[str]:
+    def lines(self, results: Results) -> list[str]:
+        protocol, metric = results.protocol, results.protocol.metric
+        data, dev = protocol.evaluation_data, [table_names(protocol.dev_data)] if protocol.dev_data else []
+        if protocol.dev_fraction:
+            dev.append(f"{protocol.dev_fraction:.0%} of the pools, held out")
+        repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
+        mined = {pair: of_layers[str(protocol.layer)] for pair, of_layers in results["mining"].items()}
+        return [
+            "setting: feature (no training); sentences are compared by their vectors at one layer",
+            f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} gold pairs)",
+            self.layer_line(protocol),
+            *self.vector_lines(protocol),
+            f"search: exact, in both directions; pairs are ranked by the {protocol.margin} margin of the cosine over "
+            f"{protocol.neighbors} nearest neighbors, and each sentence is in one pair at most",
+            f"threshold: the best for F1 on dev, by language pair and layer: {'; '.join(dev)} "
+            f"({sum(protocol.dev_rows.values()):,} gold pairs)",
+            f"found at layer {protocol.layer}: " + "; ".join(_mined(*item) for item in mined.items()),
+            f"equal texts: one candidate ({repeated[0]:,} sentences of the source and {repeated[1]:,} of the target "
+            "repeat another one)",
+            f"metric: F1 of the found pairs ({metric.module} {metric.version}), in percent",
+        ]
+
+    def warnings(self, protocol: Protocol, records: list[Record]) -> list[str]:
         """Adds thresholds at the edge of the margins, and seeds at chance, by pair, at the reported layer."""
         layer, warnings = str(protocol.layer), super().warnings(protocol, records)
         for record in records:
@@ -274,6 +297,15 @@ class MiningTask(SentenceTask[MiningRecipe]):
                         f"(expected of random pairs: {expected:.2g})"
                     )
         return warnings
+
+
+def _mined(pair: str, of_seeds: list[dict[str, Any]]) -> str:
+    """`de-en 18 pairs from margin 1.011`, by seed."""
+    found = [
+        f"{one['mined']:,} pairs" + ("" if one["threshold"] is None else f" from margin {one['threshold']:.3f}")
+        for one in of_seeds
+    ]
+    return f"{pair} {' / '.join(found)}"
 
 
 def _check_apart(table: MiningPools, hub_root: str | None) -> None:

@@ -18,7 +18,6 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
 from finetuning.models import Start
-from finetuning.results.protocol import LanguageProtocol
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, mean_of_sides
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
@@ -48,16 +47,6 @@ def span_cross_entropy(
     ]
     loss = sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
     return mean_of_sides(loss, outputs, translation_share)
-
-
-class AnsweringProtocol(LanguageProtocol):
-    """Further facts of question answering; counts are by part and language."""
-
-    doc_stride: int
-    max_question_length: int
-    max_answer_length: int
-    windows: dict[str, dict[str, int]]
-    inexact_answers: dict[str, dict[str, int]]  # gold answers that are not at token boundaries
 
 
 class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
@@ -100,7 +89,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         warnings: list[str] = []
         normalize = functools.partial(_normalize, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
-        data = gather(recipe, tables, evaluation, normalize, warnings, [], AnsweringProtocol)
+        data = gather(recipe, tables, evaluation, normalize, warnings, [])
         kept = np.flatnonzero(np.asarray(data.train["start"][:]) >= 0)
         trained = data.train["language"][:]
         left_out = Counter(trained) - Counter(trained[row] for row in kept)

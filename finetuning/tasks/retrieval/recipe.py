@@ -61,26 +61,6 @@ class SentenceRecipe(FeatureRecipe):
 
 
 @dataclass
-class PublishedSentences(Published):
-    """Published scores of sentence vectors."""
-
-    pooling: Pooling | None = option(
-        None, "pooling of the published vectors; default: that of the row, or else of XTREME's script, if known"
-    )
-
-
-@dataclass
-class PublishedRetrieval(PublishedSentences):
-    """Published accuracy, printed next to ours; it is never used in a computation."""
-
-    score: Literal["accuracy", "source_to_target", "target_to_source"] = option(
-        "target_to_source",
-        "score of ours that corresponds to it: that of one direction, or accuracy, the mean of both; XTREME's script "
-        "retrieves from English",
-    )
-
-
-@dataclass
 class RetrievalRecipe(SentenceRecipe):
     """Retrieval of translations with a model's vectors, layer by layer, in both directions."""
 
@@ -88,7 +68,7 @@ class RetrievalRecipe(SentenceRecipe):
     measures = "finding the translation of a sentence among many"
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
-    published: list[PublishedRetrieval] = option([], "published scores to print next to ours")
+    published: list[Published] = option([], "published scores to print next to ours")
 
     def check(self) -> None:
         super().check()

@@ -11,77 +11,14 @@ import torch
 from finetuning.data.pair_tables import SIDES, PairRows, open_pairs, pair_identity, with_both_sides
 from finetuning.data.rows import split_name
 from finetuning.data.task_tables import PairData
-from finetuning.results.files import table_names
-from finetuning.results.table import AVERAGE
+from finetuning.page import table_names
+from finetuning.results import Protocol, Results
 from finetuning.seeds import Predictions, load_metric
 from finetuning.tasks.base import Record
 from finetuning.tasks.features.neighbors import nearest_of_each
-from finetuning.tasks.features.task import FeatureProtocol, FeatureReport, FeatureTask, R, span
+from finetuning.tasks.features.task import FeatureTask, R, span
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe, expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
-
-
-class SentenceProtocol(FeatureProtocol):
-    """Further facts of vectors of sentences."""
-
-    similarity: str
-    cut_texts: dict[str, list[int]]  # of source and target, as all lists of two
-    texts_without_tokens: dict[str, list[int]]
-
-
-class SentenceReport(FeatureReport):
-    """Results of sentences that are compared by their vectors."""
-
-    protocol_class = SentenceProtocol
-    protocol: SentenceProtocol
-
-    def vector_lines(self) -> list[str]:
-        """How a sentence becomes a vector, one fact a line."""
-        protocol = self.protocol
-        cut = sum(map(sum, protocol.cut_texts.values()))
-        return [
-            f"vector of a sentence: {POOLINGS[protocol.pooling]}",
-            f"max length: {protocol.max_length} tokens ({cut:,} texts cut)",
-        ]
-
-
-class RetrievalReport(SentenceReport):
-    """Results of retrieval; a panel of the plot for both directions together and one for each."""
-
-    titles = {
-        "accuracy": "accuracy@1",
-        "source_to_target": "source -> target",
-        "target_to_source": "target -> source",
-    }
-
-    def lines(self) -> list[str]:
-        protocol, metric = self.protocol, self.protocol.metric
-        data = protocol.evaluation_data
-        unpaired, empty = sum(sum(entry["unpaired"]) for entry in data), sum(entry["empty"] for entry in data)
-        repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
-        equal = f"equal texts: one candidate, right for each of its pairs ({repeated[0]:,} pairs repeat a source text, "
-        equal += f"{repeated[1]:,} a target text)"
-        return [
-            "setting: feature (no training); sentences are compared by their vectors at one layer",
-            f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} pairs; left out: "
-            f"{unpaired:,} rows without a partner, {empty:,} pairs with an empty side)",
-            self.layer_line(),
-            *self.vector_lines(),
-            f"search: exact, the nearest by {protocol.similarity} among all sentences; ties go to the first",
-            *([equal] if any(repeated) else []),
-            f"metric: accuracy@1, the share of sentences whose nearest one is the translation, mean of both directions "
-            f"({metric.module} {metric.version}), in percent",
-        ]
-
-    def cells(self, language: str) -> dict[str, str]:
-        """Number of pairs, and the accuracy of a guess."""
-        rows = self.protocol.evaluated_rows
-        size = sum(rows.values()) if language == AVERAGE else rows[language]
-        return {"pairs": f"{size:,}", "accuracy of guessing": f"{self.results.chance(language):.2f}"}
-
-    def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
-        panels = super().panels()
-        return {"both directions": panels.pop(self.titles["accuracy"]), **panels}
 
 
 @dataclass
@@ -105,21 +42,29 @@ class Side:
 class SentenceTask(FeatureTask[R]):
     """Sentences, compared by their vectors."""
 
-    def describe_method(self, protocol: SentenceProtocol) -> None:
+    def describe_method(self, protocol: Protocol) -> None:
         pooling = self.recipe.pooling
         protocol.method, protocol.methods = pooling, {pooling: {}}
         protocol.pooling, protocol.similarity = pooling, "cosine"
+
+    def vector_lines(self, protocol: Protocol) -> list[str]:
+        """How a sentence becomes a vector, one fact a line."""
+        cut = sum(map(sum, protocol.cut_texts.values()))
+        return [
+            f"vector of a sentence: {POOLINGS[protocol.pooling]}",
+            f"max length: {protocol.max_length} tokens ({cut:,} texts cut)",
+        ]
 
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> SentenceEncoder:
         recipe = self.recipe
         return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
-    def facts(self, protocol: SentenceProtocol, records: list[Record]) -> dict[str, Any]:
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
         for name in ("max_length", "cut_texts", "texts_without_tokens"):  # need the tokenizer
             setattr(protocol, name, records[0][name])
         return super().facts(protocol, records)
 
-    def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
+    def warnings(self, protocol: Protocol, records: list[Record]) -> list[str]:
         """Warns of texts that were cut or have no tokens, by pair."""
         reasons = {
             f"are longer than {protocol.max_length} positions and were cut": protocol.cut_texts,
@@ -136,7 +81,6 @@ class SentenceTask(FeatureTask[R]):
 class RetrievalTask(SentenceTask[RetrievalRecipe]):
     """Searches the translation of each sentence among the sentences of the other language."""
 
-    report = RetrievalReport
     metric = "retrieval_accuracy"
 
     def read(self) -> PairData[tuple[Side, Side]]:
@@ -169,7 +113,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
                     "repeated": [side.repeated for side in sides],
                 }
             )
-        protocol = SentenceProtocol(
+        protocol = Protocol(
             training_data=[],
             training_rows=0,
             evaluation_data=entries,
@@ -203,10 +147,26 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         }
         return record, predictions
 
-    def published_scores(self, item: Any) -> dict[str, dict[str, float]]:
-        return {item.score: item.languages, **item.further}
+    def lines(self, results: Results) -> list[str]:
+        protocol, metric = results.protocol, results.protocol.metric
+        data = protocol.evaluation_data
+        unpaired, empty = sum(sum(entry["unpaired"]) for entry in data), sum(entry["empty"] for entry in data)
+        repeated = [sum(entry["repeated"][side] for entry in data) for side in (0, 1)]
+        equal = f"equal texts: one candidate, right for each of its pairs ({repeated[0]:,} pairs repeat a source text, "
+        equal += f"{repeated[1]:,} a target text)"
+        return [
+            "setting: feature (no training); sentences are compared by their vectors at one layer",
+            f"evaluated: {table_names(data)} ({sum(protocol.evaluated_rows.values()):,} pairs; left out: "
+            f"{unpaired:,} rows without a partner, {empty:,} pairs with an empty side)",
+            self.layer_line(protocol),
+            *self.vector_lines(protocol),
+            f"search: exact, the nearest by {protocol.similarity} among all sentences; ties go to the first",
+            *([equal] if any(repeated) else []),
+            f"metric: accuracy@1, the share of sentences whose nearest one is the translation, mean of both directions "
+            f"({metric.module} {metric.version}), in percent",
+        ]
 
-    def warnings(self, protocol: SentenceProtocol, records: list[Record]) -> list[str]:
+    def warnings(self, protocol: Protocol, records: list[Record]) -> list[str]:
         """Adds seeds whose accuracy is less than two standard errors above chance, by pair."""
         method, layer = protocol.method, str(protocol.layer)
         warnings = super().warnings(protocol, records)

@@ -34,8 +34,7 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import BREAKS, count_invisible, fault_of, list_column, require_text
-from finetuning.results.protocol import LanguageProtocol
-from finetuning.results.table import LABEL_SCORES, LabelScores
+from finetuning.results import LABEL_SCORES, LabelScores
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import (
     LanguageTask,
@@ -52,15 +51,6 @@ from zoo_core.masking import IGNORED
 
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
 MANY = 0.3  # results name languages with this share of blank first subwords (punctuation: 8% to 14%; Chinese: 84%)
-
-
-class TaggingProtocol(LanguageProtocol):
-    """Further facts of tagging; counts are by part and language."""
-
-    read_as_iob2: dict[str, int]  # labels of other schemes, by language
-    label_subword: str
-    words_without_tokens: dict[str, dict[str, int]]
-    words_with_blank_first_token: dict[str, dict[str, int]]
 
 
 class TaggingTask(LanguageTask[TaggingRecipe]):
@@ -100,7 +90,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             if len(used := _used(dataset)) < 2:
                 words = sum(map(len, dataset["tags"][:]))
                 refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
-        data = gather(recipe, tables, evaluation, normalize, warnings, labels.names, TaggingProtocol)
+        data = gather(recipe, tables, evaluation, normalize, warnings, labels.names)
         if len(used := _used(data.train)) < 2:
             raise ValueError(
                 f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "

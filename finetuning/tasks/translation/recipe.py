@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from finetuning.recipe import Hyperparameters, PublishedRow, TrainedRecipe
+from finetuning.recipe import Hyperparameters, Published, TrainedRecipe
 from zoo_core.recipes import LARGEST, Count, Fraction, Positive, option
 from zoo_core.tables import Table
 
@@ -97,14 +97,6 @@ class Generation:
 
 
 @dataclass
-class PublishedTranslation(PublishedRow):
-    """Published BLEU by pair."""
-
-    sacrebleu: dict[str, float] = option({}, "sacreBLEU of each pair, such as en-de")
-    bleu: dict[str, float] = option({}, "tokenized case-insensitive BLEU (multi-bleu.perl) of each pair")
-
-
-@dataclass
 class TranslationRecipe(TrainedRecipe):
     """Fine-tuning of an encoder, or of a translation model, on translation pairs."""
 
@@ -160,7 +152,12 @@ class TranslationRecipe(TrainedRecipe):
     )
     average_checkpoints: Positive = option(10, "number of checkpoints in the mean of `selection: average`")
     generation: Generation = field(default_factory=Generation)
-    published: PublishedTranslation | None = option(None, "published scores to print next to ours")
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
+        None,
+        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
+        "and others without spaces, else 13a",
+    )
+    published: Published | None = option(None, "published scores to print next to ours")
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:
         """Returns the source and the target language of a table."""

@@ -23,15 +23,14 @@ from finetuning.data.rows import Rows, split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import TaskData, repeated_texts, sample
 from finetuning.models import Start, names_as_text
-from finetuning.results.protocol import Selection
-from finetuning.results.report import published_figures, published_notes
+from finetuning.page import table_names
+from finetuning.results import Protocol, Results
 from finetuning.run_folder import RunFolder
 from finetuning.seeds import SeedProgress, check_weights, finish, finite, load_metric, train_or_resume
 from finetuning.tasks.base import Line, Record, Task, add_outcomes
 from finetuning.tasks.translation.batches import Examples, Masking, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
-from finetuning.tasks.translation.results import CORRESPONDS, TranslationProtocol, TranslationReport
 from finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
@@ -53,7 +52,7 @@ class TranslationTask(Task[TranslationRecipe]):
     `row` of an evaluated pair is its number in its table.
     """
 
-    report = TranslationReport
+    metrics = ("sacrebleu", "bleu", "chrf")
 
     def open(self) -> Start:
         check_architecture(self.recipe)
@@ -98,14 +97,14 @@ class TranslationTask(Task[TranslationRecipe]):
             rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples)
             for rows in test
         }
-        protocol = TranslationProtocol(
+        protocol = Protocol(
             training_data=[pair_identity(rows) for rows in train],
             training_rows=len(training),
             evaluation_data=[pair_identity(rows) for rows in test],
             evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
             evaluated_rows={pair: len(rows) for pair, rows in evaluated.items()},
             empty_pairs_left_out=empty,
-            selection=Selection(
+            selection=Protocol(
                 rule=recipe.selection,
                 data=[pair_identity(rows) for rows in dev] or None,
                 rows={pair: sum(map(len, parts)) for pair, parts in dev_pairs.items()},
@@ -172,7 +171,8 @@ class TranslationTask(Task[TranslationRecipe]):
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
         # some of sacreBLEU's tokenizers need another library: report a missing one before the training
         for language in set(recipe.targets.values()):
-            load_metric("bleu").compute(predictions=["a"], references=["a"], language=language)
+            options = {"tokenize": recipe.bleu_tokenizer, "language": language}
+            load_metric("bleu").compute(predictions=["a"], references=["a"], **options)
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         config = self.start.config
@@ -233,11 +233,10 @@ class TranslationTask(Task[TranslationRecipe]):
             }
             return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
 
-    def facts(self, protocol: TranslationProtocol, records: list[Record]) -> dict[str, Any]:
-        recipe, pairs, item = self.recipe, list(records[0]["scores"]), self.recipe.published
-        figures = {"sacrebleu": item.sacrebleu, "bleu": item.bleu} if item else {}
-        signatures = {pair: records[0]["all_scores"][pair]["signatures"] for pair in pairs}
-        add_outcomes(protocol, records, signatures=signatures, stands_for=CORRESPONDS)
+    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
+        recipe = self.recipe
+        signatures = {pair: of["signatures"] for pair, of in records[0]["all_scores"].items()}
+        add_outcomes(protocol, records, signatures=signatures)
         return {
             "setting": "supervised",
             "source_language": recipe.source_language,
@@ -249,11 +248,39 @@ class TranslationTask(Task[TranslationRecipe]):
                 "generation": dataclasses.asdict(recipe.generation),
                 "updates": [record["steps"] for record in records],
             },
-            "protocol": protocol.as_json(),
             "curve": {str(record["seed"]): record["curve"] for record in records},
-            "published": [published_figures(item, figures, pairs)] if item else [],
             "warnings": [*_protocol_warnings(recipe), *_length_warnings(records)],
         }
+
+    def lines(self, results: Results) -> list[str]:
+        protocol, settings = results.protocol, results["hyperparameters"]
+        rule = {
+            "last": "the last step",
+            "dev_loss": "best loss on dev",
+            "dev_bleu": "best BLEU on dev",
+            "average": "mean of the last checkpoints",
+        }[protocol.selection.rule]
+        steps = "; ".join(str(step).strip("[]") for step in protocol.selection.selected_steps)
+        long, empty = protocol.too_long, sum(protocol.empty_pairs_left_out["train"].values())
+        beams, penalty = settings["generation"]["beams"], settings["generation"]["length_penalty"]
+        lines = [
+            f"training data: {table_names(protocol.training_data)} ({protocol.training_rows:,} pairs; left out: "
+            f"{empty} with an empty side" + (f", {long['train']} too long)" if long["rule"] == "drop" else ")"),
+            f"evaluated: {table_names(protocol.evaluation_data)} "
+            f"({sum(protocol.evaluated_rows.values()):,} pairs; {sum(long['test_sources'].values())} sources cut at "
+            f"{protocol.max_source_length} tokens)",
+            f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
+            f"selection: {rule} (step {steps})",
+            f"generation: {beams} beams, length penalty {penalty}",
+        ]
+        for pair, of_pair in protocol.metric.signatures.items():
+            lines += [f"{name} {pair}: {signature}" for name, signature in of_pair.items()]
+        return [
+            *lines,
+            "bleu: corresponds to multi-bleu.perl -lc on Moses tokens, without its decimals, because the tokens are "
+            "sacreBLEU's. Compare sacrebleu if both are published",
+            f"weights at the start: {settings['initialize']}",
+        ]
 
     def data_lines(self, read: TaskData, encoded: TaskData) -> list[Line]:
         empty, too_long = encoded.protocol.empty_pairs_left_out, encoded.protocol.too_long
@@ -339,9 +366,7 @@ def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
         warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, sampled at random")
     if recipe.max_train_examples:
         warnings.append(f"at most {recipe.max_train_examples} training pairs were used, sampled at random")
-    if recipe.published and recipe.published.bleu:
-        warnings.append(f"BLEU (tokenized) next to published figures {CORRESPONDS['bleu']}")
-    return warnings + published_notes([recipe.published] if recipe.published else [])
+    return warnings
 
 
 def _length_warnings(records: list[Record]) -> list[str]:

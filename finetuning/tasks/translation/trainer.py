@@ -101,8 +101,8 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
         """The metrics of finetuning/metrics/bleu, with the tokenizer of the pair's target language."""
-        language = self.recipe.targets[pair]
-        return load_metric("bleu").compute(predictions=hypotheses, references=references, language=language)
+        options = {"tokenize": self.recipe.bleu_tokenizer, "language": self.recipe.targets[pair]}
+        return load_metric("bleu").compute(predictions=hypotheses, references=references, **options)
 
     def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from finetuning.align.gold import Gold
 from finetuning.align.pairs import Side
-from finetuning.results.table import Results, rows_of_record
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BY_POSITION = "position"  # links that do not depend on the words
@@ -91,11 +90,3 @@ def position_links(source: int, target: int) -> list[tuple[int, int]]:
     if not target:
         return []
     return [(i, round(i * (target - 1) / max(source - 1, 1))) for i in range(source)]
-
-
-def as_results(scores: Scores, name: str, method: str, layer: int) -> Results:
-    """What `sweep` found as results of one pair of languages, with the method and layer that are reported."""
-    metric = {"name": "aer", "greater_is_better": False}
-    rows = rows_of_record({"scores": {name: scores}, "seed": 1}, "test")
-    protocol = {"method": method, "layer": layer, "metric": metric}
-    return Results(kind="word_alignment", seeds=[1], protocol=protocol, scores=rows)

@@ -9,10 +9,11 @@ import torch
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.data.task_tables import PairData
-from finetuning.results.files import table_names
+from finetuning.page import table_names
+from finetuning.results import Protocol, Results
 from finetuning.seeds import Predictions
 from finetuning.tasks.base import Record
-from finetuning.tasks.features.task import FeatureProtocol, FeatureReport, FeatureTask, curves, span
+from finetuning.tasks.features.task import FeatureTask, span
 from finetuning.tasks.word_alignment.layers import BY_POSITION, METRICS, position_links, score, sweep
 from finetuning.tasks.word_alignment.recipe import AlignedPairs, WordAlignmentRecipe
 from modeling.optimal_transport import METHOD_OPTIONS
@@ -30,58 +31,6 @@ METHOD_NAMES = {
 ENCODED = {"separate": "separate, one sentence per input", "joint": "joint, both sentences in one input"}
 
 
-class AlignmentProtocol(FeatureProtocol):
-    """Further facts of word alignment."""
-
-    options: dict[str, Any]  # of the reported method
-    encoding: str
-
-
-class AlignmentReport(FeatureReport):
-    """Results of word alignment."""
-
-    protocol_class = AlignmentProtocol
-    protocol: AlignmentProtocol
-    titles = METRICS
-    is_higher_better = False
-    axis = "AER"
-
-    def lines(self) -> list[str]:
-        protocol, metric = self.protocol, self.protocol.metric
-        gold = [entry["gold"] for entry in protocol.evaluation_data]
-        links = sum(entry["possible_links"] for entry in gold)
-        sure, without = (sum(entry[name] for entry in gold) for name in ("sure_links", "sentences_without_gold"))
-        past = sum(len(entry["left_out"]) for entry in gold)
-        lines = [
-            "setting: feature (no training); words are linked by their vectors at one layer",
-            f"evaluated: {table_names(protocol.evaluation_data)} ({sum(protocol.evaluated_rows.values()):,} pairs with "
-            f"{links:,} links by people, {sure:,} of them sure; links past the end of a sentence, not scored: {past}; "
-            f"pairs without links, not scored: {without})",
-            self.layer_line(),
-        ]
-        for method, options in protocol.methods.items():
-            shown = ", ".join(f"{name} {value}" for name, value in options.items())
-            lines.append(f"{method}: {METHOD_NAMES[method]}" + (f" ({shown})" if shown else ""))
-        lines += [
-            f"encoding: {ENCODED[protocol.encoding]}; words are linked if any of their tokens are"
-            + (" (not by ot_words)" if "ot_words" in protocol.methods else ""),
-            f"links by {BY_POSITION}: a baseline, each source word with the word at the same share of the target",
-            "metric: AER, the alignment error rate: the share of wrong and missing links "
-            f"({metric.name} {metric.version}), in percent; lower is better",
-        ]
-        return lines
-
-    def cells(self, language: str) -> dict[str, str]:
-        """Returns the AER of links by position."""
-        return {f"AER of links by {BY_POSITION}": f"{self.results.chance(language):.1f}"}
-
-    def panels(self) -> dict[str, tuple[dict[str, Any], float]]:
-        """AER, by method."""
-        results = self.results
-        level = results.chance(results.with_average[-1])
-        return {method: (curves(results, method=method), level) for method in results.methods}
-
-
 @dataclass
 class AnnotatedPairs:
     """Sentences of a pair of languages, as lists of words, and the gold links of those that have any."""
@@ -93,7 +42,7 @@ class AnnotatedPairs:
 class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
     """Links words with the vectors of a model, and compares the links with gold links."""
 
-    report = AlignmentReport
+    is_higher_better, metrics = False, tuple(METRICS)
     metric = "aer"
 
     def read(self) -> PairData[AnnotatedPairs]:
@@ -143,7 +92,7 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
                     },
                 }
             )
-        protocol = AlignmentProtocol(
+        protocol = Protocol(
             training_data=[],
             training_rows=0,
             evaluation_data=entries,
@@ -153,7 +102,7 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
         )
         return PairData(protocol, warnings, pairs)
 
-    def describe_method(self, protocol: AlignmentProtocol) -> None:
+    def describe_method(self, protocol: Protocol) -> None:
         methods = self.recipe.methods
         protocol.method, protocol.options = methods[0], METHOD_OPTIONS[methods[0]]
         protocol.methods = {name: METHOD_OPTIONS[name] for name in methods}
@@ -176,7 +125,32 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
             }
         return {"scores": scores}, {}
 
-    def warnings(self, protocol: AlignmentProtocol, records: list[Record]) -> list[str]:
+    def lines(self, results: Results) -> list[str]:
+        protocol, metric = results.protocol, results.protocol.metric
+        gold = [entry["gold"] for entry in protocol.evaluation_data]
+        links = sum(entry["possible_links"] for entry in gold)
+        sure, without = (sum(entry[name] for entry in gold) for name in ("sure_links", "sentences_without_gold"))
+        past = sum(len(entry["left_out"]) for entry in gold)
+        lines = [
+            "setting: feature (no training); words are linked by their vectors at one layer",
+            f"evaluated: {table_names(protocol.evaluation_data)} ({sum(protocol.evaluated_rows.values()):,} pairs with "
+            f"{links:,} links by people, {sure:,} of them sure; links past the end of a sentence, not scored: {past}; "
+            f"pairs without links, not scored: {without})",
+            self.layer_line(protocol),
+        ]
+        for method, options in protocol.methods.items():
+            shown = ", ".join(f"{name} {value}" for name, value in options.items())
+            lines.append(f"{method}: {METHOD_NAMES[method]}" + (f" ({shown})" if shown else ""))
+        return [
+            *lines,
+            f"encoding: {ENCODED[protocol.encoding]}; words are linked if any of their tokens are"
+            + (" (not by ot_words)" if "ot_words" in protocol.methods else ""),
+            f"guessing: links by {BY_POSITION}, each source word with the word at the same share of the target",
+            "metric: AER, the alignment error rate: the share of wrong and missing links "
+            f"({metric.name} {metric.version}), in percent; lower is better",
+        ]
+
+    def warnings(self, protocol: Protocol, records: list[Record]) -> list[str]:
         """Warns of seeds whose links are no better than links by position, by pair."""
         method, layer = protocol.method, str(protocol.layer)
         warnings = []

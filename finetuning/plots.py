@@ -1,18 +1,17 @@
-"""The three plots of results: bars, lines and heat maps, as PNG or any other format of matplotlib.
-
-They are as wide as a page, so that it shows them unscaled; further panels are below.
-"""
+"""The three plots of results: bars, lines and heat maps. They are as wide as a page, and further panels are below."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finetuning.results.table import AVERAGE, Summary, summary
+from finetuning.results import AVERAGE, Summary, summary
 from zoo_core.plots import figure_of, line_styles
 
 MOST_BANDS = 10  # with more lines, only the average has its deviation, and panels are as wide as the page
 SOURCE, OTHERS = "#d98324", "#3c6e91"
+BAR = "bar: mean of seeds; error bar: ± standard deviation; dot: a seed"
+LINE = "line: mean of seeds; band: ± standard deviation"
 
 
 def plot_bars(
@@ -33,9 +32,9 @@ def plot_bars(
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
     colors = {group: style["color"] for group, style in line_styles(groups).items()}
     thickness = 0.8 / len(groups)
-    seeds = count_of_seeds(entry for bars in groups.values() for entry in bars.values())
-    note = f"bar: mean of {seeds}; error bar: ± standard deviation over seeds; dot: a seed" if seeds else ""
-    with figure_of(path, title, 1, 1, (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups))), note) as (_, grid):
+    several = any(entry["scores"][1:] for bars in groups.values() for entry in bars.values())
+    size = (7.0, 1.6 + len(names) * (0.12 + 0.18 * len(groups)))
+    with figure_of(path, title, 1, 1, size, BAR if several else "") as (_, grid):
         axes = grid[0, 0]
         for number, (group, bars) in enumerate(groups.items()):
             places = [names.index(name) + (number - (len(groups) - 1) / 2) * thickness for name in bars]
@@ -55,11 +54,10 @@ def plot_bars(
             at = [names.index(name) for name in chance]
             axes.vlines(list(chance.values()), [n - 0.45 for n in at], [n + 0.45 for n in at], "red", label="chance")
         for number, (text, figures) in enumerate((marks or {}).items()):
-            if not (shown := [name for name in names if name in figures]):
-                continue
-            style = dict(linestyle="none", markeredgecolor="white", markersize=7, color=f"C{len(groups) + number}")
-            marker = "DosP^v"[number % 6]
-            axes.plot([figures[n] for n in shown], [names.index(n) for n in shown], marker=marker, label=text, **style)
+            if shown := [name for name in names if name in figures]:
+                style = dict(linestyle="none", markeredgecolor="white", markersize=7, color=f"C{len(groups) + number}")
+                points = [figures[name] for name in shown], [names.index(name) for name in shown]
+                axes.plot(*points, marker="DosP^v"[number % 6], label=text, **style)
         axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(0, 100)
@@ -72,37 +70,25 @@ def plot_lines(
     title: str,
     x_label: str,
     y_label: str,
-    levels: Mapping[str, tuple[str, float]] | None = None,
+    chance: Mapping[str, float] | None = None,
     mark: tuple[float, str] | None = None,
-    same_scale: bool = True,
 ) -> None:
     """Lines over numbers or names, with a band of the standard deviation over seeds, as {panel: {line: {x: value}}}.
 
-    A line of one name has one style in all panels, that of a language in all plots. `levels` are a panel's horizontal
-    line, as (label, value); `mark` a vertical one, as (x, what it is). `same_scale`: whether panels share the axis of
-    the values.
+    A line of one name has one style in all panels, that of a language in all plots. `chance` is a panel's horizontal
+    line, `mark` a vertical one, as (x, what it is).
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines if name != AVERAGE))
     is_crowded = len(names) > MOST_BANDS
     columns = 1 if is_crowded else 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
-    styles = {
-        name: {"label": name, "linewidth": 1.0 if is_crowded else 1.5} | style
-        for name, style in line_styles(names).items()
-    }
+    width = 1.0 if is_crowded else 1.5
+    styles = {name: {"label": name, "linewidth": width} | style for name, style in line_styles(names).items()}
     styles[AVERAGE] = dict(color="black", linewidth=2.5, label=AVERAGE, zorder=3, marker=".")
     size = (max(7.0, 3.2 * columns), (4.0 if columns == 1 else 2.6) * rows + 0.6 + 0.04 * len(names))
-    shown = [] if is_crowded else names
-    seeds = count_of_seeds(
-        entry
-        for lines in panels.values()
-        for name in (*shown, AVERAGE)
-        for entry in lines.get(name, {}).values()
-        if isinstance(entry, Mapping)
-    )
-    band = f"band of the {AVERAGE}" if is_crowded else "band"
-    note = f"line: mean of {seeds}; {band}: ± standard deviation over seeds" if seeds else ""
-    with figure_of(path, title, rows, columns, size, note, sharey=same_scale) as (_, grid):
+    entries = [entry for lines in panels.values() for points in lines.values() for entry in points.values()]
+    note = LINE if any(isinstance(entry, Mapping) and entry["sd"] for entry in entries) else ""
+    with figure_of(path, title, rows, columns, size, note) as (_, grid):
         for axes, (panel, lines) in zip(grid.flat, panels.items(), strict=False):
             for name, points in lines.items():
                 entries = [v if isinstance(v, Mapping) else summary([v]) for v in points.values()]
@@ -111,9 +97,8 @@ def plot_lines(
                 if any(spread) and not (is_crowded and name != AVERAGE):
                     low, high = ([m + s * d for m, d in zip(means, spread, strict=True)] for s in (-1, 1))
                     axes.fill_between(list(points), low, high, color=styles[name]["color"], alpha=0.2, linewidth=0)
-            if levels and panel in levels:
-                text, level = levels[panel]
-                axes.axhline(level, color="red", linewidth=1.0, label=text)
+            if panel in (chance or {}):
+                axes.axhline(chance[panel], color="red", linewidth=1.0, label="chance")
             if mark is not None:
                 axes.axvline(mark[0], color="black", linewidth=0.8, linestyle=":")
             axes.set_title(panel, fontsize=9)
@@ -124,51 +109,30 @@ def plot_lines(
             axes.set_ylabel(y_label)
 
 
-def count_of_seeds(entries: Iterable[Summary]) -> str:
-    """Returns `3 seeds`, or `1 to 3 seeds` if entries differ; empty if each has a single seed."""
-    counts = {len(entry["scores"]) for entry in entries}
-    low, high = min(counts, default=1), max(counts, default=1)
-    return "" if high == 1 else f"{high} seeds" if low == high else f"{low} to {high} seeds"
-
-
 def plot_heat_maps(
-    panels: Mapping[str, Mapping[str, Mapping[str, float]]],
-    path: str | Path,
-    title: str,
-    label: str,
-    x_label: str = "",
-    y_label: str = "",
-    around_zero: bool = False,
+    panels: Mapping[str, Mapping[str, Mapping[str, float]]], path: str | Path, title: str, x_label: str, y_label: str
 ) -> None:
-    """A heat map a panel with its numbers, all on one scale, as {panel: {row: {column: value}}}; cells may be missing.
+    """A heat map a panel with its numbers in percent, all on one scale, as {panel: {row: {column: value}}}.
 
-    `around_zero` is for differences: colors show their sign.
+    Cells may be missing.
     """
     columns = {panel: list(dict.fromkeys(c for row in rows.values() for c in row)) for panel, rows in panels.items()}
     values = [value for rows in panels.values() for row in rows.values() for value in row.values()]
-    far = max(map(abs, values)) or 1.0
-    style = (
-        dict(cmap="RdBu", vmin=-far, vmax=far)
-        if around_zero
-        else dict(cmap="viridis", vmin=min(values), vmax=max(values))
-    )
+    middle = (min(values) + max(values)) / 2
     heights = [0.8 + 0.22 * len(rows) for rows in panels.values()]
     size = (max(7.0, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
     with figure_of(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
         for axes, (panel, rows) in zip(grid[:, 0], panels.items(), strict=True):
-            names = columns[panel]
-            matrix = [[row.get(name, math.nan) for name in names] for row in rows.values()]
-            image = axes.imshow(matrix, aspect="auto", **style)
+            matrix = [[row.get(name, math.nan) for name in columns[panel]] for row in rows.values()]
+            image = axes.imshow(matrix, aspect="auto", vmin=min(values), vmax=max(values))
             for y, row in enumerate(matrix):
                 for x, value in enumerate(row):
                     if not math.isnan(value):
-                        red, green, blue, _ = image.cmap(image.norm(value))
-                        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-                        text = f"{value:+.1f}" if around_zero else f"{value:.1f}"
-                        axes.text(x, y, text, ha="center", va="center", fontsize=7, color=ink)
-            axes.set_xticks(range(len(names)), names, fontsize=8)
+                        ink = "black" if value > middle else "white"
+                        axes.text(x, y, f"{value:.1f}", ha="center", va="center", fontsize=7, color=ink)
+            axes.set_xticks(range(len(columns[panel])), columns[panel], fontsize=8)
             axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
             axes.set_xlabel(x_label)
             axes.set_ylabel(y_label)
             axes.set_title(panel, fontsize=9)
-        figure.colorbar(image, ax=list(grid[:, 0]), label=label, shrink=0.8)
+        figure.colorbar(image, ax=list(grid[:, 0]), label="score (%)", shrink=0.8)

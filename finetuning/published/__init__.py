@@ -1,6 +1,6 @@
-"""The result tables of the four papers, transcribed once: hub_cards/published/<paper>.yaml.
+"""The result tables of the papers, transcribed once: finetuning/published/<paper>.yaml.
 
-A recipe, a report or a card names a row by paper, table and name. A file looks like this:
+A recipe, a suite or a card names a row by paper, table and name, and a page looks it up. A file looks like this:
 
     paper: XLM-Align (ACL 2021)     # as results print it
     title: ...
@@ -21,9 +21,10 @@ Figures are as printed. A test checks that each average is that of its row's sco
 """
 
 import functools
-import importlib.resources
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import yaml
 
@@ -31,7 +32,10 @@ from zoo_core.recipes import nearest, validate
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
-FOLDER = importlib.resources.files("hub_cards") / "published"
+FOLDER = Path(__file__).parent
+# The pooling of XTREME's scripts (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py), which published rows have unless
+# they say otherwise.
+XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,20 @@ class Paper:
         return next((table for table in self.tables if table.table == name), None)
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What a named row says about a task: scores in percent by metric and language, and its average."""
+
+    title: str  # paper, table and row
+    scores: dict[str, dict[str, float]]
+    average: float | None  # of the first metric; None if it is over other languages
+    pooling: str | None  # of sentence vectors, where it is known
+    note: str | None
+
+
 def papers() -> list[str]:
     """Returns the names of papers for `load`."""
-    return sorted(file.name.removesuffix(".yaml") for file in FOLDER.iterdir() if file.name.endswith(".yaml"))
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 @functools.cache
@@ -113,3 +128,46 @@ def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
             f"{row!r} is no row of {paper} ({known.paper}), {table}. {nearest(row, [item.name for item in found.rows])}"
         )
     return found, figures
+
+
+def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iterable[str]) -> Reference:
+    """Returns what the row `item` (`paper`, `table`, `row`) says about a task in some languages, or pairs.
+
+    If the columns of the table are tasks, the row gives the average. It is kept if it is over exactly `names`.
+    Raises ValueError for an unknown row, and a table without a score of the task.
+    """
+    table, row = find(item["paper"], item["table"], item["row"])
+    place, names = f"published: {item['paper']}, {item['table']}, {item['row']}", list(names)
+    if table.columns_are == "tasks":
+        average, scores = table.scores(row, table.metrics[0]).get(task), {metric: {}}
+        columns = languages_of(task, table)
+    elif table.task in (None, task, kind):
+        main = "accuracy" if kind == "retrieval" else metric  # papers search in one direction
+        average, columns = row.average.get(main), table.columns
+        scores = {metric: table.scores(row, main)}
+        scores |= {name: table.scores(row, name) for name in table.metrics if name != main}
+    else:
+        raise ValueError(f"{place} is of task {table.task}, and the recipe's is {task}. Set published=null.")
+    if average is None and not any(scores.values()):
+        raise ValueError(f"{place} has no legible score of {task}. Name another row, or leave it out.")
+    ours = {column: pair_of(column, names) for column in columns or []}
+    name = f"{item['table']} (average: {row.average_from})" if row.average_from else item["table"]
+    return Reference(
+        f"{load(item['paper']).paper}, {name}, {item['row']}",
+        {of: {ours[c]: score for c, score in found.items() if ours[c] in names} for of, found in scores.items()},
+        average if set(ours.values()) == set(names) else None,
+        row.pooling or XTREME_POOLING.get(task),
+        " ".join(filter(None, (table.note, row.note))) or None,
+    )
+
+
+def languages_of(task: str, table: Table) -> list[str] | None:
+    """The languages of a task: the columns of a table of it, of the same paper if there is one."""
+    known = sorted((load(name) for name in papers()), key=lambda paper: table not in paper.tables)
+    return next((item.columns for paper in known for item in paper.tables if item.task == task), None)
+
+
+def pair_of(column: str, pairs: list[str]) -> str:
+    """Returns our name of a pair; a single language means a pair with English, in any order, if that is one of ours."""
+    languages = set(column.split("-")) if "-" in column else {column, "en"}
+    return column if column in pairs else next((pair for pair in pairs if set(pair.split("-")) == languages), column)

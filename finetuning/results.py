@@ -1,0 +1,329 @@
+"""results.json: what was run and how, and one long table with a row for each score.
+
+A row has `language` (or pair of languages), `seed`, `split`, `metric` and `value` in percent; where vectors of a model
+are evaluated also `method` and `layer`. Everything else that is shown (means, averages, the transfer gap) follows from
+the rows. Where rows or words have labels, `label_scores` is a second table: precision, recall, F1 and support, a row
+for each language, label and seed.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+FORMAT = 2  # of results.json
+AVERAGE = "average"  # over languages or pairs, in place of one
+LABEL_SCORES = ("precision", "recall", "f1")
+COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
+# Not compared: outcomes, and texts that repeat other facts.
+OUTCOMES = r"protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)(\.|$)"
+BY_SEED = ("seeds", "processes", "updates", "selected_steps", "scores")  # lists with an entry a seed
+
+Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
+LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `support`, how many rows or words have it
+
+
+class Protocol(dict):
+    """The facts that decide whether scores can be compared: which data were read, and how scores were computed.
+
+    Keys are attributes too, also in the dictionaries within (`protocol.metric.name`). A missing fact is None.
+    """
+
+    __setattr__ = dict.__setitem__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # which copy and pickle look for
+            raise AttributeError(name)
+        value = self.get(name)
+        if type(value) is dict:
+            value = self[name] = Protocol(value)
+        return value
+
+
+def summary(scores: Iterable[float]) -> Summary:
+    """Returns scores with their mean and standard deviation (n - 1), which is None for a single score."""
+    scores = list(map(float, scores))
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return {"scores": scores, "mean": statistics.fmean(scores), "sd": deviation}
+
+
+def with_deviation(entry: Summary) -> str:
+    """`76.2 ± 0.3`, or `76.2` for a single seed."""
+    return f"{entry['mean']:.1f}" + (f" ± {entry['sd']:.1f}" if entry["sd"] is not None else "")
+
+
+class Results(dict):
+    """The content of results.json, and summaries of its table. Scores are in percent.
+
+    `results.languages` has a summary of the scores by language, over the seeds: `scores`, `mean` and `sd`, the standard
+    deviation (n - 1). Raises KeyError for a language, metric or layer that was not evaluated.
+
+    Example:
+        >>> results = read_results("runs/short/sample_topics")
+        >>> results.metric, sorted(results.languages)
+        ('accuracy', ['de', 'en', 'es', 'fr', 'zh'])
+        >>> mean = results.of("de")["mean"]
+
+    Source: the protocol is that of XTREME (Hu et al., 2020).
+    """
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """Which data were read and how the scores were computed."""
+        return Protocol(self["protocol"])
+
+    @cached_property
+    def _tables(self) -> dict[tuple[str | None, int | None, str], pandas.DataFrame]:
+        """By method, layer and metric: a row a seed and a column a language."""
+        places: dict[tuple, list[dict[str, Any]]] = {}
+        for row in self["scores"]:
+            places.setdefault((row.get("method"), row.get("layer"), row["metric"]), []).append(row)
+        return {
+            place: pandas.DataFrame(rows)
+            .pivot(index="seed", columns="language", values="value")
+            .loc[self["seeds"], self.names]
+            for place, rows in places.items()
+        }
+
+    def _values(self, column: str) -> list[Any]:
+        return list(dict.fromkeys(row.get(column) for row in self["scores"]))
+
+    @property
+    def metric(self) -> str:
+        """The main metric."""
+        return self.protocol.metric.name
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics, the main one first."""
+        return list(dict.fromkeys([self.metric, *self._values("metric")]))
+
+    @property
+    def methods(self) -> list[str | None]:
+        """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
+        return list(dict.fromkeys([self.protocol.method, *self._values("method")]))
+
+    @property
+    def layers(self) -> list[int | None]:
+        """The layers that were scored; [None] if a model is evaluated as a whole."""
+        return self._values("layer")
+
+    @property
+    def names(self) -> list[str]:
+        """The evaluated languages, or pairs."""
+        return self._values("language")
+
+    @property
+    def with_average(self) -> list[str]:
+        """The languages, and of several their AVERAGE."""
+        return [*self.names, *([AVERAGE] if self.names[1:] else [])]
+
+    @property
+    def is_higher_better(self) -> bool:
+        return self.protocol.metric.get("greater_is_better", True)
+
+    @property
+    def setting(self) -> str:
+        """The setting as in headings, which separate plug-in and plug-out runs."""
+        return self["setting"] + (", plug-in" if self.protocol.plug_in else "")
+
+    @property
+    def title(self) -> str:
+        """Task, metric and split."""
+        lower = "" if self.is_higher_better else " (lower is better)"
+        return f"{self['task']}, {self.metric}{lower} on {self.protocol.evaluated_split}"
+
+    def table(self, metric: str | None = None, method: str | None = None, layer: int | None = None) -> pandas.DataFrame:
+        """Scores with a row a seed and a column a language, by default those that are reported."""
+        own = self.protocol
+        return self._tables[method or own.method, own.layer if layer is None else layer, metric or self.metric]
+
+    def of(
+        self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None
+    ) -> Summary:
+        """The scores of a language, or of their AVERAGE: by default of what is reported."""
+        table = self.table(metric, method, layer)
+        return summary(table.mean(axis=1) if language == AVERAGE else table[language])
+
+    @property
+    def languages(self) -> dict[str, Summary]:
+        """The reported score of each language, or pair."""
+        return {name: summary(scores) for name, scores in self.table().items()}
+
+    @property
+    def average(self) -> Summary:
+        """The reported score, averaged over languages."""
+        return self.of(AVERAGE)
+
+    @property
+    def transfer(self) -> dict[str, Summary]:
+        """`others` (the mean over languages that were not trained on), `source`, and `gap`, their difference.
+
+        Empty if nothing is transferred (MetaXLM, section 5.1; XTREME).
+        """
+        source, table = self.get("source_language"), self.table()
+        if source not in table or len(table.columns) == 1:
+            return {}
+        own, others = table[source], table.drop(columns=source).mean(axis=1)
+        return {"others": summary(others), "source": summary(own), "gap": summary(own - others)}
+
+    @property
+    def transfer_gap(self) -> float | None:
+        """The source language's score minus the mean of the others."""
+        return self.transfer["gap"]["mean"] if self.transfer else None
+
+    def chance(self, language: str, metric: str | None = None) -> float | None:
+        """Returns the score of guessing; None if the protocol does not have it."""
+        own, metric = self.protocol, metric or self.metric
+        levels = {name: {"accuracy": 100 * share} for name, share in (own.majority_share or {}).items()}
+        levels = levels or own.chance or own.by_position or {}
+        found = {name: of[metric] for name, of in levels.items() if metric in of}
+        return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
+
+    def frame(self, **columns: Any) -> pandas.DataFrame:
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
+        table = pandas.DataFrame(self["scores"])
+        names = [name for name in COLUMNS if name in table]
+        facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
+        return table[names].assign(**facts)[[*facts, *names]]
+
+    def frame_with_labels(self) -> pandas.DataFrame:
+        """Returns the long table, then a row for each of `label_scores`, whose metrics begin with `label_`."""
+        if "label_scores" not in self:
+            return self.frame()
+        labels = pandas.DataFrame(self["label_scores"]).melt(["language", "label", "seed"], var_name="metric")
+        labels = labels.assign(metric="label_" + labels["metric"], split=self["scores"][0]["split"])
+        return Results({**self, "scores": [*self["scores"], *labels.to_dict("records")]}).frame()
+
+
+def load_results(path: Path) -> Any:
+    """Reads a results file: returns `Results` for a single task, else the content.
+
+    Raises ValueError for a file that has no JSON object, and for an unknown format.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not contain a JSON object. Restore the file.")
+    if "protocol" not in content:
+        return content
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
+    return Results(content)
+
+
+def read_results(folder: str | Path) -> Results:
+    """Returns the results of a run's folder, scores in percent.
+
+    Raises ValueError for a folder without results of a single task.
+
+    Example:
+        >>> results = read_results("runs/short/sample_topics")
+        >>> scores = results.languages["de"]["scores"]  # percent, one a seed
+
+    Source: results.json, which `finetune` writes.
+    """
+    path = Path(folder) / "results.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no results.json: name the output_dir of a finished run of finetuning/run.py.")
+    results = load_results(path)
+    if not isinstance(results, Results):
+        raise ValueError(f"{path} holds no results of a single task.")
+    return results
+
+
+def differences(runs: dict[str, Results]) -> list[str]:
+    """Returns the differences between the runs in training and evaluation, one line each."""
+    facts = {name: _facts(results) for name, results in runs.items()}
+    lines = []
+    for field in dict.fromkeys(field for of_run in facts.values() for field in of_run):
+        values = {name: json.dumps(of_run.get(field)) for name, of_run in facts.items()}
+        if len(set(values.values())) > 1:
+            lines.append(f"{field}: " + "; ".join(f"{name} {value}" for name, value in values.items()))
+    return lines
+
+
+def _facts(results: Results) -> dict[str, Any]:
+    """Protocol, hyperparameters and processes as `protocol.selection.rule` and the like, without outcomes and seeds."""
+    nested = {
+        "setting": results["setting"],
+        "model": results["model"]["folder"],
+        "processes": sorted(set(results.get("processes", [])) - {None}),
+        "protocol": results["protocol"],
+        "hyperparameters": results["hyperparameters"],
+    }
+    (flat,) = pandas.json_normalize(nested).to_dict("records")
+    found = {}
+    for field, value in flat.items():
+        if field == "hyperparameters.updates":
+            value = sorted(set(value))
+        elif field.endswith(("_data", ".data")) and isinstance(value, list):
+            value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
+        if not re.match(OUTCOMES, field):
+            found[field] = value
+    return found
+
+
+def check_alike(runs: dict[str, Results]) -> None:
+    """Raises ValueError for results of different tasks or languages."""
+    (first_name, first), *others = runs.items()
+    for name, results in others:
+        for field in ("kind", "task", "languages"):
+            this, other = (r.names if field == "languages" else r[field] for r in (results, first))
+            if this != other:
+                raise ValueError(
+                    f"{name} has {field} {this}, {first_name} has {other}. Compare runs with the same {field}."
+                )
+
+
+def join_seeds(name: str, parts: list[Results]) -> Results:
+    """Joins the results of seeds that were run separately, for the layers that all have.
+
+    Raises ValueError if they are not seeds of one experiment: a seed given twice, or two protocols.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    seeds = [seed for results in parts for seed in results["seeds"]]
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise ValueError(f"{name}: seed {twice[0]} is in more than one of its folders. Name each seed's folder once.")
+    # ignored: the seed of pre-training, and the number of processes, which does not change the steps
+    lines = differences({f"seed {results['seeds'][0]}": results for results in parts})
+    if lines := [line for line in lines if not line.startswith(("model:", "processes:"))]:
+        raise ValueError(f"{name}: its folders were not trained and measured in the same way: {'; '.join(lines)}.")
+    shared = set.intersection(*(set(results.layers) for results in parts))
+    rows = [row for results in parts for row in results["scores"] if row.get("layer") in shared]
+    warnings = list(dict.fromkeys(line for results in parts for line in results["warnings"]))
+    return Results({**_merged("", parts), "scores": rows, "warnings": warnings})
+
+
+def _merged(key: str, values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: _merged(key, [value[key] for value in values if key in value]) for key in keys}
+    if isinstance(first, list) and (key in BY_SEED or (first and isinstance(first[0], dict) and "mined" in first[0])):
+        return [item for value in values for item in value]
+    return first
+
+
+def run_name(folder: str | Path) -> str:
+    """The name of the run that left a model in <run>/model or <run>/seed-N/model, with the step of one in
+    <run>/checkpoints/step-N/model, or the folder's own name; without `{seed}`."""
+    folder = Path(str(folder).replace("-{seed}", ""))
+    name, _, revision = str(folder).partition("@")
+    if revision and not folder.exists():  # owner/name@feature/a of the Hub
+        folder = Path(f"{name}@{revision.replace('/', '-')}")
+    folder = folder.resolve()
+    if folder.name != "model":
+        return folder.name
+    above = folder.parent
+    if above.parent.name == "checkpoints":
+        return f"{above.parent.parent.name}-{above.name}"
+    return above.parent.name if re.match("seed(-|$)", above.name) else above.name
