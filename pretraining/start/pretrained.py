@@ -10,7 +10,14 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer, without_load_report
+from modeling.checkpoints import (
+    check_weights,
+    download_pinned,
+    load_auto_model,
+    load_config,
+    load_tokenizer,
+    without_load_report,
+)
 from modeling.fresh_weights import fresh_weights
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary
@@ -61,6 +68,7 @@ class Pretrained:
         Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
         with self._reading("weights") as path, without_load_report():  # the caller reports what is missing
+            check_weights(path)  # its error names the file
             options = {"config": config, "dtype": torch.float32}
             options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
             model, report = load_auto_model(AutoModelForMaskedLM, path, self.trust_remote_code, **options)

@@ -29,7 +29,10 @@ class Matching:
 
     Example:
         >>> matching = match_vocabularies(old_tokenizer, new_tokenizer)
+        >>> new_WH = matching.embeddings(old_model.get_input_embeddings().weight)  # (W, H) of (V, H)
         >>> share = 1 - matching.routes.count("random") / len(matching.routes)  # of the rows that are carried over
+
+    `embeddings` raises IndexError for a matrix of fewer rows than the old vocabulary has.
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
@@ -41,8 +44,6 @@ class Matching:
     def embeddings(self, old_VH: torch.Tensor, std: float = 0.02) -> torch.Tensor:
         """Returns the (W, H) embeddings of the new vocabulary: the rows of the matched tokens of `old_VH` (V, H), and
         where no token is matched a row of random numbers of torch's generator, of mean 0 and standard deviation `std`.
-
-        Raises IndexError for a matrix of fewer rows than the old vocabulary has.
         """
         new_WH = torch.randn(len(self.sources), old_VH.shape[1], dtype=old_VH.dtype, device=old_VH.device) * std
         self.copy_rows(new_WH, old_VH)
