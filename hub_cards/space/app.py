@@ -33,7 +33,7 @@ from modeling.fresh_weights import POOLER, fresh_weights
 from modeling.layer_states import LayerStates, check_finite, default_layer
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 TASKS = {  # by the end of the class that was saved: what such a model is used for
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",

@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
@@ -241,10 +241,8 @@ class Handler(BaseHTTPRequestHandler):
             ("POST", "/api/validate-yaml", lambda: {"errors": [], "warnings": []}),
             ("GET", f"{api}(/revision/{revision})?", self.info),
             ("GET", f"{api}/tree/{revision}", self.tree),
-            ("POST", f"{api}/paths-info/{revision}", self.paths_info),
             ("POST", f"{api}/preupload/{revision}", self.preupload),
             ("POST", f"{api}/commit/{revision}", self.commit),
-            ("POST", f"{api}/branch/{revision}", self.branch),
             ("POST", f"/{name}\\.git/info/lfs/objects/batch", self.batch),
             ("PUT", "/storage/(?P<oid>[0-9a-f]{64})", self.store),
             ("GET", "/storage/(?P<oid>[0-9a-f]{64})", lambda oid: self.hub.storage[oid]),
@@ -278,11 +276,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def tree(self, name: str, revision: str):
         return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
-
-    def paths_info(self, name: str, revision: str):
-        is_json = "json" in self.headers.get("content-type", "")
-        asked = (json.loads(self.body) if is_json else parse_qs(self.body.decode()))["paths"]
-        return [entry for entry in self.tree(name, revision) if entry["path"] in asked]
 
     # uploads
 
@@ -329,11 +322,6 @@ class Handler(BaseHTTPRequestHandler):
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"}
-
-    def branch(self, name: str, revision: str):
-        repo = self.hub.repo(name, self.token, write=True)
-        repo.branches[revision] = repo.branches["main"]
-        return {}
 
     # downloads
 
