@@ -26,9 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from zoo_core.recipes import convert, nearest
+from zoo_core.recipes import load_recipe, nearest
 
 Kind = Literal["languages", "pairs", "tasks", "other"]
 Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
@@ -111,8 +109,7 @@ def load(paper: str) -> Paper:
     """Reads the tables of a paper. Raises ValueError for an unknown paper or key, and a missing or wrong value."""
     if paper not in papers():
         raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, papers())}")
-    values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
-    return convert(Paper, values, "", f"{paper}.yaml")
+    return load_recipe(Paper, str(FOLDER / f"{paper}.yaml"), [])
 
 
 def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
