@@ -138,7 +138,7 @@ ARGUMENTS = {
     "recipe": ("pretraining.run", "--config", "caf\udce9.yaml"),
     "text file": (*ALIGN[:1], "corpus.\udcfc"),
     "folder": ("hub_cards.card", "--model", "\udcff"),
-    "option": ("finetuning.tools.compare", "--\udcff"),
+    "option": ("finetuning.compare", "--\udcff"),
     "no option": ("hub_cards.push", "--modle", "x"),
     "required": ("pretraining.tools.prepare",),
 }

@@ -60,17 +60,17 @@ def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
     assert results["hyperparameters"]["updates"] == [4, 4]
     assert any("at most 3 pairs" in warning for warning in results["warnings"])
     page = (out / "results.md").read_text(encoding="utf-8")
-    assert "| pair | sacreBLEU |" in page and signatures["sacrebleu"] in page
+    assert "| language | sacrebleu |" in page and signatures["sacrebleu"] in page
     assert len((out / "results.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2  # metrics, seeds
     for seed in (1, 2):
         rows = predictions(out / f"seed-{seed}", "en-de")
         numbers = [row["row"] for row in rows]
         assert len(rows) == 3 and numbers == sorted(set(numbers)) and numbers[-1] > 2  # drawn among the table's 30
-    assert "sacreBLEU" in printed
+    assert "sacrebleu" in printed
     model = out / "seed-1" / "model"
     card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
     assert "AutoModelForSeq2SeqLM.from_pretrained" in card and "pipeline_tag: translation" in card
-    assert "| pair | sacreBLEU |" in card and signatures["sacrebleu"] in card
+    assert "| language | sacrebleu |" in card and signatures["sacrebleu"] in card
     data = ModelCard(card).data
     assert (data.language, data.model_name) == (["en", "de"], "out")
     assert [entry.metric_name for entry in data.eval_results] == ["sacrebleu, en-de, supervised, 2 seeds"]
