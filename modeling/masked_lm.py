@@ -167,20 +167,6 @@ class LMHead(nn.Module):
             self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.register_buffer("candidates_C", None, persistent=False)
-        self.register_buffer("candidate_of_V", None, persistent=False)
-
-    def predict_among(self, candidates_C: torch.Tensor) -> None:
-        """From now on the losses are of a softmax over these tokens (C,) only, all that a text holds: at |V| = 250,002
-        most of a small model's step is the product with the others.
-
-        It is a setting of this object, not saved; `forward` has the logits of all tokens as ever.
-        """
-        weight_VH = self.decoder.weight
-        candidates_C = candidates_C.to(weight_VH.device)
-        candidate_of_V = torch.full_like(weight_VH[:, 0], -1, dtype=torch.long)  # an error where one is looked up
-        candidate_of_V[candidates_C] = torch.arange(len(candidates_C), device=candidates_C.device)
-        self.candidates_C, self.candidate_of_V = candidates_C, candidate_of_V
 
     def transform(self, states):
         """What the embeddings are multiplied with: (..., H) -> (..., H)."""
@@ -192,20 +178,12 @@ class LMHead(nn.Module):
 
     def loss(self, states_NH, labels_N, row_weights_N=None, label_smoothing=0.0):
         """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
-        if self.candidates_C is not None:
-            labels_N = self.candidate_of_V[labels_N]
-        return linear_cross_entropy(
-            self.transform(states_NH), *self.output_weights(), labels_N, row_weights_N, label_smoothing
-        )
-
-    def output_weights(self):
-        """Matrix (C, H) and bias (C,) of the tokens that are predicted among: all, or those of `predict_among`."""
         weight_VH, bias_V = self.decoder.weight, self.decoder.bias
         if bias_V is None:
             bias_V = weight_VH.new_zeros(len(weight_VH))
-        if self.candidates_C is None:
-            return weight_VH, bias_V
-        return weight_VH[self.candidates_C], bias_V[self.candidates_C]
+        return linear_cross_entropy(
+            self.transform(states_NH), weight_VH, bias_V, labels_N, row_weights_N, label_smoothing
+        )
 
     def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
         """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none:
@@ -243,8 +221,6 @@ class BackboneHead(LMHead):
         names = {module: name for name, module in self.parts.named_modules()}
         self.decoder_name = names[whole.get_output_embeddings()]
         self.transform_name = architecture_of(whole.config).transform
-        self.register_buffer("candidates_C", None, persistent=False)
-        self.register_buffer("candidate_of_V", None, persistent=False)
 
     @property
     def decoder(self) -> nn.Linear:

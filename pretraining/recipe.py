@@ -143,12 +143,6 @@ class ModelStart:
     gradient_checkpointing: bool = option(
         False, "recompute activations in the backward pass: uses less memory, runs ~30% slower"
     )
-    predict_among: Literal["vocabulary", "text"] = option(
-        "vocabulary",
-        "tokens that the model predicts among. vocabulary: all tokens; text: only the tokens in the corpora, a small "
-        "part of a multilingual vocabulary. With text, a step of a small model takes half the time, and losses are "
-        "over fewer tokens. text needs streamed corpora to be `prepared` first",
-    )
 
 
 @dataclass
