@@ -18,10 +18,10 @@ from typing import Any
 from finetuning.results.table import load_results
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
 from hub_cards.record import FOLDER, RESULTS
+from modeling.model_types import longest_input
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import folder_fingerprint, write_json
 from zoo_core.recipes import TRUST_REMOTE_CODE
-from zoo_core.vocabularies import longest_input
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
+from modeling.model_types import MODEL_TYPES
 from pretraining.objectives import ExampleObjective, Objectives
 from pretraining.recipe_corpora import (
     Bitext,
@@ -118,7 +119,7 @@ class Teacher:
 class ModelStart:
     """The model and its initial weights."""
 
-    type: Literal["veco", "ernie_m", "xlm_align", "metaxlm"] = option(MISSING, "one of the four models of this zoo")
+    type: Literal[*MODEL_TYPES] = option(MISSING, "one of the four models of this zoo")
     start_from: str | None = option(
         None,
         "checkpoint to start from, a folder or a Hub id, such as FacebookAI/xlm-roberta-base; `python -m "

@@ -16,6 +16,7 @@ from transformers.utils import logging
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import check_weights, readable
 from modeling.fresh_weights import fresh_weights
+from modeling.model_types import MODEL_TYPES
 from pretraining.objectives import OBJECTIVES
 from pretraining.rows import specials_of
 from pretraining.start.initialization import learnable, model_class
@@ -23,8 +24,6 @@ from pretraining.start.pretrained import Pretrained, listed
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.recipes import TRUST_REMOTE_CODE
-
-MODELS = ("xlm_align", "ernie_m", "metaxlm", "veco")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -46,13 +45,13 @@ def main(argv: list[str] | None = None) -> None:
 def show(checkpoint: Pretrained) -> None:
     """Prints facts of the checkpoint and a table of models and objectives. Raises ValueError if it cannot be loaded."""
     name, path, tokenizer, config = checkpoint.name, checkpoint.path, checkpoint.tokenizer(), checkpoint.config()
-    rows = {model: objectives_of(model, checkpoint) for model in MODELS}
+    rows = {model: objectives_of(model, checkpoint) for model in MODEL_TYPES}
     if all(isinstance(found, str) for found in rows.values()):
-        raise ValueError(rows[MODELS[0]])
+        raise ValueError(next(iter(rows.values())))
     logging.set_verbosity_error()
     check_weights(path)
     with readable(path), contextlib.redirect_stderr(io.StringIO()):  # the library's bars
-        own = config.model_type if config.model_type in MODELS else "metaxlm"
+        own = config.model_type if config.model_type in MODEL_TYPES else "metaxlm"
         model, report = model_class(own, checkpoint).from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True
         )

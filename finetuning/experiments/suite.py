@@ -222,11 +222,11 @@ def _names(suite: Suite) -> dict[str, Any]:
 def check_length(name: str, recipe: TaskRecipe) -> None:
     """Raises ValueError for a model that does not exist, or has fewer positions than a task's inputs."""
     from finetuning.models import read_config
-    from zoo_core.vocabularies import longest_input
+    from modeling.model_types import longest_input
 
     for model in models_of(recipe):
         positions = longest_input(read_config(model, recipe.hub_root, recipe.trust_remote_code))
-        if recipe.max_length is not None and recipe.max_length > positions:
+        if None not in (recipe.max_length, positions) and recipe.max_length > positions:
             raise ValueError(
                 f"{name}.max_length is {recipe.max_length}, and {model} has {positions} positions. Set "
                 f"{name}.max_length={positions}."

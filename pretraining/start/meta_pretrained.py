@@ -16,14 +16,13 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
+from modeling.model_types import LOADABLE, first_position, longest_input
 from pretraining.recipe import MetaPretrained
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies, mean_rows
 from zoo_core.provenance import folder_fingerprint
 from zoo_core.vocabularies import check_vocabulary
 
-OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")  # RoBERTa's types, ours
-OF_BERT = ("bert",)
 # fields of a configuration that define the body's computation, and those that every part depends on
 OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")
 OF_ALL = ("hidden_size", "layer_norm_eps")
@@ -49,11 +48,6 @@ def of_body(name: str) -> bool:
     return of_other or (name.startswith(BODY) and ".crossattention." not in name)
 
 
-def first_position(config: PreTrainedConfig) -> int:
-    """Returns the row of the first token's position. RoBERTa's tables begin after the padding id, BERT's at 0."""
-    return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
-
-
 class Source:
     """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
@@ -69,14 +63,14 @@ class Source:
         if config.model_type in ARCHITECTURES:
             return config
         reason = None
-        if config.model_type not in (*OF_BERT, *OF_ROBERTA):
+        if config.model_type not in LOADABLE:
             reason = f"is a checkpoint of {config.model_type!r}"
         elif getattr(config, "position_embedding_type", None) not in (None, "absolute"):
             reason = f"has {config.position_embedding_type} positions"
         elif getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None:
             reason = "is a decoder, or a translation model"
         if reason:
-            known = ", ".join((*OF_BERT, *OF_ROBERTA, *ARCHITECTURES))
+            known = ", ".join((*LOADABLE, *ARCHITECTURES))
             raise ValueError(f"{self.checkpoint} {reason}: its body cannot be copied. Use an encoder of {known}.")
         return config
 
@@ -106,8 +100,7 @@ class Source:
             ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
             return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
         fields = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
-        positions = config.max_position_embeddings - first_position(config)
-        fields["max_position_embeddings"] = positions + tokenizer.pad_token_id + 1
+        fields["max_position_embeddings"] = longest_input(config) + tokenizer.pad_token_id + 1
         bound = {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY))
         for name in bound:
             if name in given and given[name] != fields[name]:
@@ -142,7 +135,7 @@ def our_name(key: str, model: PreTrainedModel) -> str:
     """Returns this zoo's name for a parameter of a masked LM of transformers; RoBERTa's names are the same."""
     if model.config.model_type in ARCHITECTURES:
         return renamed(model, key)
-    for theirs, ours in BERT_NAMES.items() if model.config.model_type in OF_BERT else ():
+    for theirs, ours in BERT_NAMES.items() if model.config.model_type == "bert" else ():
         key = re.sub(theirs, ours, key)
     return key
 
@@ -227,7 +220,7 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     count = min(len(old_PH) - offset, len(new_PH) - first)
     rows = slice(first, first + count)
     new_PH[rows] = old_PH[offset : offset + count]
-    if source.config.model_type in OF_BERT:
+    if source.config.model_type == "bert":
         new_PH[rows] += types[0]
         mine[TOKEN_TYPES].zero_()
     else:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from modeling.model_types import longest_input
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import Teacher
@@ -28,7 +29,7 @@ from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, sc
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import model_fingerprint
-from zoo_core.vocabularies import check_vocabulary, longest_input
+from zoo_core.vocabularies import check_vocabulary
 
 logger = logging.getLogger(__name__)
 
