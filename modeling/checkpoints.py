@@ -31,7 +31,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import logging as transformers_logging
 
-from .configuration_encoder import CUSTOM_PIPELINES, check_numbers, full_auto_map
+from .configuration_encoder import check_numbers, full_auto_map
 from .fresh_weights import fresh_weights
 from .layer_states import check_finite
 from .model_types import FROM_PADDING, MODEL_TYPES
@@ -300,7 +300,9 @@ def _config_class(model_type: str) -> type[PreTrainedConfig]:
 def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
     """The configuration, naming the installed code, which a later save writes into the same folder."""
     config.auto_map = full_auto_map(type(config))
-    config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+    vars(config).pop("custom_pipelines", None)
+    if config.pipelines:
+        config.custom_pipelines = copy.deepcopy(config.pipelines)
     return config
 
 

@@ -52,10 +52,6 @@ RANGES = {
 }
 # Arguments of `from_pretrained` that say where a checkpoint is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-# Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
-CUSTOM_PIPELINES = {
-    "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
-}
 
 
 def full_auto_map(cls: type["EncoderConfig"]) -> dict[str, str]:
@@ -104,6 +100,8 @@ class EncoderConfig(PreTrainedConfig):
     class_prefix = ""
     # Auto class -> suffix of the class's name, for the heads that this model type has in addition to `HEADS`
     further_heads = {}
+    # Task -> the pipeline that the folder brings for it, as the library records it
+    pipelines = {}
     # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
     cross_attention = False
     add_pooling_layer = False
@@ -131,8 +129,8 @@ class EncoderConfig(PreTrainedConfig):
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
             self.auto_map = full_auto_map(type(self))
-        if getattr(self, "custom_pipelines", None) is None and self.class_prefix:
-            self.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+        if getattr(self, "custom_pipelines", None) is None and self.pipelines:
+            self.custom_pipelines = copy.deepcopy(self.pipelines)
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)

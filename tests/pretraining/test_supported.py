@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from modeling.model_types import MODEL_TYPES
 from pretraining import supported
 from pretraining.start.pretrained import Pretrained
 
@@ -19,7 +20,7 @@ def test_objectives_are_told_by_model(kind, without, sample_tokenizer, tmp_path,
     config = AutoConfig.for_model(kind, vocab_size=len(sample_tokenizer), **shape, **ids)
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
     sample_tokenizer.save_pretrained(tmp_path)
-    found = [supported.objectives_of(model, Pretrained(str(tmp_path), "CHECKPOINT")) for model in supported.MODELS]
+    found = [supported.objectives_of(model, Pretrained(str(tmp_path), "CHECKPOINT")) for model in MODEL_TYPES]
     can = {name for one in found if not isinstance(one, str) for name in one[0].split(", ")}
     everything = {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"}
     assert everything - can == without | ({"ca_mlm_segments"} if "ca_mlm_pairs" in without else set())
@@ -30,7 +31,7 @@ def test_objectives_are_told_by_model(kind, without, sample_tokenizer, tmp_path,
 
 def test_a_folder_of_the_zoo_says_of_its_backbone_what_its_checkpoint_does(zoo_model_dir):
     folder = str(zoo_model_dir("metaxlm on deberta-v2"))
-    told = {model: supported.objectives_of(model, Pretrained(folder, "CHECKPOINT")) for model in supported.MODELS}
+    told = {model: supported.objectives_of(model, Pretrained(folder, "CHECKPOINT")) for model in MODEL_TYPES}
     can, cannot = told["metaxlm"]
     assert can == "mlm, tlm, kd" and cannot.startswith("camlm") and "deberta-v2" in cannot
     assert told["ernie_m"][0] == "mlm, tlm"
