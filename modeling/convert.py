@@ -163,17 +163,6 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
     return content, settings
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError for a file that holds none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not a JSON object.")
-    return content
-
-
 # weights
 
 
@@ -221,8 +210,10 @@ def make_config(
     return cls.from_dict(found)
 
 
-def build(cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, source: str) -> PreTrainedModel:
-    """The model of these weights in their own type, zeros where no layout has any (token types, the LM head's bias).
+def build(
+    cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, source: str, zeros: Sequence[str] = ()
+) -> PreTrainedModel:
+    """The model of these weights in their own type; `zeros` are those that the layout has no place for.
 
     Raises ValueError for weights that are missing, left over, of another shape, or no finite numbers.
     """
@@ -231,13 +222,13 @@ def build(cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, so
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if WORDS not in shapes:  # the encoder by itself
         state = {name.removeprefix("roberta."): tensor for name, tensor in state.items()}
-    for name in (TOKEN_TYPES, TOKEN_TYPES.removeprefix("roberta."), "lm_head.bias"):
-        if name in shapes and name not in state:
-            state = state | {name: torch.zeros(shapes[name], dtype=next(iter(state.values())).dtype)}
+        zeros = [name.removeprefix("roberta.") for name in zeros]
+    dtype = next(iter(state.values())).dtype
+    state = {name: torch.zeros(shapes[name], dtype=dtype) for name in zeros} | state
     try:
         unexpected = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
     except RuntimeError as error:
-        raise ValueError(f"{source} does not fit {cls.__name__}: {error}") from error
+        raise ValueError(f"{source} does not fit: {' '.join(str(error).split())}") from error
     model.tie_weights()
     if unexpected:
         raise ValueError(f"{source} has {some_of(unexpected)}, not in {cls.__name__}. --ignore_keys leaves keys out.")
@@ -326,6 +317,7 @@ def convert_veco(
         }
         notes = [f"layout: native; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
+        zeros = [] if fields["lm_head_transform"] else ["lm_head.bias"]
     else:
         is_encoder = model == "encoder"
         names = VECO_FAIRSEQ | (TO_ENCODER if is_encoder else {})
@@ -345,9 +337,10 @@ def convert_veco(
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
         scale = embedding_scale or ("keep" if settings.get("no_scale_embedding") else None)
         notes.append(scale_words(state, config, scale))
+        zeros = [TOKEN_TYPES]
     if len(words) != config.vocab_size:
         raise ValueError(f"{source} has {config.vocab_size:,} words, and {tokenizer} {len(words):,}: give its own.")
-    return [save(build(cls, config, state, source), words, output), *notes]
+    return [save(build(cls, config, state, source, zeros), words, output), *notes]
 
 
 def decoder_origin(state: State, source: str) -> tuple[list[int], bool]:
@@ -457,7 +450,7 @@ def convert_ernie_m(
     config = make_config(ErnieMConfig, state, source, num_attention_heads, fields)
     assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings]
     notes = [f"layout: {layout}; head: {head}", *(f"assumed: {name} {getattr(config, name)}" for name in assumed)]
-    model = build(ERNIE_M_HEADS[head], config, state, source)
+    model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
     chosen = choose_tokenizer(folder, layout, tokenizer, tokenizer_type)
     check_vocabulary(chosen, config, folder)
     notes.append(f"tokenizer: {type(chosen).__name__}")
@@ -468,7 +461,12 @@ def convert_ernie_m(
 def read_settings(path: Path) -> dict[str, Any]:
     """The fields of a configuration, with `architectures`. PaddleNLP's older ones hold the class in `init_class`, and
     the fields of the base model in `init_args`."""
-    fields = read_json(path)
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds a {type(fields).__name__}, not a JSON object.")
     for base in fields.pop("init_args", ()):
         if isinstance(base, dict):
             fields = base | fields
