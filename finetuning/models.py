@@ -11,11 +11,12 @@ from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
+from modeling.model_types import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import model_files, model_fingerprint
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
-from zoo_core.vocabularies import check_vocabulary, longest_input
+from zoo_core.vocabularies import check_vocabulary
 
 
 class Start(NamedTuple):
@@ -81,7 +82,7 @@ def names_as_text(tokenizer: Any) -> Any:
 def check_positions(max_length: int, config: Any, path: str) -> None:
     """Raises ValueError if the model of `path` has fewer positions than `max_length`."""
     positions = longest_input(config)
-    if max_length > positions:
+    if positions is not None and max_length > positions:
         raise ValueError(
             f"max_length is {max_length}, and the model of {path} has {positions} positions. Set max_length to "
             f"{positions} or less."

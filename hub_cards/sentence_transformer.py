@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
+from modeling.model_types import longest_input
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_json
-from zoo_core.vocabularies import longest_input
 
 # the first release with MultiVectorMask, which leaves tokens out of the mean
 REQUIRES = ">=6.0"

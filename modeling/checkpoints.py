@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads checkpoints that a user names, and runs no code of theirs unless the user trusts it.
 
-The classes installed here load the four model types and ERNIE-M's tokenizer, even if the checkpoint brings code;
-transformers loads every other type. `trust_remote_code=True` runs the checkpoint's code instead. Code that is
-not run is named in one line; a checkpoint that cannot be loaded without its code is an error.
+The classes installed here load the model types of the zoo and ERNIE-M's tokenizer, even if the checkpoint brings code;
+transformers loads every other type. `trust_remote_code=True` runs the checkpoint's code instead. Code that is not run
+is named in one line; a checkpoint that cannot be loaded without its code is an error.
 """
 
 import contextlib
@@ -27,39 +27,26 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError,
 from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers import utils as transformers_utils
-from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_imports
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from .configuration_encoder import CUSTOM_PIPELINES, check_numbers, full_auto_map
+from .configuration_encoder import check_numbers, full_auto_map
 from .fresh_weights import fresh_weights
 from .layer_states import check_finite
+from .model_types import FROM_PADDING, MODEL_TYPES
 
 logger = logging.getLogger(__name__)
 
-MODEL_TYPES = ("ernie_m", "metaxlm", "veco", "xlm_align")
-# what a layer gives does not depend on those above it, and nothing follows the last one
-SHORTENED = (*MODEL_TYPES, "bert", "camembert", "roberta", "xlm-roberta")
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
+SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
 READ = ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt"]
-# JSON objects among them, which a message names where the library's error does not
-SETTINGS = ("config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
-SETTINGS += ("generation_config.json", "model.safetensors.index.json")
-VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # of tokenizers
+UNREACHABLE = (HfHubHTTPError, HFValidationError, HTTPError, OSError)
 # what libraries raise for damaged files; safetensors' and pickle's are no ValueErrors
-OF_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError)
-OF_DAMAGE += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError, ImportError)
+DAMAGE += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
 REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) runs it."
-SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
-
-
-def config_class(model_type: str) -> type[PreTrainedConfig]:
-    """Returns the installed configuration class of one of `MODEL_TYPES`."""
-    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
-    own = (value for value in vars(module).values() if getattr(value, "model_type", None) == model_type)
-    return next(value for value in own if isinstance(value, type) and value.class_prefix)
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -82,9 +69,8 @@ def download_pinned(name: str) -> str:
         folder = Path(download(allow_patterns=READ))
         if not list(folder.glob("*.safetensors")):
             download(allow_patterns=["pytorch_model*.bin"])
-    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{name} cannot be downloaded: {reason} Check name, revision and connection.") from error
+    except UNREACHABLE as error:
+        raise ValueError(f"{name} cannot be downloaded: {str(error).strip().splitlines()[0]}") from error
     return str(folder)
 
 
@@ -97,53 +83,37 @@ def _of_hub(path: str) -> tuple[str, dict[str, str]]:
 
 @contextlib.contextmanager
 def readable(path: str, *further: type[Exception]) -> Iterator[None]:
-    """What libraries raise for damaged files of a folder or Hub id, as a ValueError of one line that begins with the
-    path, and names the file where that is known. Errors of types other than `OF_DAMAGE` and `further` are left."""
+    """Makes what libraries raise for damaged files of a folder or Hub id a ValueError of one line, which names the path
+    or the file. Errors of types other than `DAMAGE` and `further` are left."""
     try:
         yield
     except OSError:  # some are ValueErrors too
         raise
     except Exception as error:
-        other_shapes = isinstance(error, RuntimeError) and "ignore_mismatched_sizes" in str(error)
+        text, is_shape = " ".join(str(error).split()), "ignore_mismatched_sizes" in str(error)
         # the tokenizers library raises Exception itself
-        if not (isinstance(error, (*OF_DAMAGE, *further)) or type(error) is Exception or other_shapes):
+        if not (isinstance(error, (*DAMAGE, *further)) or type(error) is Exception or is_shape):
             raise
-        text = " ".join(str(error).split())
-        if isinstance(error, StrictDataclassError):  # Validation error for field 'hidden_size': TypeError: ...
-            reason = f"{text.partition('TypeError: ')[2] or text}. Correct config.json."
-        elif other_shapes:
-            reason = "its weights have other shapes than config.json says. Copy both from the same model."
-        elif isinstance(error, pickle.UnpicklingError):
-            reason = "the weights are a pickle of more than tensors, which may run code. Save them as safetensors."
-        elif damaged := _damaged_settings(path):
-            reason = f"{damaged}. Copy the file again."
-        elif isinstance(error, ValueError):
-            reason = text
-        else:  # what follows the first sentence speaks of code
-            words = ": ".join(filter(None, (type(error).__name__, text.split(". ")[0].rstrip("."))))
-            reason = f"its files are damaged, or hold something else ({words}). Copy them again."
-        raise ValueError(reason if path in reason else f"{path}: {reason}") from error
+        if is_shape:
+            text = "its weights have other shapes than config.json says."
+        elif not isinstance(error, ValueError):
+            text = f"{type(error).__name__} {text}"
+        damaged = next((file for file in sorted(Path(path).glob("*.json")) if not _is_object(file)), path)
+        raise ValueError(text if str(damaged) in text else f"{damaged}: {text}") from error
 
 
-def _damaged_settings(path: str) -> str | None:
-    """Which of a folder's `SETTINGS` is no JSON object, and why; None where all are, and for a Hub id."""
-    for file in (Path(path) / name for name in SETTINGS):
-        try:
-            if file.is_file() and not isinstance(json.loads(file.read_bytes()), dict):
-                return f"{file.name} is not a JSON object"
-        except RecursionError:
-            return f"{file.name} is nested too deeply"
-        except ValueError as error:
-            return f"{file.name} is not JSON ({error})"
-    return None
+def _is_object(file: Path) -> bool:
+    """Whether a file holds a JSON object."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return isinstance(json.loads(file.read_bytes()), dict)
+    return False
 
 
 def check_weights(path: str) -> None:
     """Raises ValueError where weights of a folder are cut off, hold something else, or are a pickle that may run code;
     reads no tensor of safetensors."""
     folder = Path(path)
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    for file in files:
+    for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin")):
         with readable(str(file), RuntimeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of pickles that it refuses
             if file.suffix == ".safetensors":
@@ -157,9 +127,9 @@ def _read_settings(path: str) -> dict[str, Any]:
     attention that is not installed: transformers would load such a kernel in its place."""
     found, _ = PreTrainedConfig.get_config_dict(path)
     for name, value in _implementations(found):
+        flash = re.search(r"flash_attention_(\d)", value)
         if "/" in value:
             raise ValueError(f"{_of_hub(path)[0]} has {name} {value!r}, which is code of the Hub. {REMEDY}")
-        flash = re.search(r"flash_attention_(\d)", value)
         if flash and not getattr(transformers_utils, f"is_flash_attn_{flash[1]}_available", bool)():
             raise ValueError(f"{path} has {name} {value!r}, which is not installed. Install it, or remove the key.")
     return found
@@ -184,7 +154,7 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
         config = _load_config(path, trust_remote_code)
         check_numbers(config)
         check_numbers(config, {"pad_token_id": (0, (getattr(config, "vocab_size", None) or 2**31) - 1)})
-        if config.model_type in SHORTENED and config.model_type != "bert" and config.pad_token_id is None:
+        if config.model_type in FROM_PADDING and config.pad_token_id is None:
             raise ValueError("pad_token_id is null, and positions count from it. Correct config.json.")
     return config
 
@@ -194,30 +164,22 @@ def _load_config(path: str, trust_remote_code: bool) -> PreTrainedConfig:
         place, pinned = _of_hub(path)
         return AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
     found = _read_settings(path)
-    entries = found.get("auto_map")
-    if (model_type := str(found.get("model_type"))) in MODEL_TYPES:
+    model_type, entries = str(found.get("model_type")), found.get("auto_map")
+    if model_type in MODEL_TYPES:
         _name_other_code(path, entries)
-        return _as_installed(config_class(model_type).from_pretrained(path))
-    if files := _code_files(path, entries):
-        if model_type not in CONFIG_MAPPING:
-            raise _needs_code(path, f"a model of type {model_type!r}", files)
-        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
+        return _as_installed(installed_class(model_type, "AutoConfig").from_pretrained(path))
+    _check_code(path, entries, model_type in CONFIG_MAPPING, f"a model of type {model_type!r}")
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a folder or Hub id. Raises as `load_config`, and ValueError where there is none."""
-    folder, none = Path(path), f"{path} holds no tokenizer. Save it into the folder, or name its folder as `tokenizer`."
-    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
-        raise ValueError(none)
     with readable(path):
         tokenizer = _load_tokenizer(path, trust_remote_code)
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
-        raise ValueError(none)
-    if not isinstance(tokenizer.model_max_length, int | float):
-        raise ValueError(
-            f"{path}: tokenizer_config.json has model_max_length {tokenizer.model_max_length!r}. Write a number."
-        )
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
+            raise ValueError(f"{path} holds no tokenizer. Save it into the folder, or name its folder as `tokenizer`.")
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"model_max_length {tokenizer.model_max_length!r} of tokenizer_config.json is no number.")
     return tokenizer
 
 
@@ -237,10 +199,8 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
         found = _read_settings(path)
     entries = found.get("auto_map") or {}
     entries = settings.get("auto_map") or (entries.get("AutoTokenizer") if isinstance(entries, dict) else None)
-    if files := _code_files(path, entries):
-        if not any(tokenizer_class_from_name(name + end) for end in ("", "Fast")):
-            raise _needs_code(path, f"the tokenizer {name}".strip(), files)
-        _notice(f"{path} brings code that is not run: {', '.join(files)}. {REMEDY}")
+    is_known = any(tokenizer_class_from_name(name + end) for end in ("", "Fast"))
+    _check_code(path, entries, is_known, f"the tokenizer {name}".strip())
     # the library knows no tokenizer of our types
     of_ours = {"config": _load_config(path, False)} if found.get("model_type") in MODEL_TYPES else {}
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
@@ -250,7 +210,7 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     """Loads the model of a folder or Hub id with the class that `auto_class` (AutoModel, ...) selects, and
     from_pretrained's `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
-    with readable(path, AssertionError), _installed(path):
+    with readable(path, AssertionError):
         if cls is auto_class:
             place, pinned = _of_hub(path) if trust_remote_code else (path, {})
             return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
@@ -270,19 +230,17 @@ def load_whole(
 ) -> Any:
     """Loads a model to use untrained, in evaluation mode; the checkpoint must have every weight except a pooler's.
 
-    It computes nothing at padding where it can. `name` is what the user calls the checkpoint. Of a model of
-    `SHORTENED`, `layers` is how many to read; the weights of those above are not touched. Raises ValueError as
-    `load_auto_model`, `fresh_weights` and `check_finite`.
+    It computes nothing at padding where it can. `name` is what the user calls the checkpoint. Of a model of `LOADABLE`,
+    `layers` is how many to read: a layer does not depend on those above it. Raises ValueError as `load_auto_model`,
+    `fresh_weights` and `check_finite`.
     """
-    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     options |= {} if layers is None else {"num_hidden_layers": layers}
     with without_load_report():
-        model, info = load_auto_model(auto_class, path, trust_remote_code, **report, **options)
+        model, info = load_auto_model(auto_class, path, trust_remote_code, **options)
     if layers is not None:
-        above = re.compile(r"layer\.(\d+)\.")
-        info["unexpected_keys"] = {
-            key for key in info["unexpected_keys"] if not ((found := above.search(key)) and int(found[1]) >= layers)
-        }
+        numbers = {key: re.search(r"layer\.(\d+)\.", key) for key in info["unexpected_keys"]}
+        info["unexpected_keys"] = {key for key, found in numbers.items() if not (found and int(found[1]) >= layers)}
     fresh_weights(model, info, name or path, is_whole=True)
     check_finite(model, name or path)
     return without_padding(model).eval()
@@ -309,21 +267,9 @@ def without_load_report() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
-@contextlib.contextmanager
-def _installed(path: str) -> Iterator[None]:
-    """Raises ValueError instead of ImportError where what loads a checkpoint, as a quantizer, is not installed."""
-    try:
-        yield
-    except ImportError as error:
-        is_quantized = "quantization_config" in PreTrainedConfig.get_config_dict(path)[0]
-        what = "is quantized (quantization_config in config.json)" if is_quantized else "cannot be loaded"
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"{path} {what}: {reason}. Or name another checkpoint.") from error
-
-
 def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False) -> Any:
-    """Returns the class to load a checkpoint with: for the four model types the installed one, for a trusted checkpoint
-    its own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
+    """Returns the class to load a checkpoint with: for the zoo's types the installed one, for a trusted checkpoint its
+    own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
     if trust_remote_code:
         place, pinned = _of_hub(path)
         config = AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
@@ -339,22 +285,28 @@ def installed_class(model_type: str, auto_class: str) -> Any:
 
     Raises ValueError where the model type has none.
     """
-    entries = _auto_map(config_class(model_type))
+    entries = full_auto_map(_config_class(model_type))
     if auto_class not in entries:
         raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
     module, _, name = entries[auto_class].partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 
 
-def _auto_map(cls: type[PreTrainedConfig]) -> dict[str, str]:
-    return full_auto_map(cls.model_type, cls.class_prefix, cls.further_heads)
+def _config_class(model_type: str) -> type[PreTrainedConfig]:
+    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
+    return getattr(module, f"{MODEL_TYPES[model_type]}Config")
 
 
 def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
     """The configuration, naming the installed code, which a later save writes into the same folder."""
-    config.auto_map = _auto_map(type(config))
-    config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+    config.auto_map = full_auto_map(type(config))
+    vars(config).pop("custom_pipelines", None)
+    if config.pipelines:
+        config.custom_pipelines = copy.deepcopy(config.pipelines)
     return config
+
+
+# code that is not run
 
 
 @functools.cache
@@ -363,60 +315,37 @@ def _notice(line: str) -> None:
     logger.warning(line)
 
 
-def _needs_code(path: str, what: str, files: list[str]) -> ValueError:
-    return ValueError(f"{_of_hub(path)[0]} has {what}, which needs code of its own: {', '.join(files)}. {REMEDY}")
-
-
 def _entries(entries: Any) -> Iterator[tuple[str, str]]:
-    """(repository or empty, module) of an `auto_map`: `module.Class`, `owner/name--module.Class`, or lists of them."""
-    if isinstance(entries, dict):
-        entries = list(entries.values())
-    for entry in entries if isinstance(entries, list) else [entries]:
-        if isinstance(entry, list):
+    """(repository or empty, file) of an `auto_map`: `module.Class`, `owner/name--module.Class`, or lists of them."""
+    if isinstance(entries, dict | list):
+        for entry in entries.values() if isinstance(entries, dict) else entries:
             yield from _entries(entry)
-        elif isinstance(entry, str):
-            repository, _, name = entry.rpartition("--")
-            yield repository, name.partition(".")[0]
+    elif isinstance(entries, str):
+        repository, _, name = entries.rpartition("--")
+        yield repository, f"{name.partition('.')[0]}.py"
 
 
-def _code_files(path: str, entries: Any) -> list[str]:
-    """The files of code that an `auto_map` names, each with the repository that it is of."""
+def _check_code(path: str, entries: Any, is_known: bool, what: str) -> None:
+    """Names the code of a checkpoint that is not run. Raises ValueError where transformers does not know the class."""
     place = _of_hub(path)[0]
-    found = {f"{module}.py of {repository or place}": None for repository, module in _entries(entries)}
-    return list(found)
-
-
-@functools.cache
-def _installed_code(name: str) -> str | None:
-    file = Path(__file__).with_name(name)
-    return file.read_text(encoding="utf-8") if file.is_file() else None
+    files = ", ".join(dict.fromkeys(f"{file} of {repository or place}" for repository, file in _entries(entries)))
+    if files and not is_known:
+        raise ValueError(f"{place} has {what}, which needs code of its own: {files}. {REMEDY}")
+    if files:
+        _notice(f"{path} brings code that is not run: {files}. {REMEDY}")
 
 
 def _name_other_code(path: str, entries: Any) -> None:
     """Logs one line where a checkpoint of ours brings other code than the installed one, which is used."""
-    waiting, seen, others = [*_entries(entries)], set(), []
-    while waiting:
-        repository, module = waiting.pop(0)
-        name = f"{module}.py"
-        if (repository, name) in seen:
-            continue
-        seen.add((repository, name))
-        if repository and repository != _of_hub(path)[0]:
-            others.append(f"{name} of {repository}")
-            continue
-        file = cached_file(
-            path,
-            name,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        if file is None:  # offline, or not there: then nobody could run it
-            continue
-        if Path(file).read_text(encoding="utf-8", errors="replace") != _installed_code(name):
-            others.append(name)
-        else:
-            waiting += [("", imported) for imported in get_relative_imports(file)]
-    if others := sorted(others):
+    place, folder = _of_hub(path)[0], Path(path)
+    others = {f"{file} of {repository}" for repository, file in _entries(entries) if repository not in ("", place)}
+    if not folder.is_dir():
+        with contextlib.suppress(*UNREACHABLE):  # then nobody could run it
+            folder = Path(snapshot_download(path, allow_patterns="*.py", ignore_patterns="*/*"))
+    for file in folder.glob("*.py"):
+        installed = Path(__file__).with_name(file.name)
+        if not installed.is_file() or file.read_bytes() != installed.read_bytes():
+            others.add(file.name)
+    if others:
         what = "brings code that differs from the installed modeling/ and is not run"
-        _notice(f"{path} {what}: {', '.join(others)}. {REMEDY}")
+        _notice(f"{path} {what}: {', '.join(sorted(others))}. {REMEDY}")

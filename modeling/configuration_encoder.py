@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .backbone import ARCHITECTURES
+from .model_types import LOADABLE, first_position, longest_input
 
 HEADS = {
     "AutoModel": "Model",
@@ -20,8 +21,6 @@ HEADS = {
 }
 
 
-# Model types whose weights have this encoder's layout; only what a paper adds is fresh. BERT's have other names.
-LOADABLE = ("xlm-roberta", "roberta", "camembert", "bert", "veco", "ernie_m", "xlm_align", "metaxlm")
 # What the zoo reads of an encoder's shape, under one name in all of them.
 SHAPE = (
     "vocab_size",
@@ -53,16 +52,13 @@ RANGES = {
 }
 # Arguments of `from_pretrained` that say where a checkpoint is.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-# Where `pipeline` finds the word aligner, and the Auto class that loads its model from the folder.
-CUSTOM_PIPELINES = {
-    "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
-}
 
 
-def full_auto_map(model_type: str, prefix: str, further_heads: dict[str, str]) -> dict[str, str]:
+def full_auto_map(cls: type["EncoderConfig"]) -> dict[str, str]:
     """Auto class -> `file.Class` for every head, so that whichever was saved, every Auto class loads the folder."""
-    heads = {auto: f"modeling_{model_type}.{prefix}{suffix}" for auto, suffix in (HEADS | further_heads).items()}
-    return {"AutoConfig": f"configuration_{model_type}.{prefix}Config", **heads}
+    name, prefix = cls.model_type, cls.class_prefix
+    heads = {auto: f"modeling_{name}.{prefix}{suffix}" for auto, suffix in (HEADS | cls.further_heads).items()}
+    return {"AutoConfig": f"configuration_{name}.{prefix}Config", **heads}
 
 
 @strict
@@ -104,6 +100,8 @@ class EncoderConfig(PreTrainedConfig):
     class_prefix = ""
     # Auto class -> suffix of the class's name, for the heads that this model type has in addition to `HEADS`
     further_heads = {}
+    # Task -> the pipeline that the folder brings for it, as the library records it
+    pipelines = {}
     # Not called add_cross_attention: XLM-R's checkpoints set that to false, and VECO starts from them.
     cross_attention = False
     add_pooling_layer = False
@@ -130,9 +128,9 @@ class EncoderConfig(PreTrainedConfig):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
-            self.auto_map = full_auto_map(type(self).model_type, self.class_prefix, self.further_heads)
-        if getattr(self, "custom_pipelines", None) is None and self.class_prefix:
-            self.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+            self.auto_map = full_auto_map(type(self))
+        if getattr(self, "custom_pipelines", None) is None and self.pipelines:
+            self.custom_pipelines = copy.deepcopy(self.pipelines)
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
@@ -172,16 +170,13 @@ class EncoderConfig(PreTrainedConfig):
 
     @property
     def first_position(self) -> int:
-        """The position of an input's first token, as the library of the architecture counts: 0, or behind XLM-R's
-        padding row."""
-        if self.backbone_config is not None or self.positions_from_zero:
-            return 0
-        return self.pad_token_id + 1
+        """See `model_types.first_position`."""
+        return first_position(self)
 
     @property
     def longest_input(self) -> int:
         """Longest input, special tokens included."""
-        return self.max_position_embeddings - self.first_position
+        return longest_input(self)
 
 
 def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float]] = RANGES) -> None:

@@ -50,6 +50,9 @@ class XlmAlignConfig(EncoderConfig):
 
     model_type = "xlm_align"
     class_prefix = "XlmAlign"
+    pipelines = {
+        "word-alignment": {"impl": "pipeline_word_alignment.WordAlignmentPipeline", "pt": ["AutoModel"], "type": "text"}
+    }
 
     alignment_layer: int | None = None
     dwa_layer: int | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Word, position and token-type embeddings under XLM-R's names; the table's gradient is added in place.
+"""Word, position and token-type embeddings under XLM-R's names; the table's gradient may be added in place.
 
 Legend: `B` sequences, `T` positions, `H` hidden size, `V` vocabulary.
 """
@@ -20,32 +20,18 @@ def position_ids_of(input_ids_BT: torch.Tensor, config) -> torch.Tensor:
     return count_positions(input_ids_BT.ne(config.pad_token_id), config.first_position)
 
 
-def grad_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
-    """The existing gradient of a weight, to be added to in place, or None if autograd has to add it.
+def gradient_to_add_to(weight: torch.Tensor) -> torch.Tensor | None:
+    """The existing gradient of a weight that may be added to in place in a backward pass, or None.
 
-    A second matrix of the size of XLM-R's embeddings has 768 MB. It would be made, filled with zeros, added and thrown
-    away, at every step and from both ends of a tied model. Hooks would not be called, so there must be none. Call this
-    in a backward pass.
+    A training loop marks the vocabulary's matrix with `weight.adds_in_place = True`. A second matrix of the size of
+    XLM-R's has 768 MB, and would be made, filled with zeros, added and dropped at every step, from both ends of a tied
+    model. With the mark, `torch.autograd.grad` of this weight and hooks on it do not work.
     """
-    grad = weight.grad if weight.is_leaf else None
-    if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype or grad.shape != weight.shape:
-        return None
-    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
-        return None
-    return grad if will_accumulate(weight) else None
-
-
-def will_accumulate(weight: torch.Tensor) -> bool:
-    """Whether the backward pass at work adds to `weight.grad`: `torch.autograd.grad` returns gradients and adds to
-    none, `backward(inputs=...)` adds to those it names."""
-    try:
-        return torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(weight).node)
-    except (RuntimeError, AttributeError):  # of `autograd.grad`; of a torch that names this otherwise
-        return False
+    return weight.grad if getattr(weight, "adds_in_place", False) else None
 
 
 class EmbeddingLookup(torch.autograd.Function):
-    """Rows of a table, `nn.functional.embedding`, whose gradient is added in place where `grad_to_add_to` allows it."""
+    """Rows of a table, `nn.functional.embedding`, whose gradient is added in place to the existing one."""
 
     @staticmethod
     def forward(ctx, weight_VH, ids_BT, padding_id):
@@ -54,23 +40,20 @@ class EmbeddingLookup(torch.autograd.Function):
         return nn.functional.embedding(ids_BT, weight_VH)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, grad_BTH):
-        (ids_BT,) = ctx.saved_tensors
-        is_differentiated = torch.is_grad_enabled()  # create_graph: the gradient has a gradient itself
-        into_VH = None if is_differentiated else grad_to_add_to(ctx.weight_VH)
-        grad_BTH = grad_BTH.masked_fill(ids_BT.eq(ctx.padding_id)[..., None], 0.0)
-        if into_VH is None:
-            shape = ctx.weight_VH.shape
-            return torch.ops.aten.embedding_dense_backward(grad_BTH, ids_BT, shape[0], -1, False), None, None
-        into_VH.index_add_(0, ids_BT.flatten(), grad_BTH.reshape(-1, grad_BTH.shape[-1]).to(into_VH.dtype))
-        return None, None, None
+        (ids_BT,), weight_VH = ctx.saved_tensors, ctx.weight_VH
+        into_VH = torch.zeros_like(weight_VH) if weight_VH.grad is None else weight_VH.grad
+        grad_BTH = grad_BTH.masked_fill(ids_BT.eq(ctx.padding_id)[..., None], 0.0).to(into_VH.dtype)
+        into_VH.index_add_(0, ids_BT.flatten(), grad_BTH.reshape(-1, grad_BTH.shape[-1]))
+        return into_VH if weight_VH.grad is None else None, None, None
 
 
 class WordEmbeddings(nn.Embedding):
-    """The table of the vocabulary; see `EmbeddingLookup`."""
+    """The table of the vocabulary; see `gradient_to_add_to`."""
 
     def forward(self, input_ids_BT):
-        if not (self.training and torch.is_grad_enabled() and self.weight.requires_grad):
+        if not (getattr(self.weight, "adds_in_place", False) and self.weight.requires_grad and torch.is_grad_enabled()):
             return super().forward(input_ids_BT)
         return EmbeddingLookup.apply(self.weight, input_ids_BT, -1 if self.padding_idx is None else self.padding_idx)
 

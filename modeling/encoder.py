@@ -8,8 +8,6 @@ its own (VECO, ACL 2021, section 3.1).
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -26,11 +24,6 @@ from .backbone import ARCHITECTURES, BERT_NAMES, key_mapping, make_backbone, run
 from .configuration_encoder import HUB_ARGUMENTS
 from .embeddings import Embeddings
 from .unpadded import RealPositions, UnpaddedAttention, is_real
-
-if TYPE_CHECKING:
-    # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
-    # folder of every model holds the pipeline that its configuration promises.
-    from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 
 def eager_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):

@@ -11,6 +11,7 @@ Legend: `B` sequences, `T` target positions, `S` source positions, `N` predictio
 import copy
 import dataclasses
 import logging
+import re
 
 import torch
 from torch import nn
@@ -399,7 +400,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         fresh = fresh_weights(encoder, report, pretrained_model_name_or_path)
         model = cls._from_config(config, dtype=encoder.dtype, attn_implementation=encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
-        report_fresh_weights(fresh, call, indices)
+        names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))
+        logger.log(logging.WARNING if fresh else logging.INFO, "%s: newly initialized: %s", call, names or "nothing")
         return model.to(encoder.device)
 
 
@@ -463,22 +465,3 @@ def decoder_state(encoder_state: dict[str, torch.Tensor], indices: list[int]) ->
             if key.startswith(prefix):
                 state[f"decoder.layer.{index}.{key.removeprefix(prefix)}"] = value
     return state
-
-
-def report_fresh_weights(missing_keys: list[str], call: str, indices: list[int]):
-    """Log which weights of a new translation model were drawn, in words."""
-    layers = [
-        index
-        for index, source in enumerate(indices)
-        if any(f".layer.{source}.crossattention." in key for key in missing_keys)
-    ]
-    fresh = []
-    if layers:
-        where = "all decoder layers" if len(layers) == len(indices) else f"decoder layers {layers}"
-        fresh.append(f"the cross-attention of {where}")
-    if head := sorted(key for key in missing_keys if key.startswith("lm_head.")):
-        fresh.append(f"of the LM head {', '.join(key.removeprefix('lm_head.') for key in head)}")
-    if fresh:
-        logger.warning("%s: fresh weights, the folder has none: %s. Train before use.", call, "; ".join(fresh))
-    else:
-        logger.info("%s: no weight is fresh.", call)

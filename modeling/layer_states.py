@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from .model_types import longest_input
+
 
 def default_layer(num_layers: int) -> int:
     """The layer to compare where nothing is known of a model: three fifths of the way up, 7 of 12 and 14 of 24."""
@@ -39,7 +41,7 @@ class LayerStates:
     def __init__(self, model):
         self.model = encoder_of(getattr(model, "base_model", model))
         config = getattr(self.model, "config", None)
-        self.num_layers = getattr(config, "num_hidden_layers", None)
+        self.num_layers, self.longest_input = getattr(config, "num_hidden_layers", None), longest_input(config)
         if self.num_layers is None:
             raise ValueError(f"{type(model).__name__} has no config.num_hidden_layers: give an encoder, such as XLM-R.")
         is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
@@ -51,15 +53,6 @@ class LayerStates:
         encoder = getattr(self.model, "encoder", None)
         children = dict(encoder.named_children()) if isinstance(encoder, nn.Module) else {}
         self.is_list = set(children) == {"layer"} and isinstance(children["layer"], nn.ModuleList)
-
-    @property
-    def positions(self) -> int | None:
-        """Longest input in pieces, special tokens included; None where the model sets no limit."""
-        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            # XLM-R's kind counts from behind the padding's row, BERT's from 0
-            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-        return getattr(self.model.config, "max_position_embeddings", None)
 
     @property
     def has_token_types(self) -> bool:

@@ -16,78 +16,64 @@ from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .backbone import architecture_of, make_backbone, renamed
-from .embeddings import grad_to_add_to
+from .embeddings import gradient_to_add_to
 from .encoder import EncoderPreTrainedModel
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
 LOGITS_AT_ONCE = 2**27
-# Rows of the vocabulary that are cast to a lower precision at once: of a CPU, what its caches hold.
-ROWS_CAST_AT_ONCE = 2**13
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits worked on.
 
     The gradient with respect to the logits is known as soon as they are (softmax minus one-hot). Where all of it fits
-    the same limit it is kept, and multiplied out in the backward pass, right into `weight.grad` where that is there
-    (`grad_to_add_to`): no second matrix of the vocabulary's size. Else it is multiplied out at once, chunk by chunk,
-    and dropped. Nothing is computed twice. It can be back-propagated once.
+    the same limit it is kept, and multiplied out in the backward pass, right into `weight.grad` where a loop allows it
+    (`gradient_to_add_to`): no second matrix of the vocabulary's size. Else it is multiplied out at once, chunk by
+    chunk, and dropped. Nothing is computed twice. It can be back-propagated once.
     """
 
     @staticmethod
     def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
-        device_type = hidden_NH.device.type
-        autocast = torch.is_autocast_enabled(device_type)
-        dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_NH.dtype
+        device_type, size = hidden_NH.device.type, len(weight_VH)
+        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        needs_any = needs_hidden or needs_weight or needs_bias
-        size = weight_VH.shape[0]
         is_kept = len(labels_N) * size * dtype.itemsize <= LOGITS_AT_ONCE * torch.float32.itemsize
         grad_hidden_NH = torch.zeros_like(hidden_NH) if needs_hidden else None
         grad_weight_VH = torch.zeros_like(weight_VH) if needs_weight and not is_kept else None
         grad_bias_V = torch.zeros_like(bias_V) if needs_bias else None
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
         kept = []
-
         with torch.autocast(device_type, enabled=False):
-            states_NH = hidden_NH.to(dtype)
-            tiles = tiles_of(weight_VH, dtype)
+            states_NH, matrix_VH, bias = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
             rows = max(1, LOGITS_AT_ONCE // size)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
-                labels = labels_N[chunk, None]
+                labels, weights = labels_N[chunk, None], row_weights_N[chunk, None]
                 # one (rows, V) buffer in float32, worked on in place
-                scores = torch.empty(len(labels), size, dtype=torch.float32, device=hidden_NH.device)
-                for tile in tiles:
-                    terms = (bias_V[tile].to(dtype), states_NH[chunk], weight_VH[tile].to(dtype).T)
-                    if dtype == scores.dtype:
-                        torch.addmm(*terms, out=scores[:, tile])
-                    else:
-                        scores[:, tile] = torch.addmm(*terms)
+                scores = torch.addmm(bias, states_NH[chunk], matrix_VH.T).float()
                 scores -= scores.amax(1, keepdim=True)
-                gold = scores.gather(1, labels)
-                target = (
-                    gold if not label_smoothing else torch.lerp(gold, scores.mean(1, keepdim=True), label_smoothing)
-                )
+                target = scores.gather(1, labels)
+                if label_smoothing:
+                    target = torch.lerp(target, scores.mean(1, keepdim=True), label_smoothing)
                 total = scores.exp_().sum(1, keepdim=True)
                 losses_N[chunk] = (total.log() - target).squeeze(1)
-                if not needs_any:
+                if not (needs_hidden or needs_weight or needs_bias):
                     continue
-                scores *= row_weights_N[chunk, None] / total
+                scores *= weights / total
                 if label_smoothing:
-                    scores -= row_weights_N[chunk, None] * (label_smoothing / size)
-                scores.scatter_add_(1, labels, row_weights_N[chunk, None] * (label_smoothing - 1.0))
+                    scores -= weights * (label_smoothing / size)
+                scores.scatter_add_(1, labels, weights * (label_smoothing - 1.0))
                 if needs_bias:
                     grad_bias_V += scores.sum(0)
                 scores = scores.to(dtype)
-                for tile in tiles if needs_hidden else ():
-                    grad_hidden_NH[chunk] += scores[:, tile] @ weight_VH[tile].to(dtype)
+                if needs_hidden:
+                    grad_hidden_NH[chunk] = scores @ matrix_VH
                 if needs_weight and is_kept:
                     kept.append((scores, states_NH[chunk]))
                 elif needs_weight:
-                    add_product(grad_weight_VH, scores, states_NH[chunk])
+                    add_product(grad_weight_VH, scores, states_NH[chunk], torch.ones_like(total[0, 0]))
         ctx.gradients = (grad_hidden_NH, grad_weight_VH, grad_bias_V)
-        ctx.kept, ctx.weight_VH, ctx.needs_weight = kept, weight_VH, needs_weight
+        ctx.kept, ctx.weight_VH, ctx.adds_later = kept, weight_VH, needs_weight and is_kept
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
@@ -95,45 +81,28 @@ class LinearCrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, _):
         if ctx.gradients is None:
-            raise RuntimeError(
-                "the masked-LM loss can be back-propagated once: call forward again before the second backward."
-            )
+            raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
         grad_hidden_NH, grad_weight_VH, grad_bias_V = (
             None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients
         )
-        if ctx.needs_weight and grad_weight_VH is None:
-            found = grad_to_add_to(ctx.weight_VH)
+        if ctx.adds_later:
+            found = gradient_to_add_to(ctx.weight_VH)
             into_VH = torch.zeros_like(ctx.weight_VH) if found is None else found
-            for scores, states in ctx.kept:
-                add_product(into_VH, scores, states, grad_loss)
+            for scores_NV, states_NH in ctx.kept:
+                add_product(into_VH, scores_NV, states_NH, grad_loss)
             grad_weight_VH = into_VH if found is None else None
         ctx.gradients = ctx.kept = ctx.weight_VH = None
         return grad_hidden_NH, grad_weight_VH, grad_bias_V, None, None, None
 
 
-def tiles_of(weight_VH: torch.Tensor, dtype: torch.dtype) -> list[slice]:
-    """Parts of the vocabulary that are cast to `dtype` one after the other; all of it where nothing is cast, and on a
-    GPU, for which a cast copy of the matrix is little and many small products are slow."""
-    size = weight_VH.shape[0]
-    step = ROWS_CAST_AT_ONCE if dtype != weight_VH.dtype and weight_VH.device.type == "cpu" else size
-    return [slice(start, start + step) for start in range(0, size, step)]
-
-
-def add_product(
-    into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor, factor: torch.Tensor | None = None
-) -> None:
-    """into += factor * scores.T @ states, whose precision may be lower: there fp16's loss scaling is out of range, and
-    a factor rounded once would be off by the same share everywhere."""
+def add_product(into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor, factor: torch.Tensor) -> None:
+    """into += factor * scores.T @ states. Where their precision is lower, the factor is applied in that of `into`:
+    fp16's loss scaling is out of their range, and a factor rounded once would be off by the same share everywhere."""
     if scores_NV.dtype == into_VH.dtype:
-        into_VH.addmm_(scores_NV.T, states_NH if factor is None else (states_NH.float() * factor).to(states_NH.dtype))
-        return
-    for tile in tiles_of(into_VH, scores_NV.dtype):
-        product = scores_NV[:, tile].T @ states_NH
-        if factor is None:
-            into_VH[tile] += product
-        else:
-            into_VH[tile].addcmul_(product, factor)
+        into_VH.addmm_(scores_NV.T, states_NH * factor)
+    else:
+        into_VH.addcmul_(scores_NV.T @ states_NH, factor)
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):
@@ -167,20 +136,6 @@ class LMHead(nn.Module):
             self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.register_buffer("candidates_C", None, persistent=False)
-        self.register_buffer("candidate_of_V", None, persistent=False)
-
-    def predict_among(self, candidates_C: torch.Tensor) -> None:
-        """From now on the losses are of a softmax over these tokens (C,) only, all that a text holds: at |V| = 250,002
-        most of a small model's step is the product with the others.
-
-        It is a setting of this object, not saved; `forward` has the logits of all tokens as ever.
-        """
-        weight_VH = self.decoder.weight
-        candidates_C = candidates_C.to(weight_VH.device)
-        candidate_of_V = torch.full_like(weight_VH[:, 0], -1, dtype=torch.long)  # an error where one is looked up
-        candidate_of_V[candidates_C] = torch.arange(len(candidates_C), device=candidates_C.device)
-        self.candidates_C, self.candidate_of_V = candidates_C, candidate_of_V
 
     def transform(self, states):
         """What the embeddings are multiplied with: (..., H) -> (..., H)."""
@@ -192,20 +147,12 @@ class LMHead(nn.Module):
 
     def loss(self, states_NH, labels_N, row_weights_N=None, label_smoothing=0.0):
         """Weighted sum and losses (N,) of the predictions, as `linear_cross_entropy`."""
-        if self.candidates_C is not None:
-            labels_N = self.candidate_of_V[labels_N]
-        return linear_cross_entropy(
-            self.transform(states_NH), *self.output_weights(), labels_N, row_weights_N, label_smoothing
-        )
-
-    def output_weights(self):
-        """Matrix (C, H) and bias (C,) of the tokens that are predicted among: all, or those of `predict_among`."""
         weight_VH, bias_V = self.decoder.weight, self.decoder.bias
         if bias_V is None:
             bias_V = weight_VH.new_zeros(len(weight_VH))
-        if self.candidates_C is None:
-            return weight_VH, bias_V
-        return weight_VH[self.candidates_C], bias_V[self.candidates_C]
+        return linear_cross_entropy(
+            self.transform(states_NH), weight_VH, bias_V, labels_N, row_weights_N, label_smoothing
+        )
 
     def mean_loss(self, states_BTH, labels_BT, label_smoothing=0.0):
         """Mean loss of the positions whose label is not -100; the head runs on those only. 0 where there is none:
@@ -224,12 +171,16 @@ class LMHead(nn.Module):
                 scores_BTV.flatten(0, 1), labels_BT.flatten(), reduction="sum", label_smoothing=label_smoothing
             )
             return total / labels_BT.ne(-100).sum().clamp(min=1)
-        predicted_BT = labels_BT.ne(-100)
-        labels_N = labels_BT[predicted_BT]
+        _, states_NH, labels_N = at_predictions(states_BTH, labels_BT)
         if not len(labels_N):
             return 0.0 * states_BTH.sum()
-        total, _ = self.loss(states_BTH[predicted_BT], labels_N, label_smoothing=label_smoothing)
-        return total / len(labels_N)
+        return self.loss(states_NH, labels_N, label_smoothing=label_smoothing)[0] / len(labels_N)
+
+
+def at_predictions(states_BTH, labels_BT):
+    """Places (N,) of the labels other than -100 in the flattened (B * T) rows, states (N, H) and labels (N,) there."""
+    places_N = labels_BT.flatten().ne(-100).nonzero().squeeze(1)
+    return places_N, states_BTH.flatten(0, 1)[places_N], labels_BT.flatten()[places_N]
 
 
 class BackboneHead(LMHead):
@@ -243,8 +194,6 @@ class BackboneHead(LMHead):
         names = {module: name for name, module in self.parts.named_modules()}
         self.decoder_name = names[whole.get_output_embeddings()]
         self.transform_name = architecture_of(whole.config).transform
-        self.register_buffer("candidates_C", None, persistent=False)
-        self.register_buffer("candidate_of_V", None, persistent=False)
 
     @property
     def decoder(self) -> nn.Linear:
@@ -439,11 +388,11 @@ class ForPreTraining(LMHeadModel):
                 if isinstance(predictions, Losses):
                     others[loss], batch_rows[loss] = predictions, predictions.rows_N
                     continue
-                predicted_BT = predictions.labels_BT.ne(-100)
-                rows_N = predicted_BT.nonzero()[:, 0]
+                places_N, states_NH, labels_N = at_predictions(predictions.states_BTH, predictions.labels_BT)
+                rows_N = places_N // predictions.labels_BT.shape[1]
                 batch_rows[loss] = rows_N if predictions.examples_B is None else predictions.examples_B[rows_N]
-                states.append(predictions.states_BTH[predicted_BT])
-                labels.append(predictions.labels_BT[predicted_BT])
+                states.append(states_NH)
+                labels.append(labels_N)
                 counts[loss] = len(rows_N)
                 row_weights.append(torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device))
         if not counts and not others:

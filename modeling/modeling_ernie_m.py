@@ -236,19 +236,13 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         named = (config.pad_token_id, config.bos_token_id, config.mask_token_id, *ends)
         special = [id_ for id_ in (*named, *(config.special_token_ids or ())) if id_ is not None]
-        candidates_C = self.lm_head.candidates_C
-        if candidates_C is None:
-            candidates_C = torch.arange(config.vocab_size, device=states_KH.device)
-        is_special_C = torch.isin(candidates_C, torch.tensor(special, device=states_KH.device))
-        weight_CH, bias_C = self.lm_head.output_weights()
         for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)) if len(states_KH) else ():
-            logits_KC = nn.functional.linear(self.lm_head.transform(chunk_KH), weight_CH, bias_C).float()
-            logits_KC[:, is_special_C] = -torch.inf
+            logits_KV = self.lm_head(chunk_KH).float()
+            logits_KV[:, special] = -torch.inf
             if temperature:
-                found_K = torch.multinomial((logits_KC / temperature).softmax(-1), 1).squeeze(-1)
+                tokens.append(torch.multinomial((logits_KV / temperature).softmax(-1), 1).squeeze(-1))
             else:
-                found_K = logits_KC.argmax(-1)
-            tokens.append(candidates_C[found_K])
+                tokens.append(logits_KV.argmax(-1))
         return torch.cat(tokens)
 
 

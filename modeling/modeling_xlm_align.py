@@ -8,6 +8,7 @@ source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -29,6 +30,11 @@ from .masked_lm import (
 )
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 from .word_probabilities import context_logits, word_shares
+
+if TYPE_CHECKING:
+    # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
+    # folder holds the pipeline that its configuration promises.
+    from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
 
 SURE = 0.8  # probability of a link that the model takes for right, of `word_links`
 

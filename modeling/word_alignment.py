@@ -30,6 +30,7 @@ from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
 from .layer_states import LayerStates, default_layer
+from .model_types import LOADABLE
 from .optimal_transport import METHOD_OPTIONS, Links, align
 from .word_probabilities import share_of_plan
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
@@ -141,7 +142,7 @@ class WordAligner:
             )
         self.gives_types = self.states.has_token_types and self.format.has_types
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
-        positions = self.states.positions or min(tokenizer.model_max_length, NO_LIMIT)
+        positions = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
         least = self.format.size + (2 if self.is_joint else 1)
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
@@ -187,7 +188,7 @@ class WordAligner:
         depth = getattr(config, "num_hidden_layers", None) or 0
         wanted = (layer, getattr(config, "word_alignment_layer", None), default_layer(depth))
         highest = next(one for one in wanted if one is not None)
-        can_be_short = config.model_type in checkpoints.SHORTENED and getattr(config, "backbone_config", None) is None
+        can_be_short = config.model_type in LOADABLE and getattr(config, "backbone_config", None) is None
         read = None
         if can_be_short and not all_layers and type(highest) is int and highest in range(depth):
             layer, read = highest, max(highest, 1)

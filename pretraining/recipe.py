@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
+from modeling.model_types import MODEL_TYPES
 from pretraining.objectives import OBJECTIVES, ExampleObjective, Objectives
 from pretraining.recipe_corpora import (
     Bitext,
@@ -98,7 +99,7 @@ class Teacher:
 class ModelStart:
     """The model and its initial weights."""
 
-    type: Literal["veco", "ernie_m", "xlm_align", "metaxlm"] = option(MISSING, "one of the four models of this zoo")
+    type: Literal[*MODEL_TYPES] = option(MISSING, "one of the four models of this zoo")
     start_from: str | None = option(
         None,
         "checkpoint to start from, a folder or a Hub id, such as FacebookAI/xlm-roberta-base; `python -m "
@@ -122,12 +123,6 @@ class ModelStart:
     )
     gradient_checkpointing: bool = option(
         False, "recompute activations in the backward pass: uses less memory, runs ~30% slower"
-    )
-    predict_among: Literal["vocabulary", "text"] = option(
-        "vocabulary",
-        "tokens that the model predicts among. vocabulary: all tokens; text: only the tokens in the corpora, a small "
-        "part of a multilingual vocabulary. With text, a step of a small model takes half the time, and losses are "
-        "over fewer tokens. text needs streamed corpora to be `prepared` first",
     )
 
     def __post_init__(self) -> None:

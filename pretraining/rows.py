@@ -7,8 +7,7 @@ Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides o
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,16 +35,10 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
 
     Raises ValueError for a tokenizer without such tokens, and for more of them than a row has room for.
     """
-    encoded = tokenizer("a", "a", return_special_tokens_mask=True)
-    groups = [
-        (special, [id_ for id_, _ in group])
-        for special, group in groupby(
-            zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True), itemgetter(1)
-        )
-    ]
-    if [special for special, _ in groups] == [1, 0, 1, 0, 1]:
-        found = Specials(*(ids for special, ids in groups if special))
-    else:
+    from modeling.word_tokens import InputFormat
+
+    found = Specials(*InputFormat.of(tokenizer, 2).special)
+    if not all(found):
         begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         if begin is None or end is None:

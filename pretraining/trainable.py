@@ -53,7 +53,7 @@ def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.opti
 
 def clear_gradients(model: nn.Module, optimizer) -> None:
     """Clears the gradients. That of the vocabulary's matrix becomes zero in place, and the next backward pass adds to
-    it (`modeling.embeddings.grad_to_add_to`).
+    it (`modeling.embeddings.gradient_to_add_to`).
 
     It exists before the first step, too. Otherwise the order of the sums, and so their last bit, would be different
     after every start, and a resumed run would differ.
@@ -62,4 +62,5 @@ def clear_gradients(model: nn.Module, optimizer) -> None:
     kept = matrix.grad
     optimizer.zero_grad()
     if matrix.requires_grad:
+        matrix.adds_in_place = True
         matrix.grad = torch.zeros_like(matrix) if kept is None else kept.zero_()

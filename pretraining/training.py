@@ -33,7 +33,7 @@ from pretraining.checkpoints import (
     start_run_folder,
 )
 from pretraining.data.batches import Feed, phase_corpora
-from pretraining.data.corpora import load_corpora, tokens_of_text
+from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import evaluate
 from pretraining.metrics import StepLog
 from pretraining.plan import print_plan
@@ -89,8 +89,6 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
         model = start.build_model(config, matching, checkpoint)
-        if recipe.model.predict_among == "text":
-            model.lm_head.predict_among(torch.from_numpy(tokens_of_text(corpora)).long())
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)

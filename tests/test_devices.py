@@ -165,7 +165,7 @@ ROWS = "{batch_size: 4, max_length: 48}"
 RUNS = {  # objectives, settings
     "veco": (
         f"{{mlm: {ROWS}, ca_mlm_segments: {ROWS}, ca_mlm_pairs: {ROWS}}}",
-        ["model.predict_among=text", "model.config.cross_stream=causal", "model.skip_padding=true"],
+        ["model.config.cross_stream=causal", "model.skip_padding=true"],
     ),
     "ernie_m": (f"{{camlm: {ROWS}, btmlm: {ROWS}}}", []),
     "xlm_align": (

@@ -1,4 +1,4 @@
-"""Checks that a tokenizer and a model belong together, and the longest input of a model."""
+"""Checks that a tokenizer and a model belong together."""
 
 from typing import Any
 
@@ -22,10 +22,3 @@ def check_vocabulary(tokenizer: Any, config: Any, tokenizer_name: str, model_nam
             f"The padding id is {tokenizer.pad_token_id} in the tokenizer of {tokenizer_name}, but "
             f"{config.pad_token_id} in the model of {model_name}. {remedy}"
         )
-
-
-def longest_input(config: Any) -> int:
-    """Returns the number of positions of a model. RoBERTa's models count from behind the padding id: 512 of 514."""
-    return getattr(config, "longest_input", None) or config.max_position_embeddings - (
-        config.pad_token_id + 1 if config.pad_token_id else 0
-    )

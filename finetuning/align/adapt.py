@@ -27,7 +27,6 @@ from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import STEP, remove_own, run_lock
-from zoo_core.vocabularies import longest_input
 
 RECIPES = "pretraining/recipes/xlm_align/aligner.yaml", "pretraining/recipes/xlm_align/aligner_gold.yaml"
 PAIRS, GOLD = "pairs.jsonl", "gold.jsonl"
@@ -208,7 +207,7 @@ def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) ->
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
     from finetuning.models import describe_model
     from modeling.backbone import ARCHITECTURES
-    from modeling.configuration_encoder import LOADABLE
+    from modeling.model_types import LOADABLE, longest_input
 
     encoders = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
     _, config, loaded, identity = describe_model(model, tokenizer, trust_remote_code=trust_remote_code)

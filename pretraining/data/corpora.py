@@ -151,8 +151,8 @@ def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:
     """Returns (C,): the sorted ids of the tokens that occur in the corpora. Raises ValueError for a stream."""
     if streamed := [corpus.name for corpus in corpora if corpus.streaming]:
         raise ValueError(
-            f"model.predict_among is text, but {streamed[0]} is streamed: its tokens are not known. Prepare the "
-            "corpora first (`python -m pretraining.tools.prepare`), or set model.predict_among to vocabulary."
+            f"{streamed[0]} is streamed: its tokens are not known. Prepare the corpora first "
+            "(`python -m pretraining.tools.prepare`)."
         )
     chunks = [chunk for corpus in corpora for column in corpus.columns for chunk in column.chunks]
     return np.unique(np.concatenate([np.unique(chunk) for chunk in chunks]))

@@ -15,13 +15,12 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import ARCHITECTURES, BERT_NAMES, renamed
+from modeling.model_types import LOADABLE, first_position, longest_input
 from pretraining.recipe import MetaPretrained
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.vocabulary_matching import Matching, match_vocabularies
 from zoo_core.provenance import folder_fingerprint
 
-OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "veco", "ernie_m", "xlm_align", "metaxlm")  # RoBERTa's types, ours
-OF_BERT = ("bert",)
 # fields of a configuration that define the body's computation, and those that every part depends on
 OF_BODY = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act")
 OF_ALL = ("hidden_size", "layer_norm_eps")
@@ -51,11 +50,6 @@ def part_of(name: str) -> str:
     return "body" if name.startswith((BODY, BACKBONE)) else "head" if name.startswith("lm_head.") else ""
 
 
-def first_position(config: PreTrainedConfig) -> int:
-    """Returns the row of the first token's position. RoBERTa's tables begin after the padding id, BERT's at 0."""
-    return config.pad_token_id + 1 if config.model_type in OF_ROBERTA else 0
-
-
 class Source:
     """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
@@ -67,7 +61,7 @@ class Source:
     @cached_property
     def config(self) -> PreTrainedConfig:
         """Raises ValueError for a checkpoint that does not exist or has an unknown architecture."""
-        config, known = self.checkpoint.config(), (*OF_BERT, *OF_ROBERTA)
+        config, known = self.checkpoint.config(), LOADABLE
         is_decoder = getattr(config, "is_decoder", False) or getattr(config, "decoder_layers", None) is not None
         has_positions = getattr(config, "position_embedding_type", None) in (None, "absolute")
         if config.model_type in ARCHITECTURES or (config.model_type in known and has_positions and not is_decoder):
@@ -85,7 +79,7 @@ class Source:
         found = {key: value for key, value in model.state_dict().items() if key not in absent}
         if config.model_type in ARCHITECTURES:
             return {renamed(model, key): value for key, value in found.items()}
-        for theirs, ours in BERT_NAMES.items() if config.model_type in OF_BERT else ():
+        for theirs, ours in BERT_NAMES.items() if config.model_type == "bert" else ():
             found = {re.sub(theirs, ours, key): value for key, value in found.items()}
         unfit = HEAD if config.hidden_act not in GELUS else ()
         unfit = unfit if config.tie_word_embeddings else ("lm_head.",)
@@ -101,8 +95,7 @@ class Source:
             ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS if hasattr(config, name)}
             return {"backbone_config": config.to_dict() | ids | {"vocab_size": len(tokenizer)}}
         fields = {name: getattr(config, name) for name in (*OF_ALL, *OF_BODY, *FURTHER)}
-        positions = config.max_position_embeddings - first_position(config)
-        fields["max_position_embeddings"] = positions + tokenizer.pad_token_id + 1
+        fields["max_position_embeddings"] = longest_input(config) + tokenizer.pad_token_id + 1
         for name in {"embeddings": OF_ALL, "none": ()}.get(self.settings.initialize, (*OF_ALL, *OF_BODY)):
             if name in given and given[name] != fields[name]:
                 theirs = f"the checkpoint {self.name!r}, whose weights are copied, has {fields[name]}"
@@ -168,7 +161,7 @@ def _copy_positions(mine: dict, source: Source, first: int) -> list[str]:
     count = min(len(old_PH) - offset, len(new_PH) - first)
     rows = slice(first, first + count)
     new_PH[rows] = old_PH[offset : offset + count]
-    if source.config.model_type in OF_BERT:
+    if source.config.model_type == "bert":
         new_PH[rows] += types[0]
         mine[TOKEN_TYPES].zero_()
     else:

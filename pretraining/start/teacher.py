@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from modeling.model_types import longest_input
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import Teacher
@@ -27,7 +28,6 @@ from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, sc
 from pretraining.start.vocabulary_matching import match_vocabularies
 from zoo_core.masking import IGNORED
 from zoo_core.provenance import model_fingerprint
-from zoo_core.vocabularies import longest_input
 
 logger = logging.getLogger(__name__)
 

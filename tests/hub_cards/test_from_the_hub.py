@@ -39,7 +39,9 @@ def outputs(name, **options):
         states = model(**batch).last_hidden_state
         scores = AutoModelForMaskedLM.from_pretrained(name, **options)(**batch).logits
     masked = pipeline("fill-mask", model=name, **options)(f"A model {tokenizer.mask_token} words.")
-    aligned = pipeline("word-alignment", model=name, **options)(PAIRS, probabilities=True)
+    aligned = None
+    if model.config.model_type == "xlm_align":
+        aligned = pipeline("word-alignment", model=name, **options)(PAIRS, probabilities=True)
     found = {"ids": batch["input_ids"].tolist(), "states": states.tolist(), "scores": scores.sum(-1).tolist()}
     return found | {"masked": masked, "aligned": aligned}, type(model).__module__
 found = {}
@@ -91,4 +93,4 @@ def test_models_and_pipelines_from_the_hub(hub_server, pushed, tmp_path):
     for repo, result in found.items():
         assert result["same"], repo
         assert result["module"].startswith("transformers_modules.owner.") and hub_server.head(repo) in result["module"]
-        assert result["aligned"][0]["links"] and len(result["masked"]) == 5
+        assert len(result["masked"]) == 5 and bool(result["aligned"]) == (repo == "owner/xlm_align")

@@ -1,6 +1,5 @@
 """Encoders of other architectures below the zoo's heads and objectives: exactly theirs, masks included."""
 
-import copy
 import re
 
 import pytest
@@ -20,10 +19,8 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from modeling import backbone
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.backbone import Architecture, honors_block_masks, one_mask
-from modeling.configuration_encoder import SHAPE as FIELDS_OF_SHAPE
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
-from modeling.layer_states import LayerStates
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from modeling.modeling_xlm_align import (
@@ -257,25 +254,6 @@ def test_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
         assert min((plain - other)[real].abs().max() for other in (told, moved)) > 1e-4
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_word_aligner_gives_token_types_where_the_library_s_model_reads_them(name, checkpoint):
-    folder, theirs = checkpoint(name)
-    has_types = LayerStates(XlmAlignModel.from_pretrained(folder)).has_token_types
-    assert has_types == LayerStates(theirs).has_token_types == (name == WITH_TYPES)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_embeddings_can_be_given_without_positions(name, checkpoint):
-    folder, theirs = checkpoint(name)
-    ids, mask = batch_of()["input_ids"], batch_of()["attention_mask"]
-    ours = XlmAlignForMaskedLM.from_pretrained(folder).eval()
-    with torch.no_grad():
-        words = theirs.get_input_embeddings()(ids)
-        expected = theirs.base_model(inputs_embeds=words, attention_mask=mask)[0]
-        found = ours.roberta(inputs_embeds=words, attention_mask=mask)[0]
-    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("size", "multiple"), [(71, None), (45, None), (61, 8)])
 @pytest.mark.parametrize("name", [*SETTINGS, None])
 def test_a_vocabulary_of_another_size_is_saved_and_loaded(name, size, multiple, checkpoint, tmp_path):
@@ -296,20 +274,6 @@ def test_a_vocabulary_of_another_size_is_saved_and_loaded(name, size, multiple, 
         assert is_tied == again.config.tie_word_embeddings
         with torch.no_grad():
             assert torch.equal(again.eval()(ids).logits, expected)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_what_a_configuration_and_its_backbone_s_say_is_one(name, checkpoint, tmp_path):
-    config = XlmAlignConfig.from_pretrained(checkpoint(name)[0])
-    changed = {"vocab_size": 77, "pad_token_id": 5, "max_position_embeddings": 33, "tie_word_embeddings": False}
-    for field, value in changed.items():
-        setattr(config, field, value)
-    copy.deepcopy(config).save_pretrained(tmp_path)
-    again = XlmAlignConfig.from_pretrained(tmp_path)
-    for field in FIELDS_OF_SHAPE:
-        own = getattr(again, field)
-        assert own == changed.get(field, own) == getattr(again.backbone_config, field, own) == getattr(config, field)
-    assert XlmAlignConfig.from_pretrained(tmp_path, vocab_size=78).backbone_config.vocab_size == 78
 
 
 def test_windows_hold_within_a_block_mask(checkpoint):

@@ -104,12 +104,6 @@ def test_a_pair_with_an_odd_room(tokenizer):
     assert [encoded.sequence_ids().count(side) for side in (0, 1)] == [4, 5]
 
 
-def test_decoding(tokenizer):
-    ids = tokenizer("in der, in [MASK]")["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "in der, in"
-    assert tokenizer.decode([]) == ""
-
-
 def test_saving_copying_and_pickling(tokenizer, tmp_path):
     tokenizer.add_tokens(["<sound>"])
     tokenizer.save_pretrained(tmp_path)
@@ -137,26 +131,6 @@ def test_saving_copying_and_pickling(tokenizer, tmp_path):
     ErnieMTokenizer.from_pretrained(tmp_path).save_pretrained(again)
     for path in again.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
-
-
-def test_tables_are_encoded_once_and_by_several_processes(tokenizer, tmp_path):
-    """`datasets` finds again what it has encoded, by the tokenizer's content."""
-    import datasets
-    from datasets.fingerprint import Hasher
-
-    table = datasets.Dataset.from_dict({"text": ["Hi in Köln", "2019年"]})
-
-    def encode(batch, tokenizer):
-        return tokenizer(batch["text"])
-
-    one = table.map(encode, batched=True, fn_kwargs={"tokenizer": tokenizer})
-    two = table.map(encode, batched=True, fn_kwargs={"tokenizer": tokenizer}, num_proc=2)
-    assert one["input_ids"][:] == two["input_ids"][:] == tokenizer(table["text"][:])["input_ids"]
-    before = Hasher.hash(tokenizer)
-    tokenizer("Hi", truncation=True, max_length=3)
-    assert Hasher.hash(tokenizer) == before
-    tokenizer.add_tokens(["<sound>"])
-    assert Hasher.hash(tokenizer) != before
 
 
 LOAD = """

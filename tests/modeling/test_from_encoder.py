@@ -38,12 +38,12 @@ def saved_encoder(kind, folder, scattered, tiny):
 KINDS = {
     "VecoForPreTraining": (),
     "VecoForMaskedLM": (),
-    "VecoModel": ("LM head",),
-    "VecoForSequenceClassification": ("LM head",),
-    "XLMRobertaForMaskedLM": ("cross-attention",),
-    "XlmAlignForPreTraining": ("cross-attention",),
-    "ErnieMForMaskedLM": ("cross-attention",),
-    "MetaXlmModel": ("cross-attention", "LM head"),
+    "VecoModel": ("lm_head",),
+    "VecoForSequenceClassification": ("lm_head",),
+    "XLMRobertaForMaskedLM": ("crossattention",),
+    "XlmAlignForPreTraining": ("crossattention",),
+    "ErnieMForMaskedLM": ("crossattention",),
+    "MetaXlmModel": ("crossattention", "lm_head"),
 }
 
 
@@ -55,7 +55,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
     [record] = [record for record in caplog.records if record.name == "modeling.encoder_decoder"]
     fresh = KINDS[kind]
     assert record.levelno == (logging.WARNING if fresh else logging.INFO)
-    for what in ("cross-attention", "LM head"):
+    for what in ("crossattention", "lm_head"):
         assert (what in record.getMessage()) == (what in fresh)
     ours = model.state_dict()
     for key, value in state.items():
@@ -67,7 +67,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
             if origin in state:
                 assert torch.equal(ours[key], state[origin]), key
             else:
-                assert ".crossattention." in key and "cross-attention" in fresh
+                assert ".crossattention." in key and "crossattention" in fresh
                 assert key.endswith(("bias", "LayerNorm.weight")) or 0.01 < ours[key].std() < 0.03
     # the folder it saves is VECO's own, even if it came from another model
     model.save_pretrained(tmp_path / "translation")
@@ -101,16 +101,6 @@ def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path, cap
         if value.dim() == 2:
             assert 0.01 < value.std() < 0.03, key
     assert model.decoder.layer[1].output.dense.weight is model.roberta.encoder.layer[2].output.dense.weight
-
-
-def test_an_encoder_saved_from_a_translation_folder_is_an_encoder(veco_dir, translation, tmp_path):
-    translation(veco_dir).save_pretrained(tmp_path / "translation")
-    encoder = VecoForMaskedLM.from_pretrained(tmp_path / "translation")
-    encoder.save_pretrained(tmp_path / "encoder")
-    with pytest.raises(ValueError, match="from_encoder"):
-        VecoForConditionalGeneration.from_pretrained(tmp_path / "encoder")
-    model = translation(tmp_path / "encoder", 1)
-    assert model.config.decoder_layer_indices == [2]
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -197,14 +187,9 @@ def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
 @pytest.mark.parametrize(
     "override",
     [
-        {"vocab_size": 50},
         {"hidden_size": 16},
         {"num_hidden_layers": 2},
         {"num_attention_heads": 2},
-        {"intermediate_size": 20},
-        {"max_position_embeddings": 40},
-        {"type_vocab_size": 2},
-        {"lm_head_transform": False},
         {"lm_head_scale": 0.5},
     ],
     ids=str,
@@ -222,12 +207,6 @@ def test_what_the_weights_of_the_folder_fix_changes_with_random_weights_only(
     indices = [0, 1] if name == "num_hidden_layers" else [1, 2]
     assert model.config.decoder_layer_indices == indices
     assert model(**{key: ids.clamp(max=49) for key, ids in BATCH.items()}).loss.isfinite()
-
-
-def test_what_is_no_business_of_the_weights_may_be_changed(veco_dir, translation):
-    model = translation(veco_dir, hidden_dropout_prob=0.2, hidden_size=32)
-    assert model.config.hidden_dropout_prob == 0.2
-    assert torch.equal(model(**BATCH).loss, translation(veco_dir)(**BATCH).loss)
 
 
 def test_errors_of_configurations(veco_dir, tiny):

@@ -132,14 +132,6 @@ def test_beams_are_reordered_with_their_cache(translator, sources):
     assert any(own_subwords(cached.sequences[3 * row]) != own_subwords(greedy[row]) for row in range(4))
 
 
-@pytest.mark.parametrize("padding", ["left", "right"])
-def test_a_static_cache_gives_the_same(translator, sources, padding):
-    model = translator()
-    source, mask = sources(padding)
-    expected = model.generate(source, attention_mask=mask)
-    assert torch.equal(model.generate(source, attention_mask=mask, cache_implementation="static"), expected)
-
-
 def endless(model):
     """The model with an end that it never chooses."""
     with torch.no_grad():
@@ -236,10 +228,3 @@ def test_a_fresh_process_loads_the_folder_and_generates_the_same(
         assert all(key.startswith("lm_head.") for key in unexpected)
         if auto in ("AutoModelForMaskedLM", "AutoModelForPreTraining"):
             assert not missing and not unexpected
-
-
-def test_a_folder_without_its_generation_config_starts_from_the_end_subword(veco_dir, translation, tmp_path):
-    translation(veco_dir).save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    model = VecoForConditionalGeneration.from_pretrained(tmp_path)
-    assert (model.generation_config.decoder_start_token_id, model.generation_config.num_beams) == (2, 5)

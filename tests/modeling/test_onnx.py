@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec..
 CASES = {
     "encoder": ("metaxlm", "AutoModel", {}),
     "masked words": ("veco", "AutoModelForMaskedLM", {}),
-    "sequences": ("xlm_align", "AutoModelForSequenceClassification", {}),
     "sequences, pooled": ("ernie_m", "AutoModelForSequenceClassification", {}),
     "spans": ("xlm_align", "AutoModelForQuestionAnswering", {}),
     "tokens, plugged in": ("veco", "AutoModelForTokenClassification", {"plug_in": True}),

@@ -8,7 +8,6 @@ from simalign import SentenceAligner
 from torch import nn
 
 from modeling.optimal_transport import (
-    METHOD_OPTIONS,
     METHODS,
     RULES,
     align,
@@ -278,15 +277,6 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
     assert differ > 20, "the two rules hardly differed"
 
 
-def test_the_printed_rule_links_all_of_two_by_two():
-    """Even on a clear diagonal: Eq. 9 leaves the other two cells nine tenths of the little they have, and no rival."""
-    vectors = 4 * torch.eye(2)[None], 4 * torch.eye(2)[None], *whole(2, 2)
-    printed = align(*vectors, "ot_itermax", rule="eq9_printed")
-    assert cells(printed.links_BST[0]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for method in METHODS:
-        assert cells(align(*vectors, method).links_BST[0]) == {(0, 0), (1, 1)}
-
-
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
 def test_filtering_never_prefers_what_is_no_number(value):
     """Cells of which row and column have a link are multiplied by 0, and 0 times infinity is NaN, the highest."""
@@ -509,55 +499,17 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
     [
         (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
-        (lambda: align(*VECTORS, method="mutual", threshold=0.5), "'threshold'"),
         (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
         (lambda: align(*VECTORS, method="ot_words", link_all=1), "link_all"),
-        (lambda: align(*VECTORS, method="ot_words", threshold=True), "threshold must be .*got True"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
-        (lambda: align(VECTORS[0], VECTORS[1][..., :3], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
-        (lambda: sinkhorn(MATRIX[0], MATRIX[1].long(), MATRIX[2]), "masks"),
-        (lambda: sinkhorn(*MATRIX, iterations=0), "iterations must be .*got 0"),
         (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations must be .*got 2.0"),
-        (lambda: sinkhorn(*MATRIX, regularization=0), "regularization .*got 0 and"),
         (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*and nan"),
-        (lambda: sinkhorn(*MATRIX, first="diagonal"), "first must be .*got 'diagonal'"),
         (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
-        (lambda: argmax_links(MATRIX[0][0], *MATRIX[1:]), "scores"),
-        (lambda: ot_itermax_links(*MATRIX, discount=1.5, rule="eq9_printed"), "discount must be .*got 1.5"),
         (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount must be .*got 0.4"),
-        (lambda: ot_itermax_links(*MATRIX, rule="simalign"), "rule must be .*got 'simalign'"),
-        (lambda: itermax_links(*MATRIX, iterations=True), "iterations must be .*got True"),
         (lambda: softmax_links(*MATRIX, threshold=1), "threshold must be .*got 1"),
     ],
 )
 def test_errors_name_the_argument(call, named):
     with pytest.raises(ValueError, match=named):
         call()
-
-
-def test_every_option_has_an_effect():
-    """And is known by the name that `METHOD_OPTIONS` gives it."""
-    other = {
-        "sinkhorn_iterations": 1,
-        "regularization": 0.05,
-        "epsilon": 2.0,
-        "filter_iterations": 1,
-        "discount": 0.5,
-        "rule": "eq9_printed",
-        "threshold": 0.3,
-        "symmetrization": "forward",
-        "link_all": True,
-        "slope": 0.5,
-        "offset": 1.0,
-    }
-    for method, options in METHOD_OPTIONS.items():
-        for name, default in options.items():
-            other["first"] = "columns" if default == "rows" else "rows"
-            changed = False
-            for seed in range(20):
-                generator = torch.Generator().manual_seed(seed)
-                batch = ragged(generator, pairs=8)[1]
-                results = align(*batch, method), align(*batch, method, **{name: other[name]})
-                changed |= any(not torch.equal(*values) for values in zip(*results, strict=True))
-            assert changed, (method, name)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling.attention_masks import causal_mask
 from modeling.modeling_veco import (
     VecoForQuestionAnswering,
     VecoForSequenceClassification,
@@ -248,41 +247,30 @@ def test_the_loss_of_each_side_knows_the_problem_type():
     torch.testing.assert_close(loss, sum(expected) / 2)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_what_does_not_go_with_plug_in_is_refused(head):
-    batch = sides()
-    x, labels = {name: batch[name] for name in ("input_ids", "attention_mask")}, gold(head, batch)[1]
-    model = make(head)
-    for given in (x, x | labels):
-        with pytest.raises(ValueError, match="translation_input_ids"):
-            model(**given)
-    plain = make(head, plug_in=False)
-    for given, named in ((batch, "translation_input_ids"), (x | labels, "translation_")):
-        with pytest.raises(ValueError, match=f"{named}.*plug_in"):
-            plain(**given)
-    with pytest.raises(ValueError, match="plug_in"):
-        made("xlm_align", "ForSequenceClassification")(**batch)
+@pytest.mark.parametrize(
+    ("fields", "change", "named"),
+    [
+        ({}, {"translation_input_ids": None, "translation_attention_mask": None}, "translation_input_ids"),
+        ({"plug_in": False}, {}, "translation_input_ids.*plug_in"),
+        ({}, {"input_ids": torch.full((2, 9), 5), "attention_mask": None}, "x has 2 rows"),
+        ({}, {"attention_mask": torch.tensor([[1] * 9, [0] * 9, [1] * 9])}, "row 1 of x"),
+        ({}, {"translation_attention_mask": torch.tensor([[1] * 12, [0] * 12, [1] * 12])}, "row 1 of y"),
+        ({}, {"attention_mask": torch.ones(3, 9, 9)}, "mask of x"),
+        ({}, {"translation_attention_mask": torch.ones(3, 11)}, "mask of y"),
+        ({}, {"translation_input_ids": torch.ones(3, 0).long(), "translation_attention_mask": None}, "row 0 of y"),
+    ],
+)
+def test_what_does_not_go_with_plug_in_is_refused(fields, change, named):
+    for head in HEADS:
+        given = {name: value for name, value in (sides() | change).items() if value is not None}
+        with pytest.raises(ValueError, match=named):
+            make(head, **fields)(**given)
 
 
 @pytest.mark.parametrize("model_type, config", [("veco", {"cross_attention": False}), ("xlm_align", {})])
 def test_plug_in_needs_cross_attention(model_type, config):
     with pytest.raises(ValueError, match="plug_in=True"):
         made(model_type, "ForSequenceClassification", plug_in=True, **config)
-
-
-def test_sides_that_cannot_be_paired_are_refused():
-    model, batch = make(), sides()
-    y = {name: value for name, value in batch.items() if name.startswith("translation_")}
-    refused = [("x has 2 rows", {"input_ids": batch["input_ids"][:2], **y})]
-    for side, name in (("x", "attention_mask"), ("y", "translation_attention_mask")):
-        empty = batch[name].clone()
-        empty[1] = 0
-        refused += [(f"row 1 of {side}", {**batch, name: empty})]
-        refused += [(f"mask of {side}", {**batch, name: other}) for other in (causal_mask(empty), batch[name][:, 1:])]
-    no_words = {"input_ids": batch["input_ids"], "translation_input_ids": torch.ones(3, 0, dtype=torch.long)}
-    for named, given in (*refused, ("row 0 of y", no_words)):
-        with pytest.raises(ValueError, match=named):
-            model(**given)
 
 
 RELOAD = """

@@ -48,9 +48,10 @@ for name, folder in folders.items():
             filled = pipeline("fill-mask", model=folder, trust_remote_code=True)(sentences, top_k=3)
             outputs["filled"] = [[(entry["token"], entry["token_str"]) for entry in entries] for entries in filled]
             outputs["filled_scores"] = torch.tensor([[entry["score"] for entry in entries] for entries in filled])
-    aligned = pipeline("word-alignment", model=folder, trust_remote_code=True)(pairs, probabilities=True)
-    outputs["links"] = [of["links"] for of in aligned]
-    outputs["probabilities"] = torch.tensor([p for of in aligned for p in of["probabilities"]])
+    if name.startswith("xlm_align"):
+        aligned = pipeline("word-alignment", model=folder, trust_remote_code=True)(pairs, probabilities=True)
+        outputs["links"] = [of["links"] for of in aligned]
+        outputs["probabilities"] = torch.tensor([p for of in aligned for p in of["probabilities"]])
     if suffix:
         model.save_pretrained(folder + suffix)
         tokenizer.save_pretrained(folder + suffix)

@@ -102,14 +102,6 @@ def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattere
     assert trained.logits is None and ours.eval()(**batch, output_logits=False).logits is None
 
 
-@pytest.mark.parametrize("head", [head for head in LABELS if head != "ForMaskedLM"])
-def test_a_trainer_evaluates_every_head(head, tiny, tmp_path):
-    cls = class_of("veco", head)
-    rows = rows_of(input_ids=IDS, attention_mask=IDS.ne(1).long(), **LABELS[head])
-    scores, found = evaluated(tmp_path, cls(cls.config_class(**tiny)), rows)
-    assert scores["eval_rows"] == 1 and scores["eval_loss"] > 0 and found.predictions is not None
-
-
 def test_a_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
     model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
     rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)

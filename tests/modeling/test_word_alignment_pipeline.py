@@ -121,35 +121,3 @@ def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
     assert "similarity" not in from_the_start(PAIRS[0], similarity=False)
     assert aligner(PAIRS[0]) != in_a_call and aligner.aligner.method == "mutual"  # the call left nothing behind
     assert aligner(PAIRS[0], window=8)["windows"] > 1
-
-
-def test_the_layer_of_the_model_s_configuration(aligner, sample_tokenizer, monkeypatch):
-    assert aligner.aligner.layer == 1  # three fifths of two
-    monkeypatch.setattr(aligner.model.config, "word_alignment_layer", 2, raising=False)
-    assert WordAlignmentPipeline(aligner.model, sample_tokenizer).aligner.layer == 2
-    assert WordAlignmentPipeline(aligner.model, sample_tokenizer, layer=0).aligner.layer == 0
-
-
-@pytest.mark.parametrize(
-    "parameters, named",
-    [({"metod": "ot"}, "metod.*method"), ({"num_beams": 3}, "num_beams"), ({"layer": 9}, "layer is 9")],
-)
-def test_what_it_refuses(parameters, named, aligner, sample_tokenizer):
-    """The aligner's own refusals are those of test_word_alignment.py."""
-    with pytest.raises(ValueError, match=named):
-        aligner(PAIRS[0], **parameters)
-    with pytest.raises(ValueError, match=named):
-        WordAlignmentPipeline(aligner.model, sample_tokenizer, **({"method": "mutual"} | parameters))
-
-
-def test_weights_that_are_not_finite_are_refused(sample_tokenizer):
-    model = XlmAlignModel(XlmAlignConfig(vocab_size=len(sample_tokenizer), **TINY))
-    torch.nn.init.constant_(model.encoder.layer[1].output.dense.bias, torch.inf)
-    with pytest.raises(ValueError, match="layer.1.output.dense.bias"):
-        WordAlignmentPipeline(model, sample_tokenizer)
-
-
-@pytest.mark.parametrize("given, named", [("a text", "input 0"), ({"source": "a"}, "target")])
-def test_what_is_no_pair(given, named, aligner):
-    with pytest.raises(ValueError, match=named):
-        aligner(given)

@@ -50,7 +50,7 @@ CA_MLM = [
 ]
 # of each model; VECO's cross-attention gets no gradient from mlm and tlm, which plain DDP would not bear
 OBJECTIVES = {
-    "mlm-tlm": ["model.type=veco", "model.predict_among=text"],
+    "mlm-tlm": ["model.type=veco"],
     "ca-mlm": ["model.type=veco", *CA_MLM],
     "ernie-m": [
         "model.type=ernie_m",

@@ -8,8 +8,6 @@ from pretraining import supported
 from pretraining.plan import objectives_of
 from pretraining.start.pretrained import Pretrained
 
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
-
 
 @pytest.mark.parametrize(
     ("kind", "without"),
@@ -27,7 +25,7 @@ def test_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
     sample_tokenizer.save_pretrained(tmp_path)
     checkpoint = Pretrained(str(tmp_path), "CHECKPOINT")
-    can = {name for model in MODELS for name in objectives_of(model, checkpoint)[0].split(", ")}
+    can = {name for model in MODEL_TYPES for name in objectives_of(model, checkpoint)[0].split(", ")}
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - can == without
     supported.main([str(tmp_path)])
     assert "newly initialized: nothing" in capsys.readouterr().out
@@ -35,7 +33,7 @@ def test_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path
 
 def test_objectives_of_a_zoo_folder_are_those_of_its_backbone(zoo_model_dir):
     checkpoint = Pretrained(str(zoo_model_dir("metaxlm on deberta-v2")), "CHECKPOINT")
-    found = {model: objectives_of(model, checkpoint) for model in MODELS}
+    found = {model: objectives_of(model, checkpoint) for model in MODEL_TYPES}
     assert found["metaxlm"][0] == "mlm, tlm, kd" and "deberta-v2" in found["metaxlm"][1]
     assert found["ernie_m"][0] == "mlm, tlm" and "deberta-v2" in found["veco"][1]
 

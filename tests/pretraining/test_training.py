@@ -161,21 +161,6 @@ def test_a_run_without_any_figure_draws_all_the_same(train, tmp_path):
     assert (tmp_path / "run" / "curves.png").is_file()
 
 
-def test_predictions_among_the_tokens_of_the_text(train, tmp_path, sample_tokenizer):
-    """Other tokens keep their bias. Another model of the zoo can start from the folder."""
-    settings = ["model.config.query_positions=none", "evaluation.held_out_fraction=0.1", "monolingual=[]"]
-    settings += ["phases.0.objectives={tlm: {batch_size: 8, max_length: 64}, dwa: {}}", "optimizer.weight_decay=0"]
-    train(*settings, "model.predict_among=text")
-    bias = load_file(tmp_path / "run" / "model" / "model.safetensors")["lm_head.bias"]
-    assert len(bias) == len(sample_tokenizer) and 0.2 < bias.ne(0).double().mean() < 0.9
-    start = [f"model.start_from={tmp_path / 'run' / 'model'}", "model.config={}", "model.type=veco"]
-    mlm = "phases.0.objectives={tlm: {batch_size: 8, max_length: 64}}"
-    train(*settings, *start, mlm, "phases.0.learning_rate=1e-12", f"output_dir={tmp_path / 'continued'}")
-    begun, learned = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "continued"))
-    for name in ("roberta.embeddings.word_embeddings.weight", "roberta.encoder.layer.1.output.dense.weight"):
-        torch.testing.assert_close(learned[name], begun[name], rtol=0, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
     """Trains only cross-attention with only the cross terms, then all with all terms. A resumed run is bit-equal."""

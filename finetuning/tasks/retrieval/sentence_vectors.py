@@ -38,7 +38,7 @@ class SentenceEncoder:
         self.format = InputFormat.of(tokenizer, texts=1)
         self.gives_types = self.states.has_token_types and self.format.has_types
         # a tokenizer without a limit has 1e30, which is no valid length of a tensor
-        self.max_length = max_length or self.states.positions or min(tokenizer.model_max_length, NO_LIMIT)
+        self.max_length = max_length or self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
         self.room = self.max_length - self.format.size
         if self.room < 1:
             raise ValueError(

@@ -1,0 +1,577 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts the original checkpoints of VECO and ERNIE-M, whose code no longer runs, into folders of this zoo.
+
+  python -m modeling.convert veco model.pt runs/veco --tokenizer FacebookAI/xlm-roberta-large
+  python -m modeling.convert ernie_m saved_by_transformers_4 runs/ernie_m
+
+A layout is a table: patterns of its names -> ours, replaced one after the other. Known from public code are
+- VECO, native: BERT's names or XLM-R's, `cross_attention` in each layer, LayerNorm perhaps `gamma` and `beta`;
+- VECO, fairseq: an encoder, and a decoder whose `encoder_attn` is VECO's cross-attention. Its words may lack the row of
+  <mask>, or be pruned by the authors' `resized_dict_map.txt`;
+- ERNIE-M, transformers 4: `encoder.layers.0.self_attn.self_attn.q_proj.weight`, behind `ernie_m.` if there is a head;
+- ERNIE-M, PaddleNLP: the same without the doubled `self_attn`, weights (in, out), all heads above a pooler;
+- ERNIE-M, static graph, the authors' own: a file a variable, `encoder_layer_0_multi_head_att_query_fc.w_0`, (in, out).
+
+Files are read without running code in them. Where weights are missing, left over, of another shape or not finite,
+nothing is written.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from .configuration_ernie_m import ErnieMConfig
+from .configuration_veco import VecoConfig
+from .convert_paddle import read_pdparams, read_variable, transposed
+from .layer_states import check_finite
+from .modeling_ernie_m import (
+    ErnieMForQuestionAnswering,
+    ErnieMForSequenceClassification,
+    ErnieMForTokenClassification,
+    ErnieMModel,
+)
+from .modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
+from .tokenization_ernie_m import FILES, ErnieMTokenizer
+
+State = dict[str, torch.Tensor]
+Names = dict[str, str]
+
+WORDS, POSITIONS, TOKEN_TYPES = (
+    f"roberta.embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type")
+)
+ATTENTION: Names = {
+    r"attention\.q_proj\.": "attention.self.query.",
+    r"attention\.k_proj\.": "attention.self.key.",
+    r"attention\.v_proj\.": "attention.self.value.",
+    r"attention\.out_proj\.": "attention.output.dense.",
+}
+VECO_NATIVE: Names = {
+    r"^(\w+\.)*?(?=(embeddings|encoder)\.)": "roberta.",
+    r"\.cross_attention\.": ".crossattention.",
+    r"\.LayerNorm\.gamma$": ".LayerNorm.weight",
+    r"\.LayerNorm\.beta$": ".LayerNorm.bias",
+    r"^lm_head\.decoder\.weight$": WORDS,
+    r"^lm_head\.decoder\.bias$": "lm_head.bias",
+}
+VECO_FAIRSEQ: Names = {
+    r"^((en|de)coder\.embed_tokens|decoder\.output_projection)\.": "roberta.embeddings.word_embeddings.",
+    r"^(en|de)coder\.embed_positions\.": "roberta.embeddings.position_embeddings.",
+    r"^(en|de)coder\.layernorm_embedding\.": "roberta.embeddings.LayerNorm.",
+    r"^encoder\.layers\.": "roberta.encoder.layer.",
+    r"^decoder\.layers\.": "decoder.layer.",
+    r"\.self_attn(?=[._])": ".attention",
+    r"\.encoder_attn(?=[._])": ".crossattention",
+    **ATTENTION,
+    r"attention_layer_norm\.": "attention.output.LayerNorm.",
+    r"\.fc1\.": ".intermediate.dense.",
+    r"\.fc2\.": ".output.dense.",
+    r"\.final_layer_norm\.": ".output.LayerNorm.",
+}
+# of a decoder that is all of the encoder's layers
+TO_ENCODER: Names = {r"^decoder\.layer\.": "roberta.encoder.layer."}
+ERNIE_M: Names = {
+    r"^(ernie_m\.)?(?=(embeddings|encoder|pooler)\.)": "roberta.",
+    r"\.layer_norm\.": ".LayerNorm.",
+    r"\.layers\.": ".layer.",
+    r"(\.self_attn)+\.": ".attention.",
+    **ATTENTION,
+    r"\.norm1\.": ".attention.output.LayerNorm.",
+    r"\.linear1\.": ".intermediate.dense.",
+    r"\.linear2\.": ".output.dense.",
+    r"\.norm2\.": ".output.LayerNorm.",
+}
+ERNIE_M_STATIC: Names = {
+    r"^word_embedding$": WORDS,
+    r"^pos_embedding$": POSITIONS,
+    r"^pre_encoder_layer_norm": "roberta.embeddings.LayerNorm",
+    r"^pooled_fc": "roberta.pooler.dense",
+    r"^encoder_layer_(\d+)_": r"roberta.encoder.layer.\1.",
+    r"\.multi_head_att_(query|key|value)_fc": r".attention.self.\1",
+    r"\.multi_head_att_output_fc": ".attention.output.dense",
+    r"\.post_att_layer_norm": ".attention.output.LayerNorm",
+    r"\.ffn_fc_0": ".intermediate.dense",
+    r"\.ffn_fc_1": ".output.dense",
+    r"\.post_ffn_layer_norm": ".output.LayerNorm",
+    r"^cls(_seq_label)?_out": "classifier",
+    r"^cls_mrc_out": "qa_outputs",
+    r"(\.w_0|_scale|_w)$": ".weight",
+    r"(\.b_0|_bias|_b)$": ".bias",
+}
+# What libraries and optimizers keep for themselves.
+BOOKKEEPING = re.compile(
+    r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids"
+    r"|.*_moment[12]_0|.*_beta[12]_pow_acc_0|(scheduled_)?learning_rate.*|@.*@|.*loss_scaling.*|num_(good|bad).*"
+)
+ERNIE_M_HEADS = {
+    "base": ErnieMModel,
+    "sequence": ErnieMForSequenceClassification,
+    "token": ErnieMForTokenClassification,
+    "question_answering": ErnieMForQuestionAnswering,
+}
+CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
+# fields of a foreign configuration that are written anew, or of no effect here
+NOT_KEPT = ("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout")
+NOT_KEPT += ("use_cache", "position_embedding_type")
+XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 in XLM-R; <mask> is the last
+NEVER = -1e4  # logit of a token that a model cannot predict
+
+
+# files
+
+
+def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
+    """A state dict and the settings in its file: `args` of fairseq's {"model": ..., "args": ...}, else none.
+
+    Read are .safetensors, Paddle's .pdparams, a folder of Paddle's static variables, and what torch.save wrote. Pickled
+    objects other than tensors and settings are not loaded, since they can run code.
+
+    Raises ValueError for a file that cannot be read, and for one without tensors.
+    """
+    path, settings = Path(source), {}
+    try:
+        if path.is_dir():
+            content = {file.name: read_variable(file) for file in sorted(path.iterdir()) if file.is_file()}
+            content = {name: value for name, value in content.items() if value is not None}
+        elif path.suffix == ".pdparams":
+            content = read_pdparams(path)
+        elif path.suffix == ".safetensors":
+            content = safetensors.torch.load_file(path)
+        else:
+            # a plain holder of attributes, in which fairseq keeps its command line
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpicklers raise anything
+        objects = re.search(r"(?:GLOBAL|objects of) (\S+)", str(error))
+        why = f"it holds objects of {objects[1]}, which could run code" if objects else str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}, {why}") from error
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        if isinstance(content.get("args"), argparse.Namespace):
+            settings = vars(content["args"])
+        content = content["model"]
+    if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
+        raise ValueError(f"{path} must be a state dict of tensors only.")
+    return content, settings
+
+
+# weights
+
+
+def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
+    """The weights under our names, without bookkeeping and keys that one of `ignore_keys` matches as a whole.
+
+    Raises ValueError for a pattern that matches none, and for two weights that the model shares and that differ.
+    """
+    for pattern in ignore_keys:
+        if not any(re.fullmatch(pattern, key) for key in state):
+            raise ValueError(f"--ignore_keys {pattern!r} matches no key: it must match a whole key.")
+    found, first = {}, {}
+    for key, tensor in state.items():
+        if BOOKKEEPING.fullmatch(key) or any(re.fullmatch(pattern, key) for pattern in ignore_keys):
+            continue
+        name = key
+        for pattern, ours in names.items():
+            name = re.sub(pattern, ours, name)
+        if name in found and not found[name].equal(tensor):
+            raise ValueError(f"{key} differs from {first[name]}, with which the model shares it.")
+        found[name], first[name] = tensor, key
+    return found
+
+
+def make_config(
+    cls: type[PreTrainedConfig], state: State, source: str, num_heads: int | None, fields: dict[str, Any]
+) -> PreTrainedConfig:
+    """The configuration: `fields`, and what the shapes say; heads of 64 dimensions where nothing says how many.
+
+    Raises ValueError as the class does, for weights of another layout, and for a hidden size that no such heads divide.
+    """
+    layers = [int(found[1]) for key in state if (found := re.match(r"roberta\.encoder\.layer\.(\d+)\.", key))]
+    if WORDS not in state or not layers:
+        raise ValueError(f"{source} is of no layout that is known: its names are {some_of(list(state))}.")
+    rows = {"vocab_size": WORDS, "max_position_embeddings": POSITIONS, "type_vocab_size": TOKEN_TYPES}
+    rows["intermediate_size"] = "roberta.encoder.layer.0.intermediate.dense.weight"
+    found = {field: len(state[name]) for field, name in rows.items() if name in state}
+    found |= {"hidden_size": state[WORDS].shape[-1], "num_hidden_layers": max(layers) + 1} | fields
+    if num_heads or "num_attention_heads" not in found:
+        if not num_heads and found["hidden_size"] % 64:
+            raise ValueError(
+                f"hidden size {found['hidden_size']} does not fit heads of 64: give --num_attention_heads."
+            )
+        found["num_attention_heads"] = num_heads or found["hidden_size"] // 64
+    return cls.from_dict(found)
+
+
+def build(
+    cls: type[PreTrainedModel], config: PreTrainedConfig, state: State, source: str, zeros: Sequence[str] = ()
+) -> PreTrainedModel:
+    """The model of these weights in their own type; `zeros` are those that the layout has no place for.
+
+    Raises ValueError for weights that are missing, left over, of another shape, or no finite numbers.
+    """
+    with torch.device("meta"):
+        model = cls(config)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if WORDS not in shapes:  # the encoder by itself
+        state = {name.removeprefix("roberta."): tensor for name, tensor in state.items()}
+        zeros = [name.removeprefix("roberta.") for name in zeros]
+    dtype = next(iter(state.values())).dtype
+    state = {name: torch.zeros(shapes[name], dtype=dtype) for name in zeros} | state
+    try:
+        unexpected = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
+    except RuntimeError as error:
+        raise ValueError(f"{source} does not fit: {' '.join(str(error).split())}") from error
+    model.tie_weights()
+    if unexpected:
+        raise ValueError(f"{source} has {some_of(unexpected)}, not in {cls.__name__}. --ignore_keys leaves keys out.")
+    if missing := [name for name, weight in model.named_parameters() if weight.is_meta]:
+        raise ValueError(f"{source} lacks {some_of(missing)} of {cls.__name__}.")
+    check_finite(model, source)
+    return model
+
+
+def some_of(names: list[str]) -> str:
+    """The first names and how many there are."""
+    return f"{', '.join(names[:3])}, ... ({len(names)})" if len(names) > 3 else ", ".join(names)
+
+
+# tokenizers and folders
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """An XLM-R tokenizer, from a folder or the Hub.
+
+    Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
+    """
+    try:
+        # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+    expected = {token: index for index, token in enumerate(SPECIAL_TOKENS)} | {"<mask>": len(tokenizer) - 1}
+    found = {token: tokenizer.get_vocab().get(token) for token in expected}
+    if found != expected:
+        raise ValueError(f"the tokenizer {name!r} has the special tokens {found}, an XLM-R tokenizer {expected}.")
+    return tokenizer
+
+
+def require_new(output: str) -> None:
+    """Raises ValueError for an output that exists, except for an empty folder."""
+    path = Path(output)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise ValueError(f"{path} exists and is not empty: name another output, or remove it.")
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: str) -> str:
+    """Writes the folder; returns a sentence about it."""
+    for trace in ("is_local", "local_files_only"):  # of the load, which would follow the tokenizer to the Hub
+        tokenizer.init_kwargs.pop(trace, None)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    return f"{type(model).__name__} of {model.num_parameters():,} parameters: {output}"
+
+
+# VECO
+
+
+def convert_veco(
+    source: str,
+    output: str,
+    tokenizer: str,
+    model: str = "translation",
+    embedding_scale: str | None = None,
+    dict_map: str | None = None,
+    num_attention_heads: int | None = None,
+    ignore_keys: Sequence[str] = (),
+) -> list[str]:
+    """VECO's original checkpoint, a file -> a folder that every Auto class loads.
+
+    Args:
+        tokenizer: XLM-R's, a folder or a Hub id.
+        model: what fairseq's becomes: `translation`, a VecoForConditionalGeneration, tied where each decoder layer
+            equals an encoder layer; or `encoder`, a VecoForMaskedLM with cross-attention, where the decoder is all of
+            the encoder's layers. A native checkpoint becomes a VecoForMaskedLM.
+        embedding_scale: `keep` or `multiply` fairseq's word embeddings; see `scale_words`.
+        dict_map: the authors' `resized_dict_map.txt`, of a pruned fairseq checkpoint; see `all_rows`.
+        num_attention_heads, ignore_keys: as in the command line.
+
+    Returns what was found and done, a sentence each. Raises ValueError for weights that do not fit; see `build`.
+    """
+    require_new(output)
+    state, settings = read_state(source)
+    is_fairseq = any(re.match(r"encoder\.layers\.\d+\.fc1\.", key) for key in state)
+    words = load_tokenizer(tokenizer)
+    if not is_fairseq:
+        state, cls = renamed(state, VECO_NATIVE, ignore_keys), VecoForMaskedLM
+        fields = {
+            "cross_attention": any(".crossattention." in key for key in state),
+            "lm_head_transform": "lm_head.dense.weight" in state,
+        }
+        notes = [f"layout: native; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
+        config = make_config(VecoConfig, state, source, num_attention_heads, fields)
+        zeros = [] if fields["lm_head_transform"] else ["lm_head.bias"]
+    else:
+        is_encoder = model == "encoder"
+        names = VECO_FAIRSEQ | (TO_ENCODER if is_encoder else {})
+        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
+        fields = {"hidden_act": settings.get("activation_fn", "gelu"), "lm_head_transform": False}
+        fields |= {"cross_attention": is_encoder}
+        if heads := settings.get("encoder_attention_heads"):
+            fields["num_attention_heads"] = heads
+        notes = ["layout: fairseq"]
+        if not is_encoder:
+            layers, is_tied = decoder_origin(state, source)
+            fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
+            fields |= {"is_encoder_decoder": True}
+            equal = f"tied to the equal encoder layers {layers}" if is_tied else "not equal to encoder layers, not tied"
+            notes.append(f"decoder: {len(layers)} layers, all but cross-attention {equal}")
+        state |= all_rows(state[WORDS], len(words), dict_map)
+        config = make_config(VecoConfig, state, source, num_attention_heads, fields)
+        scale = embedding_scale or ("keep" if settings.get("no_scale_embedding") else None)
+        notes.append(scale_words(state, config, scale))
+        zeros = [TOKEN_TYPES]
+    if len(words) != config.vocab_size:
+        raise ValueError(f"{source} has {config.vocab_size:,} words, and {tokenizer} {len(words):,}: give its own.")
+    return [save(build(cls, config, state, source, zeros), words, output), *notes]
+
+
+def decoder_origin(state: State, source: str) -> tuple[list[int], bool]:
+    """The encoder layer that each decoder layer equals except for cross-attention, and whether each has one.
+
+    If one has none, the last encoder layers, from which VECO's decoders are made. Raises ValueError for no decoder.
+    """
+    layers: dict[str, dict[int, State]] = {"roberta.encoder": {}, "decoder": {}}
+    for key, tensor in state.items():
+        if (found := re.fullmatch(r"(roberta\.encoder|decoder)\.layer\.(\d+)\.(.+)", key)) and "cross" not in found[3]:
+            layers[found[1]].setdefault(int(found[2]), {})[found[3]] = tensor
+    encoder, decoder = layers.values()
+    if not encoder or not decoder:
+        raise ValueError(f"{source} has not both encoder and decoder layers, as fairseq's layout has.")
+
+    def equal(ours: State, theirs: State) -> bool:
+        return ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+
+    found = [next((i for i in sorted(encoder) if equal(encoder[i], decoder[j])), None) for j in sorted(decoder)]
+    return (sorted(encoder)[-len(decoder) :], False) if None in found else (found, True)
+
+
+def all_rows(words_RH: torch.Tensor, tokens: int, dict_map: str | None) -> State:
+    """Word embeddings of all tokens, where a checkpoint lacks the row of <mask>, or those that the authors pruned.
+
+    A line of `resized_dict_map.txt` is 1 for a kept token and 0 for another, in the order of ids from 4 on; special
+    tokens are kept, <mask> perhaps. A lacking token is what fairseq reads in its place, <unk>, and is never predicted.
+
+    Raises ValueError for a map that does not fit, and for none where there are fewer rows.
+    """
+    kept = [1] * (len(words_RH) if dict_map is None else len(SPECIAL_TOKENS))
+    if dict_map is not None:
+        kept += [int(line) for line in Path(dict_map).read_text(encoding="utf-8").split()]
+    if len(kept) == tokens - 1:
+        kept.append(int(sum(kept) < len(words_RH)))
+    if len(kept) != tokens or sum(kept) != len(words_RH):
+        given = (
+            "no --dict_map" if dict_map is None else f"{len(kept) - 5:,} lines of {dict_map}, {sum(kept) - 4:,} kept,"
+        )
+        raise ValueError(f"{len(words_RH):,} word embeddings and {given} do not fit a tokenizer of {tokens:,} tokens.")
+    is_kept_V = torch.tensor(kept).bool()
+    words_VH = words_RH[SPECIAL_TOKENS.index("<unk>")].repeat(tokens, 1)
+    words_VH[is_kept_V] = words_RH
+    return {WORDS: words_VH, "lm_head.bias": words_RH.new_zeros(tokens).masked_fill(~is_kept_V, NEVER)}
+
+
+def scale_words(state: State, config: PreTrainedConfig, setting: str | None) -> str:
+    """Multiplies the word embeddings by sqrt(hidden size), where they are stored to be multiplied when looked up.
+
+    fairseq does that, XLM-R and this zoo do not, and pre-training did not. If no setting says it, the rows do: words
+    are 1.0 to 2.4 times as long as positions (median length, in this project's models), or that much shorter. fairseq
+    does not scale its output layer, which is tied: `config.lm_head_scale` divides by the same root.
+    """
+    words, positions = (state[name].float().norm(dim=1).median().item() for name in (WORDS, POSITIONS))
+    root = math.sqrt(config.hidden_size)
+    setting = setting or ("multiply" if words * math.sqrt(root) < positions else "keep")
+    if setting == "multiply":
+        state[WORDS], config.lm_head_scale = state[WORDS] * root, 1 / root
+    done = f"multiplied by {root:.4g} for the lookup, not for the logits" if setting == "multiply" else "kept"
+    return f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}; {done}"
+
+
+# ERNIE-M
+
+
+def convert_ernie_m(
+    source: str,
+    output: str,
+    tokenizer: str | None = None,
+    tokenizer_type: str | None = None,
+    head: str | None = None,
+    num_attention_heads: int | None = None,
+    ignore_keys: Sequence[str] = (),
+) -> list[str]:
+    """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
+
+    `source` is a folder that transformers 4 or PaddleNLP saved, one of static variables, or a file of weights with
+    configuration and tokenizer in the same folder; the others are the options of the command line.
+
+    Returns what was found and done, a sentence each. Raises ValueError for weights that do not fit; see `build`.
+    """
+    require_new(output)
+    path = Path(source)
+    folder = path if path.is_dir() else path.parent
+    saved = [file for of in ("model.safetensors", "pytorch_model.bin", "*.pdparams") for file in sorted(path.glob(of))]
+    state, _ = read_state(saved[0] if saved else path)
+    if any(key.startswith("roberta.") or ".layer.0." in key for key in state):
+        raise ValueError(f"{source} is a folder of this zoo, which needs no conversion.")
+    is_static, is_paddle = "word_embedding" in state, not any(".self_attn.self_attn." in key for key in state)
+    layout = "static graph" if is_static else "PaddleNLP" if is_paddle else "transformers 4"
+    settings = next((read_settings(folder / name) for name in CONFIGS if (folder / name).is_file()), {})
+    named = next(iter(settings.get("architectures") or ()), "ErnieMModel")
+    head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
+    if head is None:
+        raise ValueError(f"the configuration names the class {named!r}: --head base converts the encoder.")
+    state = renamed(transposed(state) if is_paddle else state, ERNIE_M_STATIC if is_static else ERNIE_M, ignore_keys)
+    pooler = [key for key in state if key.startswith("roberta.pooler.")]
+    if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
+        state = {key: tensor for key, tensor in state.items() if key not in pooler}
+        names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
+        state = renamed(state, names)
+
+    fields = {name: value for name, value in settings.items() if name not in NOT_KEPT}
+    fields["add_pooling_layer"] = head != "base" or bool(pooler)
+    if head in ("sequence", "token") and "id2label" not in fields and "classifier.weight" in state:
+        fields.setdefault("num_labels", len(state["classifier.weight"]))
+    config = make_config(ErnieMConfig, state, source, num_attention_heads, fields)
+    assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings]
+    notes = [f"layout: {layout}; head: {head}", *(f"assumed: {name} {getattr(config, name)}" for name in assumed)]
+    model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
+    chosen = choose_tokenizer(folder, layout, tokenizer, tokenizer_type)
+    check_vocabulary(chosen, config, folder)
+    notes.append(f"tokenizer: {type(chosen).__name__}")
+    config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
+    return [save(model, chosen, output), *notes]
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The fields of a configuration, with `architectures`. PaddleNLP's older ones hold the class in `init_class`, and
+    the fields of the base model in `init_args`."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds a {type(fields).__name__}, not a JSON object.")
+    for base in fields.pop("init_args", ()):
+        if isinstance(base, dict):
+            fields = base | fields
+    if "init_class" in fields:
+        fields.setdefault("architectures", [fields.pop("init_class")])
+    for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
+        if theirs in fields:
+            fields.setdefault(ours, fields.pop(theirs))
+    return fields
+
+
+def choose_tokenizer(folder: Path, layout: str, tokenizer: str | None, kind: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer: of a folder of transformers 4 its own, if it has one and no `kind` is given, since a fine-tuned
+    model was made with its ids; else XLM-R's, the default of the zoo. Raises ValueError where there is none."""
+    model_file = FILES["sentencepiece_model_ckpt"]
+    keeps = tokenizer is None and layout == "transformers 4" and (folder / model_file).is_file()
+    if not (keeps if kind is None else kind == "ernie_m"):
+        return load_tokenizer(tokenizer or XLM_R)
+    origin = Path(tokenizer or folder)
+    if not (origin / model_file).is_file():
+        raise ValueError(f"{origin} has no {model_file}: give --tokenizer a folder with it.")
+    return ErnieMTokenizer.from_pretrained(origin)
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, folder: Path) -> None:
+    """Raises ValueError for more tokens than embeddings, another padding id, and rows that belong to other tokens.
+
+    The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
+    the same in both, one by one.
+    """
+    if len(tokenizer) > config.vocab_size or tokenizer.pad_token_id != config.pad_token_id:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer):,} tokens and padding id {tokenizer.pad_token_id}, the checkpoint "
+            f"{config.vocab_size:,} embeddings and padding id {config.pad_token_id}: give its own as --tokenizer."
+        )
+    vocabulary = folder / FILES["vocab_file"]
+    if isinstance(tokenizer, ErnieMTokenizer) or not vocabulary.is_file():
+        return
+    tokens = vocabulary.read_text(encoding="utf-8").split("\n")
+    for index, ours in enumerate(tokenizer.convert_ids_to_tokens(range(min(len(tokens), len(tokenizer))))):
+        if index not in tokenizer.all_special_ids and ours != tokens[index]:
+            raise ValueError(
+                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: give "
+                "--tokenizer_type ernie_m."
+            )
+
+
+# the command line
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line. Exit code 2 and a message where the user has to act."""
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = argparse.ArgumentParser(prog="python -m modeling.convert", description=__doc__, **style)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="MODEL")
+    for convert in (convert_veco, convert_ernie_m):
+        name = convert.__name__.removeprefix("convert_")
+        added = commands.add_parser(name, help=convert.__doc__.partition("\n")[0], **style)
+        added.add_argument("source", metavar="SOURCE", help="file or folder to convert")
+        added.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
+        added.add_argument(
+            "--num_attention_heads", type=int, metavar="N", help="default: what the file says, or hidden size / 64"
+        )
+        added.add_argument(
+            "--ignore_keys",
+            action="append",
+            default=[],
+            metavar="REGEX",
+            help="keys of the checkpoint to leave out, matched from end to end; may be given again",
+        )
+        if convert is convert_veco:
+            added.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
+            added.add_argument(
+                "--model",
+                choices=["translation", "encoder"],
+                default="translation",
+                help="what fairseq's checkpoint becomes (default: translation). The released pre-trained file has all "
+                "layers in encoder and decoder: with encoder it becomes an encoder with cross-attention",
+            )
+            added.add_argument(
+                "--embedding_scale",
+                choices=["keep", "multiply"],
+                help="multiply fairseq's word embeddings by sqrt(hidden size), or not (default: by their length)",
+            )
+            added.add_argument("--dict_map", metavar="FILE", help="resized_dict_map.txt of a pruned fairseq checkpoint")
+        else:
+            added.add_argument(
+                "--tokenizer", metavar="DIR|ID", help="default: SOURCE for ernie_m, XLM-R's on the Hub for xlm_roberta"
+            )
+            added.add_argument(
+                "--tokenizer_type",
+                choices=["ernie_m", "xlm_roberta"],
+                help="ernie_m: the tokens and ids of transformers 4's ErnieMTokenizer (vocab.txt, "
+                "sentencepiece.bpe.model; default where a folder of transformers 4 brings them). xlm_roberta: XLM-R's",
+            )
+            added.add_argument(
+                "--head", choices=list(ERNIE_M_HEADS), help="default: as its configuration says, else base"
+            )
+    arguments = vars(parser.parse_args(argv))
+    convert = {"veco": convert_veco, "ernie_m": convert_ernie_m}[arguments.pop("command")]
+    try:
+        print("\n".join(convert(**arguments)))
+    except (ValueError, OSError, StrictDataclassError, re.error) as error:
+        parser.exit(2, f"convert: error: {error}\n")
+
+
+if __name__ == "__main__":
+    main()
