@@ -147,7 +147,7 @@ class ModelStart:
         "vocabulary",
         "tokens that the model predicts among. vocabulary: all tokens; text: only the tokens in the corpora, a small "
         "part of a multilingual vocabulary. With text, a step of a small model takes half the time, and losses are "
-        "over fewer tokens. text needs streamed corpora to be `prepared` first",
+        "over fewer tokens",
     )
 
 
@@ -248,11 +248,6 @@ class Recipe:
     monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
     bitext: list[Bitext] = option([], "corpora of translation pairs; a pair of languages may have several")
     linked: list[LinkedPairs] = option([], "translation pairs with links between their words, for `word_links`")
-    prepared: str | None = option(
-        None,
-        "folder that `python -m pretraining.tools.prepare` wrote for these corpora; the run reads token ids from it "
-        "and opens no table; default: tables are read and tokenized when the run starts",
-    )
     teacher: Teacher | None = option(None, "teacher model, for objectives that learn from one (`kd`)")
     alpha: float = option(
         0.7,
@@ -261,7 +256,6 @@ class Recipe:
         low=0,
         high=1,
     )
-    shuffle_buffer: int = option(10_000, "rows in memory for shuffling a streamed corpus", low=1)
     phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -85,8 +85,6 @@ def _check_corpus(corpus: Monolingual | Bitext | LinkedPairs, place: str) -> Non
     if not isinstance(corpus, Monolingual):
         return
     document, pattern = corpus.document_column, corpus.document_pattern
-    why = "a shuffled stream has no adjacent rows; set streaming to false"
-    _require(document is None or not corpus.streaming, f"{place}.document_column", document, why)
     if pattern is not None:
         why = "it is matched in document_column, which is not set; set both"
         _require(document is not None, f"{place}.document_pattern", pattern, why)

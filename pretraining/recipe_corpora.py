@@ -49,9 +49,12 @@ class Monolingual(Table):
         "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
         "ids such as 01049027 into chapters",
     )
+    max_rows: int | None = option(
+        None, "rows to read, from the beginning; default: all; required with `streaming`", low=1, high=LARGEST_SIZE
+    )
     size: int | None = option(
         None,
-        "size of the corpus, its part of N_i, where rows cannot be counted (streaming); all corpora use the same unit",
+        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of examples",
         low=1,
         high=LARGEST_SIZE,
     )
@@ -97,9 +100,12 @@ class Bitext:
     join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are joined line by line"
     )
+    max_rows: int | None = option(
+        None, "rows to read, from the beginning; default: all; required with `streaming`", low=1, high=LARGEST_SIZE
+    )
     size: int | None = option(
         None,
-        "size of the corpus, its part of N_i, where pairs cannot be counted (streaming); all corpora use the same unit",
+        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of pairs",
         low=1,
         high=LARGEST_SIZE,
     )

@@ -12,12 +12,11 @@ import numpy as np
 
 
 class Countable(Protocol):
-    """The part of a corpus that sampling uses; `lengths` (N,) are those of its training examples, not of streams."""
+    """The part of a corpus that sampling uses; `lengths` (N,) are those of its training examples."""
 
     name: str
     languages: Sequence[str]
     size: int
-    streaming: bool
     lengths: np.ndarray
 
 

@@ -97,7 +97,7 @@ UNEXPECTED = """
 import multiprocessing, os, signal, time
 from pretraining.data import batches
 from pretraining import training
-update, made, make = training.Training._step, 0, batches.MaskedExamples.__getitems__
+update, made, make = training.Training._step, 0, batches.MaskedExamples.__getitem__
 def broken(self, predictions):
     while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
         time.sleep(0.01)
@@ -112,19 +112,19 @@ def missing(self, draws):
     if "{where}" == "killed" and made == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return make(self, draws)
-training.Training._step, batches.MaskedExamples.__getitems__ = broken, missing
+training.Training._step, batches.MaskedExamples.__getitem__ = broken, missing
 """
 # The `at`-th batch that a process makes cannot be read.
 GONE = """
 from pretraining.data import batches
-made, really = 0, batches.MaskedExamples.__getitems__
+made, really = 0, batches.MaskedExamples.__getitem__
 def gone(self, draws):
     global made
     made += 1
     if made == {at}:
         raise OSError(5, "gone")
     return really(self, draws)
-batches.MaskedExamples.__getitems__ = gone
+batches.MaskedExamples.__getitem__ = gone
 """
 # Writing Python's own files fails as on a full disk: from the `at`-th time on that one of the run folder is opened.
 FULL_DISK = """
