@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Sampler
 
-from pretraining.data.languages import Countable, sampling_probabilities
+from pretraining.data.languages import sampling_probabilities
+from pretraining.data.stored import Corpus
 from pretraining.objectives import ExampleObjective
 from pretraining.recipe import Phase
 from zoo_core.masking import keyed_rng, keyed_seed
@@ -30,7 +31,7 @@ class Draw(NamedTuple):
     row: int
 
 
-def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
+def corpus_probabilities(corpora: Sequence[Corpus], alpha: float) -> np.ndarray:
     """Returns (C,) the probability of each corpus: p_i of its language or pair, divided among their corpora by size.
 
     The formula is over languages and pairs (both directions are one pair); N_i is the size of all corpora of i. So the
@@ -49,7 +50,7 @@ class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(
-        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Countable], alpha: float
+        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Corpus], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)

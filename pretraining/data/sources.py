@@ -172,7 +172,7 @@ def _fingerprint(table: Table, corpus: Any, hub_root: str | None, rows: Dataset 
         return table_fingerprint(table, hub_root, rows)
     path = resolve_hub_path(table.path, hub_root)
     is_local = Path(path).exists()  # else the copy on disk is used without a connection to the Hub
-    source = table_fingerprint(table, hub_root, rows) if is_local else f"{path}@{table.revision or 'main'}"
+    source = table_fingerprint(table, hub_root, rows) if is_local else f"{path}, revision:{table.revision or 'main'}"
     return f"first {corpus.max_rows} rows of {source}"
 
 

@@ -38,27 +38,23 @@ class Corpus:
         # columns of text; then, of linked pairs, the words of the tokens, and the links
         self.columns, self.about = columns[:2], columns[2:]
         self.name, self.languages, self.kind = source.name, languages_of(source.corpus), source.corpus.kind
-        self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
+        self.held_out_fraction, self.max_held_out = held_out_fraction, max_held_out
+        self.held_out_below = held_out_below(held_out_fraction)
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
         """Returns the same text, cut to another length, or with its sides apart, without tokenizing it again."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
-        other = object.__new__(_class_of(self.columns, apart))
-        other.__dict__.update(self.__dict__, max_length=max_length, apart=apart)
-        other._arrange()
-        return other
+        columns = self.columns + self.about
+        return stored_corpus(self.source, columns, max_length, apart, self.held_out_fraction, self.max_held_out)
 
     def _arrange(self) -> None:
         """Numbers the windows of all rows; the number of a window is its example's id, held out or not."""
         counts = dict(self.source.counts)
-        if len(self.columns) == 1:
-            self.rows = np.arange(len(self.columns[0].lengths))[None]
-        elif self.source.alignment is not None:
-            self.rows = self.source.alignment
-        else:
-            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
+        self.rows = self.source.alignment
+        if self.rows is None:
+            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(len(self.columns), axis=0)
         lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
         keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
         # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for
@@ -221,10 +217,7 @@ def no_text(name: str) -> str:
     return f"Corpus {name} has no text to train on: every row is empty or held out."
 
 
-def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
-    return SegmentPairs if apart and len(columns) == 1 else Corpus
-
-
 def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """Makes the corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
-    return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
+    corpus = SegmentPairs if apart and len(columns) == 1 else Corpus
+    return corpus(source, columns, max_length, apart, *held_out)

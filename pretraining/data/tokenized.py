@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,8 @@ READINGS = {
     "links": links_of,
     "no links": no_links,
 }
-TOKENIZERS: dict[str, PreTrainedTokenizerBase] = {}  # by fingerprint; forked processes have them without a copy
+# by fingerprint, with the main process: its forks have them without a copy
+TOKENIZERS: dict[str, tuple[PreTrainedTokenizerBase, int]] = {}
 ROWS_OF_PROCESS = 10_000  # fewer rows are not worth another process
 
 
@@ -102,7 +104,7 @@ def tokenized_column(
 
     Raises ValueError for a document that the column's pattern does not match.
     """
-    TOKENIZERS[fingerprint] = tokenizer
+    TOKENIZERS[fingerprint] = tokenizer, os.getpid()
     wanted = [name for name in (column.column, column.identity, column.document) if name is not None]
     names = sorted({name if name in column.rows.column_names else name.partition(".")[0] for name in wanted})
     features = {"ids": List(Value("int32")), "key": Value("int64")}
@@ -125,9 +127,13 @@ def tokenized_column(
 
 
 def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fingerprint: str) -> dict[str, list]:
+    tokenizer, main_process = TOKENIZERS[fingerprint]
+    if os.getpid() != main_process:  # the main process reports a signal; this one releases its locks and ends
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(1))
     identities: list[Any] = get_column(batch, column.identity) if column.identity else [None] * len(numbers)
     found = {
-        "ids": READINGS[column.reading](get_column(batch, column.column), TOKENIZERS[fingerprint]),
+        "ids": READINGS[column.reading](get_column(batch, column.column), tokenizer),
         "key": [row_key(number if value is None else value) for value, number in zip(identities, numbers, strict=True)],
     }
     if column.document is not None:

@@ -139,18 +139,6 @@ def opened(path, mode="r", *arguments, **keywords):
     return really(path, mode, *arguments, **keywords)
 builtins.open = io.open = opened
 """
-# The system itself refuses to make files longer than 20,000 bytes from step 4 on, whoever writes them.
-NO_LONG_FILES = """
-import resource, signal
-from pretraining import training
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-make = training.Training._step
-def limited(self, predictions):
-    if self.phase_step == 3:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    return make(self, predictions)
-training.Training._step = limited
-"""
 HOLD_SAVE = """
 import os, time
 from pretraining import training
@@ -391,13 +379,6 @@ def test_a_full_disk_at_random_writes(started, whole, goes_on, folder):
     goes_on()
 
 
-def test_the_system_refuses_to_write(started, goes_on, folder):
-    assert started(*SETTINGS, fault=NO_LONG_FILES).wait() == 2
-    assert [path.name for path in checkpoints_of(folder)] == ["step-2"]
-    assert not list((folder / "checkpoints").glob(".*"))
-    goes_on()
-
-
 def test_a_damaged_checkpoint_is_named_and_the_one_before_resumed(
     finished, fails, whole, cut_back, assert_same_run, tmp_path
 ):
@@ -411,18 +392,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_resumed(
     shutil.rmtree(newest)
     finished(*SETTINGS, f"output_dir={copied}", "--resume")
     assert_same_run(copied, whole(*SETTINGS))
-
-
-def test_two_runs_into_one_folder(started, fails, folder, tmp_path):
-    """The second run stops with an error, and the first one is not affected."""
-    gate = tmp_path / "gate"
-    first = started(*SETTINGS, fault=HOLD_SAVE.format(gate=str(gate)))
-    first.until(lambda printed: "at the gate" in printed)
-    for arguments in ([], ["--resume"]):
-        assert "another run" in fails(*SETTINGS, *arguments)
-    gate.touch()
-    assert first.wait() == 0, first.printed()[-3000:]
-    assert not (folder / ".zoo-run.lock").exists()
 
 
 def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
