@@ -149,7 +149,7 @@ def _rows(table: Table, corpus: Any, name: str, texts: list[str], others: list[s
     except DatasetGenerationError as error:
         cause = error.__cause__ or error
         if isinstance(cause, ValueError):
-            raise cause from None
+            raise ValueError(f"corpus {name}: {cause}") from None
         raise OSError(f"the source of corpus {name} cannot be read: {cause!r}") from error
     return rows.select_columns([column for column in columns if rows.data.column(column).null_count < len(rows)])
 
