@@ -165,6 +165,8 @@ def plot_curves(folder: Path) -> None:
     mean of several lines.
     """
     frame = pandas.DataFrame(read_events(folder))
+    if frame.empty:
+        return
     window = -(-len(frame) // MOST_POINTS)
 
     def curves(prefix: str, is_training: bool = False) -> dict[str, pandas.DataFrame]:
