@@ -40,7 +40,7 @@ from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results import AVERAGE, Results, Summary, load_results, summary, with_deviation
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 from zoo_core.provenance import read_json, write_csv, write_json
 from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock

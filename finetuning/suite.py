@@ -39,7 +39,7 @@ from finetuning.results import FORMAT, Results, Summary, read_results, run_name,
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.interruption import stop_signals
+from zoo_core.processes import stop_signals
 from zoo_core.provenance import write_csv, write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock

@@ -54,9 +54,7 @@ def evaluate(
                 entropy = unigram_entropy(examples)
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
     evaluator = Evaluator(model, feed.tokenizer, accelerator, settings.batch_size)
-    for corpus in corpora:
-        if len(corpus.languages) < 2 or not corpus.held_out:
-            continue
+    for corpus in (corpus for corpus in corpora if len(corpus.languages) == 2 and corpus.held_out):
         if corpus.apart:  # the same text as for objectives that read both sides in one input
             corpus = corpus.with_form(min(2 * corpus.max_length, model.config.longest_input), False)
         if len(corpus.held_out) > 1:
@@ -76,9 +74,8 @@ def retrieval_accuracy(evaluator: Evaluator, examples: Sequence[Example]) -> lis
     Each sentence is encoded by itself. Its vector is the mean of its states without special tokens. The nearest
     neighbor has the highest cosine, and the share is the mean of both directions. Chance is 1/P.
     """
-    vectors = [_sentence_vectors(evaluator, examples, side) for side in (0, 1)]
     accuracy_L = []
-    for source_PH, target_PH in zip(*vectors, strict=True):
+    for source_PH, target_PH in zip(*(_sentence_vectors(evaluator, examples, side) for side in (0, 1)), strict=True):
         similarity_PP = nn.functional.normalize(source_PH, dim=-1) @ nn.functional.normalize(target_PH, dim=-1).T
         gold_P = torch.arange(len(similarity_PP), device=similarity_PP.device)
         right = [(similarity_PP.argmax(axis) == gold_P).double().mean() for axis in (0, 1)]

@@ -66,12 +66,11 @@ class StepLog:
 
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
         """Returns the figures up to `phase_step`. All processes must call this together."""
-        accelerator, device = self.accelerator, self.accelerator.device
-        counts = accelerator.reduce(torch.tensor(list(self.shortened.values()), dtype=torch.float64, device=device))
-        means, loss = self.meter.means(accelerator)
-        tokens = accelerator.reduce(torch.tensor(float(self.tokens), device=device)).item()
+        device = self.accelerator.device
+        means, loss = self.meter.means(self.accelerator)
+        counts = torch.tensor([self.tokens, *self.shortened.values()], dtype=torch.float64, device=device)
+        tokens, *shortened = self.accelerator.reduce(counts).tolist()
         seconds = time.perf_counter() - self.seconds
-        shortened = zip(self.shortened, counts, strict=True)
         return {
             **({} if loss is None else {"loss": loss}),
             **{f"loss/{key}": value for key, value in means.items()},
@@ -80,13 +79,9 @@ class StepLog:
             "predictions": int(predictions),
             "tokens_per_second": tokens / seconds,
             "steps_per_second": (phase_step - self.since) / seconds,
-            "memory_gib": memory_gib(device),
-            **{f"shortened/{name}": int(count) for name, count in shortened if count},
+            # the peak, of the GPU or, on a CPU, of this process; Linux counts in KiB
+            "memory_gib": torch.cuda.max_memory_allocated(device) / 2**30
+            if device.type == "cuda"
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            **{f"shortened/{name}": int(of) for name, of in zip(self.shortened, shortened, strict=True) if of},
         }
-
-
-def memory_gib(device: torch.device) -> float:
-    """Returns the peak memory up to now: of the GPU or, on a CPU, of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import get_args, get_type_hints
 
 import torch
@@ -23,15 +24,27 @@ from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
 
 EXAMPLES_SHOWN = 2
-KEPT = ("rows", "examples", "held_out", "read_for_held_out")  # counts that are not of dropped or cut text
+KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
+ROWS_READ = 1000  # of a corpus with `max_rows`, which may be large
 # of a model, by what is in the names of their parameters, the first that fits
 PARTS = {".crossattention.": "cross-attention", "embeddings.": "embeddings", ".embed_tokens.": "embeddings"}
 PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM head (its decoder is the embeddings)"}
 
 
+def with_few_rows(recipe: Recipe) -> Recipe:
+    """Returns the recipe with at most `ROWS_READ` rows of each corpus that has `max_rows`, for `print_plan`."""
+
+    def cut(corpora: list) -> list:
+        return [c if c.max_rows is None else replace(c, max_rows=min(c.max_rows, ROWS_READ)) for c in corpora]
+
+    return replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext))
+
+
 def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: TeacherModel | None = None) -> None:
-    """Prints the plan of a run: what its start supports, parameters by part, corpora and their sampling, phases with
-    tokens and predictions per step, a memory estimate, and the first batch with its masks."""
+    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
+    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
+    `feed` has the corpora of `with_few_rows`."""
+    feed = replace(feed, num_workers=0)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
         print_supported(console, start.start_from)
@@ -104,15 +117,23 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    rows = []
+    rows, given = [], recipe.named_corpora()
     for sides in (1, 2):
         group = [corpus for corpus in corpora if len(corpus.languages) == sides]
+        scales = []
+        for corpus in group:
+            max_rows, read = getattr(given[corpus.name], "max_rows", None), len(corpus.columns[0].lengths)
+            scales.append(max_rows / read if max_rows and read == ROWS_READ else 1)
+            corpus.size = given[corpus.name].size or int(corpus.size * scales[-1])
         shares = corpus_probabilities(group, recipe.alpha) if group else []
-        for corpus, share in zip(group, shares, strict=True):
+        for corpus, scale, share in zip(group, scales, shares, strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            rows.append((corpus.name, f"{corpus.size:,}", f"{share:.1%}", f"{len(corpus.held_out):,}", ", ".join(lost)))
-    columns = ("corpus", "size", "drawn", "held out", "dropped, cut")
-    return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows)
+            read, tokens = int(scale * corpus.counts["rows"]), int(scale * corpus.tokens)
+            facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
+            rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
+    columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
+    note = f"with max_rows: estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"
+    return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows, note)
 
 
 def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int) -> Table:

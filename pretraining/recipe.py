@@ -270,18 +270,12 @@ class Recipe:
     monolingual: list[Monolingual] = option([], "monolingual corpora; a language may have several")
     bitext: list[Bitext] = option([], "corpora of translation pairs; a pair of languages may have several")
     linked: list[LinkedPairs] = option([], "translation pairs with links between their words, for `word_links`")
-    prepared: str | None = option(
-        None,
-        "folder that `python -m pretraining.tools.prepare` wrote for these corpora; the run reads token ids from it "
-        "and opens no table; default: tables are read and tokenized when the run starts",
-    )
     teacher: Teacher | None = option(None, "teacher model, for objectives that learn from one (`kd`)")
     alpha: Annotated[float, Ge(0), Le(1)] = option(
         0.7,
         "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, where N_i is the size of all corpora of "
         "language or pair i in a phase. Among the corpora of i, one is sampled in proportion to its size",
     )
-    shuffle_buffer: Positive = option(10_000, "rows in memory for shuffling a streamed corpus")
     phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -53,18 +53,14 @@ class Monolingual(Table):
         "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
         "ids such as 01049027 into chapters",
     )
+    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
     size: Size | None = option(
         None,
-        "size of the corpus, its part of N_i, where rows cannot be counted (streaming); all corpora use the same unit",
+        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of examples",
     )
     size_source: str | None = option(None, "source of `size` (paper, table)")
 
     def __post_init__(self) -> None:
-        if self.document_column is not None and self.streaming:
-            raise ValueError(
-                f"document_column is {self.document_column!r}, but a shuffled stream has no adjacent rows. Set "
-                "streaming to false."
-            )
         if self.document_pattern is not None and self.document_column is None:
             raise ValueError(f"document_pattern is {self.document_pattern!r}, but document_column is not set.")
         try:
@@ -114,9 +110,10 @@ class Bitext:
     join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are joined line by line"
     )
+    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
     size: Size | None = option(
         None,
-        "size of the corpus, its part of N_i, where pairs cannot be counted (streaming); all corpora use the same unit",
+        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of pairs",
     )
     size_source: str | None = option(None, "source of `size` (paper, table)")
 

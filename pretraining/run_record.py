@@ -51,23 +51,19 @@ def data_facts(corpora: list[Corpus], tokenizer, teacher: TeacherModel | None = 
 
 def check_same_data(recipe: Recipe, now: dict) -> None:
     """Raises `ValueError` if a resumed run would have other text, tokens or another teacher than at its start."""
+
+    def fingerprints(facts: dict) -> dict[str, list[str]]:
+        found = {"the tokenizer": [facts["tokenizer_fingerprint"]]}
+        for corpus in facts["corpora"]:
+            found[f"corpus {corpus['name']}"] = [table["fingerprint"] for table in corpus["tables"]]
+        for teacher in facts["teachers"]:
+            found[f"the teacher {teacher['path']}"] = [teacher["fingerprint"], teacher["tokenizer_fingerprint"]]
+        return found
+
     path = Path(recipe.output_dir) / "run.json"
-    if not path.exists():
-        return
-    before, now = _fingerprints(read_json(path, needs=now)), _fingerprints(now)
-    if changed := [what for what in now if now[what] != before.get(what)]:
+    before = fingerprints(read_json(path, needs=now)) if path.exists() else None
+    if before and (changed := [what for what, of in fingerprints(now).items() if of != before.get(what)]):
         raise ValueError(
             f"{', '.join(changed)} changed since the run in {recipe.output_dir!r} was started. Restore it, or start a "
             "new run in another output_dir with model.start_from=<this run>/checkpoints/step-N/model."
         )
-
-
-def _fingerprints(facts: dict) -> dict[str, str | list[str]]:
-    """Returns {what a run learns from: its fingerprint} of `data_facts`."""
-    found = {"the tokenizer": facts["tokenizer_fingerprint"]}
-    for corpus in facts["corpora"]:
-        found[f"corpus {corpus['name']}"] = [table["fingerprint"] for table in corpus["tables"]]
-    for teacher in facts.get("teachers", []):
-        found[f"the teacher {teacher['path']}"] = teacher["fingerprint"]
-        found[f"the tokenizer of the teacher {teacher['path']}"] = teacher["tokenizer_fingerprint"]
-    return found

@@ -8,6 +8,7 @@ from itertools import islice
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch.utils.data import DataLoader
 
 from pretraining.recipe import Recipe
 from zoo_core.processes import Stopped, at_once, received
@@ -23,20 +24,36 @@ class Stops:
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
-        self.error: Exception | None = None  # why this process has no batch
+        self.error: str | None = None  # why this process has no batch
+        self.batches: Iterator[dict] = iter(())
 
-    def fetch(self, batches: Iterator[dict], recipe: Recipe) -> list[dict]:
+    def __enter__(self) -> "Stops":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.batches = iter(())  # ends the workers: a traceback would keep the loader, and Python would wait for them
+
+    def read(self, loader: DataLoader) -> None:
+        """Starts the loader of a phase, whose batches `fetch` returns."""
+        handler = signal.getsignal(signal.SIGCHLD)
+        self.batches = iter(loader)
+        if signal.getsignal(signal.SIGCHLD) is not handler:
+            signal.signal(signal.SIGCHLD, handler)  # torch's would raise an error for a killed worker during a step
+
+    def fetch(self, recipe: Recipe) -> list[dict]:
         """Returns the micro-batches of the next step; none if the phase ends, a signal came or reading failed.
 
         It raises no error, because the process is in the middle of a step, and others wait for it.
         """
         try:
-            with nullcontext() if recipe.num_workers else at_once():  # loading.py looks while it waits for workers
-                return list(islice(batches, recipe.gradient_accumulation_steps))
+            # a signal while it waits for workers is only noted: raised inside the loader, it could leave a lock
+            with nullcontext() if recipe.num_workers else at_once():
+                return list(islice(self.batches, recipe.gradient_accumulation_steps))
         except Stopped:
             pass
-        except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: a data-loading worker was killed
-            self.error = error
+        except Exception as error:
+            if received() is None:  # else a signal may have ended a worker
+                self.error = (str(error).strip() or repr(error)).splitlines()[-1]  # of a worker's traceback
         return []
 
     def reasons(self) -> torch.Tensor:
@@ -48,7 +65,7 @@ class Stops:
         """Returns why all processes have to stop, from the sum of their `reasons`."""
         terminated, interrupted, has_no_batch = reasons.bool().tolist()
         if has_no_batch:
-            errors = gather_object([self.error and (str(self.error) or repr(self.error))])
+            errors = gather_object([self.error])
             number, error = next((number, error) for number, error in enumerate(errors) if error)
             return ValueError(f"process {number}: {error}" if len(errors) > 1 else error)
         if terminated or interrupted:

@@ -36,7 +36,7 @@ from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import evaluate
 from pretraining.metrics import StepLog
-from pretraining.plan import print_plan
+from pretraining.plan import print_plan, with_few_rows
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
@@ -75,7 +75,8 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
             config = start.build_config(tokenizer, checkpoint)
             # the length of `truncation=True`, for users of the model folder
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
-            corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
+            read = with_few_rows(recipe) if dry_run else recipe
+            corpora = load_corpora(read, tokenizer, accelerator.num_processes)
             teacher = None
             if recipe.teacher:
                 teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
@@ -152,7 +153,8 @@ class Training:
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
-        with RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts) as self.report:
+        report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts)
+        with report as self.report, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
                 if checkpoint and index == progress["phase"]:
@@ -198,9 +200,9 @@ class Training:
         weights = phase.loss_weights(accelerator.unwrap_model(self.model))
         corpora = phase_corpora(self.feed.corpora, phase)
         log = StepLog(phase, corpora, accelerator, self.phase_step)
-        loader = self.feed.training(phase, self.index, self.phase_step)
-        batches = iter(loader if self.phase_step < phase.steps else ())
-        micro_batches = self.stops.fetch(batches, recipe)
+        if self.phase_step < phase.steps:
+            self.stops.read(self.feed.training(phase, self.index, self.phase_step))
+        micro_batches = self.stops.fetch(recipe)
         self._stop_if_asked(accelerator.reduce(self.stops.reasons()))
         while self.phase_step < phase.steps:
             before = random_states(accelerator.device)
@@ -212,7 +214,7 @@ class Training:
                 totals[0] += sum(len(losses) for losses in output.token_losses.values())
                 totals[1] += output.loss_sum.detach()
             # of the next step, while the device is busy; before the step, all processes learn if one has none
-            micro_batches = self.stops.fetch(batches, recipe)
+            micro_batches = self.stops.fetch(recipe)
             totals = accelerator.reduce(torch.cat([totals, self.stops.reasons()]), reduction="sum")
             predictions, loss_sum = totals[:2].tolist()
             try:

@@ -248,16 +248,12 @@ RUNS = {  # a file of a run's folder, and what is in it: what the message of a r
 @pytest.mark.parametrize(("name", "content"), [(name, content) for name, of in RUNS.items() for content in of])
 def test_torn_files_of_a_run(tmp_path, name, content):
     """The functions with which --resume, the tools and the cards read them."""
-    from pretraining.data.prepared import MANIFEST, read_manifest
     from pretraining.tracking import read_events
     from zoo_core.provenance import read_json
 
     (tmp_path / name).write_text(content)
-    (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(ValueError, match=name):
         read_events(tmp_path) if name == "events.jsonl" else read_json(tmp_path / name, needs=["sessions"])
-    with pytest.raises(ValueError, match=MANIFEST):
-        read_manifest(tmp_path)
 
 
 def test_a_line_of_events_that_a_kill_has_cut_off_is_left_out(tmp_path):

@@ -67,7 +67,7 @@ class Table:
     delimiter: str | None = option(
         None, "csv only: the character between columns; a file with a delimiter is read as csv; default: a comma"
     )
-    streaming: bool = option(False, "read row by row while training, without a copy on disk")
+    streaming: bool = option(False, "read only the first rows of a large dataset, without downloading the rest")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
 
 

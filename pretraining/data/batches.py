@@ -4,68 +4,49 @@ sampling.py draws the examples of a step; the collators of `pretraining/objectiv
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
-from pretraining.data.loading import CarefulLoader
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.data.sources import match_corpora
 from pretraining.data.stored import Corpus
-from pretraining.data.streams import StreamCursor, StreamedCorpus
 from pretraining.objectives import Collator, ExampleObjective
 from pretraining.recipe import Phase, Recipe
 
 
+@dataclass
 class MaskedExamples(Dataset):
-    """The data set of a `DataLoader`: turns draws into a micro-batch, in any process."""
+    """The data set of a `DataLoader`: turns the draws of a micro-batch into a batch, in any process.
 
-    def __init__(
-        self,
-        corpora: dict[tuple[str, int], Corpus | StreamedCorpus],
-        phase: Phase,
-        seed: int,
-        index: int,
-        collators: dict[str, Collator],
-    ):
-        """`corpora` by (objective, index in the phase's corpora), because each objective has its own lengths."""
-        self.corpora, self.phase, self.seed, self.phase_index, self.collators = corpora, phase, seed, index, collators
-        self.cursors: dict[tuple[str, int], StreamCursor] = {}
+    `corpora` are those of each objective by their index in the phase, because each objective has its own lengths. `key`
+    is (seed, index of the phase).
+    """
 
-    def __getitems__(self, draws: list[Draw]) -> dict[str, dict]:
+    corpora: dict[str, dict[int, Corpus]]
+    collators: dict[str, Collator]
+    key: tuple[int, int]
+
+    def __getitem__(self, draws: list[Draw]) -> dict[str, dict]:
         """Returns the masked sub-batches of a micro-batch by objective."""
         own: dict[str, list[Draw]] = {}
         for draw in draws:
             own.setdefault(draw.objective, []).append(draw)
-        return {
-            name: self.collators[name].sub_batch(self._texts(name, some), (self.seed, self.phase_index))
-            for name, some in own.items()
-        }
+        return {name: self.collators[name].sub_batch(self._texts(name, some), self.key) for name, some in own.items()}
 
     def _texts(self, objective: str, draws: list[Draw]) -> Texts:
         """Returns the texts of some draws, in their order."""
-        places: dict[int, list[int]] = {}
-        for place, draw in enumerate(draws):
-            places.setdefault(draw.corpus, []).append(place)
-        parts = [self._read(objective, index, [draws[place] for place in own]) for index, own in places.items()]
-        return Texts.joined(parts, np.argsort(np.concatenate(list(places.values()))))
-
-    def _read(self, objective: str, index: int, draws: list[Draw]) -> Texts:
-        """Reads the texts of some draws of one corpus."""
-        place = (objective, index)
-        corpus = self.corpora[place]
-        if not corpus.streaming:
-            return corpus.read(np.array([draw.epoch for draw in draws]), np.array([draw.row for draw in draws]))
-        if place not in self.cursors:
-            # by the kind of text, like the draws: TLM and CA-MLM read the same pairs (VECO, section 4)
-            self.cursors[place] = corpus.cursor(self.phase_index, self.phase.objectives[objective].text)
-        return Texts.of([self.cursors[place].fetch(draw.position) for draw in draws])
+        corpus_D, epoch_D, row_D = np.array([(draw.corpus, draw.epoch, draw.row) for draw in draws]).T
+        places = [np.flatnonzero(corpus_D == index) for index in dict.fromkeys(corpus_D.tolist())]
+        parts = [self.corpora[objective][corpus_D[own[0]]].read(epoch_D[own], row_D[own]) for own in places]
+        return Texts.joined(parts, np.argsort(np.concatenate(places)))
 
 
 @dataclass
@@ -75,7 +56,7 @@ class Feed:
     A batch is a dict of the collators' results by objective, on the CPU.
     """
 
-    corpora: list[Corpus | StreamedCorpus]
+    corpora: list[Corpus]
     tokenizer: PreTrainedTokenizerBase
     seed: int
     alpha: float
@@ -89,7 +70,7 @@ class Feed:
     def of(
         cls,
         recipe: Recipe,
-        corpora: list[Corpus | StreamedCorpus],
+        corpora: list[Corpus],
         tokenizer: PreTrainedTokenizerBase,
         config: PreTrainedConfig | None = None,
         num_processes: int = 1,
@@ -100,7 +81,7 @@ class Feed:
         languages = Languages.of(config, corpora, recipe.alpha)
         return cls(corpora, tokenizer, *options, languages, num_processes, process_index)
 
-    def training(self, phase: Phase, phase_index: int, start_update: int = 0) -> CarefulLoader:
+    def training(self, phase: Phase, phase_index: int, start_update: int = 0) -> DataLoader:
         """Returns the batches of a phase after its first `start_update` updates; `accumulation` batches are an update.
 
         The loader divides the text among the processes itself, so do not pass it to `Accelerator.prepare`. It does not
@@ -120,22 +101,18 @@ class Feed:
             ObjectivePlan(self.seed, phase_index, objective, views[name], self.alpha)
             for name, objective in objectives.items()
         ]
-        examples = MaskedExamples(
-            {(name, index): corpus for name, group in views.items() for index, corpus in group.items()},
-            phase,
-            self.seed,
-            phase_index,
-            {name: self._collator(objective, phase) for name, objective in objectives.items()},
-        )
+        collators = {name: self._collator(objective, phase) for name, objective in objectives.items()}
         if self.num_workers:
             # tokenizers' threads do not work after the fork of a worker; without this, each worker warns
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         share = (self.num_processes, self.process_index, self.accumulation)
-        return CarefulLoader(
-            examples,
-            batch_sampler=UpdateSampler(plans, phase, start_update, *share),
+        return DataLoader(
+            MaskedExamples(views, collators, (self.seed, phase_index)),
+            batch_size=None,  # an item is already a batch
+            sampler=UpdateSampler(plans, phase, start_update, *share),
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_ignore_signals,
             generator=torch.Generator(),
         )
 
@@ -162,6 +139,12 @@ class Feed:
         """Returns the collator of an objective; it also makes what other objectives of the phase read of its rows."""
         readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
         return objective.collator(self.tokenizer, self.languages, draws=any(other.draws for other in readers))
+
+
+def _ignore_signals(worker: int) -> None:
+    """In a data-loading worker: a signal to the whole process group must not end it before the run has saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:

@@ -6,19 +6,9 @@ Recipes are read with this file, so it imports no library that takes seconds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-
-
-class Countable(Protocol):
-    """The part of a corpus that sampling uses; `lengths` (N,) are those of its training examples, not of streams."""
-
-    name: str
-    languages: Sequence[str]
-    size: int
-    streaming: bool
-    lengths: np.ndarray
 
 
 def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
@@ -44,7 +34,7 @@ class Languages:
     alpha: float
 
     @classmethod
-    def of(cls, config: Any, corpora: Sequence[Countable], alpha: float) -> "Languages | None":
+    def of(cls, config: Any, corpora: Sequence[Any], alpha: float) -> "Languages | None":
         """Makes it from a model's configuration and all corpora of a run; None if <mask> carries no language."""
         rows = getattr(config, "languages", None)
         if not rows:

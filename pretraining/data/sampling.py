@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Sampler
 
-from pretraining.data.languages import Countable, sampling_probabilities
+from pretraining.data.languages import sampling_probabilities
+from pretraining.data.stored import Corpus
 from pretraining.objectives import ExampleObjective
 from pretraining.recipe import Phase
 from zoo_core.keyed_random import keyed_rng, keyed_seed
@@ -22,19 +23,15 @@ DRAWN_AHEAD = 64  # steps whose corpora are drawn at once
 
 
 class Draw(NamedTuple):
-    """One example of a step: the `position`-th of that corpus for that objective; its row in the order of `epoch`.
-
-    Streams have no numbered rows: they are read by `position`, and `row` is -1.
-    """
+    """One example of a step: training example `row` of a corpus, in its `epoch`."""
 
     objective: str
     corpus: int  # index into the corpora of the phase
     epoch: int
     row: int
-    position: int
 
 
-def corpus_probabilities(corpora: Sequence[Countable], alpha: float) -> np.ndarray:
+def corpus_probabilities(corpora: Sequence[Corpus], alpha: float) -> np.ndarray:
     """Returns (C,) the probability of each corpus: p_i of its language or pair, divided among their corpora by size.
 
     The formula is over languages and pairs (both directions are one pair); N_i is the size of all corpora of i. So the
@@ -53,7 +50,7 @@ class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
     def __init__(
-        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Countable], alpha: float
+        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Corpus], alpha: float
     ):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
@@ -89,14 +86,11 @@ class ObjectivePlan:
         for choice in self.ahead[1][place].tolist():
             index, position = self.indices[choice], positions[choice]
             positions[choice] = position + 1
-            if self.corpora[index].streaming:
-                draws.append(Draw(name, index, -1, -1, position))
-                continue
             known = self.orders.get(index)
             if known is None or not 0 <= position - known[1] < len(known[2]):
                 self.orders[index] = known = self._order(index, position)
             epoch, start, order = known
-            draws.append(Draw(name, index, epoch, int(order[position - start]), position))
+            draws.append(Draw(name, index, epoch, int(order[position - start])))
         counts[:] = positions
         return draws
 
@@ -108,10 +102,9 @@ class ObjectivePlan:
         order = keyed_rng(*self.key, "order", corpus.name, epoch).permutation(numbers)
         return epoch, epoch * len(numbers), order
 
-    def sort_length(self, draw: Draw) -> int:
-        """Returns the sort key of a global batch; streams, whose lengths are unknown, come last, in order."""
-        corpus = self.corpora[draw.corpus]
-        return np.iinfo(np.int64).max if corpus.streaming else int(corpus.lengths[draw.row])
+    def length(self, draw: Draw) -> int:
+        """Returns the number of tokens of an example."""
+        return int(self.corpora[draw.corpus].lengths[draw.row])
 
 
 def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
@@ -128,8 +121,8 @@ def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
 class UpdateSampler(Sampler[list[Draw]]):
     """Batches of draws for one process: for each step from `start_update`, one list per micro-batch.
 
-    The global batch of each objective is sorted by length (if lengths are known), so that the examples of a micro-batch
-    have similar lengths and little padding. It is cut into `accumulation` contiguous micro-batches, and the processes
+    The global batch of each objective is sorted by length, so that the examples of a micro-batch have similar lengths
+    and little padding. It is cut into `accumulation` contiguous micro-batches, and the processes
     get the examples of each micro-batch in turn. One list has the draws of all objectives, in the order of the phase.
     """
 
@@ -152,7 +145,7 @@ class UpdateSampler(Sampler[list[Draw]]):
 
     def _share(self, plan: ObjectivePlan, draws: list[Draw]) -> list[list[Draw]]:
         """Returns this process's part of each micro-batch of a step."""
-        draws = sorted(draws, key=plan.sort_length)  # stable: ties stay in the order of the draws
+        draws = sorted(draws, key=plan.length)  # stable: ties stay in the order of the draws
         ends = [len(draws) * part // self.accumulation for part in range(self.accumulation + 1)]
         return [
             draws[start:end][self.process_index :: self.num_processes]

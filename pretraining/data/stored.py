@@ -7,8 +7,8 @@ import numpy as np
 
 from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT, Example, Texts, cut_pair
 from pretraining.data.sources import Source, held_out_below
-from pretraining.data.streams import no_segments, no_text
 from pretraining.data.tokenized import TokenColumn
+from pretraining.recipe_corpora import languages_of
 
 WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that an example's id determines row and window
 
@@ -25,8 +25,6 @@ class Corpus:
     side, are dropped.
     """
 
-    streaming = False
-
     def __init__(
         self,
         source: Source,
@@ -39,28 +37,24 @@ class Corpus:
         self.source, self.max_length, self.apart = source, max_length, apart
         # columns of text; then, of linked pairs, the words of the tokens, and the links
         self.columns, self.about = columns[:2], columns[2:]
-        self.name, self.languages, self.kind = source.name, source.languages, source.kind
-        self.held_out_below, self.max_held_out = held_out_below(held_out_fraction), max_held_out
+        self.name, self.languages, self.kind = source.name, languages_of(source.corpus), source.corpus.kind
+        self.held_out_fraction, self.max_held_out = held_out_fraction, max_held_out
+        self.held_out_below = held_out_below(held_out_fraction)
         self._arrange()
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
         """Returns the same text, cut to another length, or with its sides apart, without tokenizing it again."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
-        other = object.__new__(_class_of(self.columns, apart))
-        other.__dict__.update(self.__dict__, max_length=max_length, apart=apart)
-        other._arrange()
-        return other
+        columns = self.columns + self.about
+        return stored_corpus(self.source, columns, max_length, apart, self.held_out_fraction, self.max_held_out)
 
     def _arrange(self) -> None:
         """Numbers the windows of all rows; the number of a window is its example's id, held out or not."""
         counts = dict(self.source.counts)
-        if len(self.columns) == 1:
-            self.rows = np.arange(len(self.columns[0].lengths))[None]
-        elif self.source.alignment is not None:
-            self.rows = self.source.alignment
-        else:
-            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(2, axis=0)
+        self.rows = self.source.alignment
+        if self.rows is None:
+            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(len(self.columns), axis=0)
         lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
         keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
         # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for
@@ -92,7 +86,7 @@ class Corpus:
         self.lengths = self._window_lengths(row_of, lengths)[training].astype(np.int32)
         by_hash = sorted(np.flatnonzero(evaluated[row_of]), key=lambda window: (keys[0, row_of[window]], window))
         self.held_out_ids = by_hash[: self.max_held_out]
-        self.size = self.source.declared_size or len(training)
+        self.size = self.source.corpus.size or len(training)
         self.counts = counts | {"examples": len(training)}
 
     def _window_lengths(self, row_of: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -102,35 +96,29 @@ class Corpus:
         return np.minimum(lengths[0][row_of] - number * self.room, self.room)
 
     @property
+    def tokens(self) -> int:
+        """The number of tokens of all rows, which take 4 bytes each on disk."""
+        return sum(len(chunk) for column in self.columns for chunk in column.chunks)
+
+    @property
     def held_out(self) -> list[Example]:
         """The first `evaluation.max_examples` held-out examples, in the order of their hashes."""
-        return [self._example(window, 0) for window in self.held_out_ids]
-
-    def fetch(self, epoch: int, index: int) -> Example:
-        """Returns training example `index`, 0 <= index < len(lengths); its masks depend on the epoch."""
-        return self._example(self.example_ids[index], epoch)
+        sides = self._sides(np.array(self.held_out_ids, dtype=np.int64))
+        rows = zip(self.held_out_ids, zip(*sides, strict=True), strict=True)
+        return [Example(list(tokens), self.name, int(window)) for window, tokens in rows]
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Returns training examples by their indices."""
+        """Returns training examples by their indices below len(lengths); their masks depend on the epoch."""
         windows_M = self.example_ids[indices_M].astype(np.int64)
-        return Texts(
-            self._sides(windows_M, self._rows_of(windows_M)), [self.name] * len(windows_M), windows_M, epochs_M
-        )
+        return Texts(self._sides(windows_M), [self.name] * len(windows_M), windows_M, epochs_M)
 
     def facts(self) -> dict:
         """Returns the facts of the corpus for run.json."""
         return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
 
-    def _example(self, window: int, epoch: int) -> Example:
-        windows = np.array([window], dtype=np.int64)
-        sides = [tokens for (tokens,) in self._sides(windows, self._rows_of(windows))]
-        return Example(sides, self.name, int(window), epoch)
-
-    def _rows_of(self, windows_M: np.ndarray) -> np.ndarray:
-        return windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
-
-    def _sides(self, windows_M: np.ndarray, rows_M: np.ndarray) -> list[list[np.ndarray]]:
-        """Returns the tokens of each side of some windows of these rows."""
+    def _sides(self, windows_M: np.ndarray) -> list[list[np.ndarray]]:
+        """Returns the tokens of each side of some windows."""
+        rows_M = windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
         if len(self.columns) == 2:
             starts_M = np.zeros_like(rows_M)
             sides = [
@@ -173,7 +161,10 @@ class SegmentPairs(Corpus):
         run_of = np.repeat(run_R, windows)
         self.first_segments = np.flatnonzero(run_of[1:] == run_of[:-1])
         if len(self.first_segments) == 0:
-            raise ValueError(no_segments(self.name))
+            raise ValueError(
+                f"Corpus {self.name} has no adjacent segments to train on: its texts have one token each and no "
+                "neighbor in their document. Set its `document_column`, or use longer texts."
+            )
         starts, stops = self._bounds(self.rows_of, self.window_of, self.windows_of)
         segment_lengths = stops - starts
         self.lengths = (segment_lengths[self.first_segments] + segment_lengths[self.first_segments + 1]).astype(
@@ -181,7 +172,7 @@ class SegmentPairs(Corpus):
         )
         evaluated = np.flatnonzero(held_out & (lengths > 1))
         self.held_out_ids = sorted(evaluated, key=lambda row: (keys[row], row))[: self.max_held_out]
-        self.size = self.source.declared_size or len(self.first_segments)
+        self.size = self.source.corpus.size or len(self.first_segments)
         self.counts = dict(self.source.counts) | {
             "rows": len(lengths),
             "empty": int((lengths == 0).sum()),
@@ -209,11 +200,6 @@ class SegmentPairs(Corpus):
             examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW))
         return examples
 
-    def fetch(self, epoch: int, index: int) -> Example:
-        """Returns training example `index`: a segment and the next one."""
-        texts = self.read(np.array([epoch]), np.array([index]))
-        return Example([tokens for (tokens,) in texts.sides], self.name, int(texts.ids[0]), epoch)
-
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
         """Returns training examples by their indices: each is a segment and the next one."""
         first_M = self.first_segments[indices_M]
@@ -226,10 +212,12 @@ class SegmentPairs(Corpus):
         return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
 
 
-def _class_of(columns: list[TokenColumn], apart: bool) -> type[Corpus]:
-    return SegmentPairs if apart and len(columns) == 1 else Corpus
+def no_text(name: str) -> str:
+    """Returns the error of a corpus without training text."""
+    return f"Corpus {name} has no text to train on: every row is empty or held out."
 
 
 def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
     """Makes the corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
-    return _class_of(columns, apart)(source, columns, max_length, apart, *held_out)
+    corpus = SegmentPairs if apart and len(columns) == 1 else Corpus
+    return corpus(source, columns, max_length, apart, *held_out)

@@ -5,7 +5,10 @@ Legend: `R` rows of a table, `M` requested parts of rows.
 
 import hashlib
 import json
+import os
 import re
+import signal
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +30,9 @@ READINGS = {
     "links": links_of,
     "no links": no_links,
 }
+# by fingerprint, with the main process: its forks have them without a copy
+TOKENIZERS: dict[str, tuple[PreTrainedTokenizerBase, int]] = {}
+ROWS_OF_PROCESS = 10_000  # fewer rows are not worth another process
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -43,12 +49,12 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 class TokenColumn:
     """The token ids of a text column, row by row, in memory-mapped files.
 
-    rows: a data set of `tokenize`; lengths: (R,) int32 numbers of tokens; keys: (R,) int64 hashes of the rows (see
-    `row_key`); chunks: flat ids of many rows each. Columns with the same `fingerprint` have the same content.
+    rows: a data set of `tokenized_column`; lengths: (R,) int32 numbers of tokens; keys: (R,) int64 hashes of the rows
+    (see `row_key`); chunks: flat ids of many rows each.
     """
 
-    def __init__(self, rows: Dataset, fingerprint: str):
-        self.rows, self.fingerprint = rows, fingerprint
+    def __init__(self, rows: Dataset):
+        self.rows = rows
         ids = rows.data.column("ids")
         self.chunks = [chunk.flatten().to_numpy() for chunk in ids.chunks]
         self.lengths = pc.list_value_length(ids).to_numpy().astype(np.int32, copy=False)
@@ -60,7 +66,7 @@ class TokenColumn:
         self.documents = rows.data.column("document") if "document" in rows.column_names else None
 
     def __reduce__(self):
-        return TokenColumn, (self.rows, self.fingerprint)  # by the files of the rows
+        return TokenColumn, (self.rows,)  # by their files
 
     @property
     def keys(self) -> np.ndarray:
@@ -90,55 +96,45 @@ class TokenColumn:
 def tokenized_column(
     column: TextColumn, tokenizer: PreTrainedTokenizerBase, fingerprint: str, name: str
 ) -> TokenColumn:
-    """Tokenizes a text column once; `datasets` keeps the copy in its cache.
+    """Tokenizes a text column once, with all processors; `datasets` keeps the ids in its cache.
 
-    The copy depends only on the table's content, the tokenizer and the columns. Corpora share it, and changes of the
-    maximum length or the held-out share do not make a new one.
-    """
-    parts = (column.rows._fingerprint, fingerprint, column.column, column.identity, column.document)
-    parts += (column.document_pattern, *([] if column.reading == "text" else [column.reading]))
-    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    with intact_copies(name):
-        return TokenColumn(tokenize(column, tokenizer, new_fingerprint=key, desc=f"Tokenizing {name}"), key)
-
-
-def tokenize(column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int = 0, **settings: Any) -> Dataset:
-    """Returns the rows of a text column as `ids`, `key` and, if there is a document column, `document`.
-
-    `first` is the number of the first row, if the rows are part of a table; `settings` are those of `Dataset.map`.
+    `fingerprint` is the tokenizer's. The ids depend only on the table's content, the tokenizer and the columns. Corpora
+    share them, and changes of the maximum length or the held-out share do not tokenize again. A process that is killed
+    leaves the finished parts of a column.
 
     Raises ValueError for a document that the column's pattern does not match.
     """
+    TOKENIZERS[fingerprint] = tokenizer, os.getpid()
     wanted = [name for name in (column.column, column.identity, column.document) if name is not None]
-    names = {name if name in column.rows.column_names else name.partition(".")[0] for name in wanted}
+    names = sorted({name if name in column.rows.column_names else name.partition(".")[0] for name in wanted})
     features = {"ids": List(Value("int32")), "key": Value("int64")}
     if column.document is not None:
         features["document"] = Value("string")
-    return (
-        column.rows.select_columns(sorted(names))
-        .with_format(None)
-        .map(
+    processes = min(len(os.sched_getaffinity(0)), len(column.rows) // ROWS_OF_PROCESS) if sys.platform == "linux" else 1
+    with intact_copies(name):
+        rows = column.rows.select_columns(names).with_format(None)
+        rows = rows.map(
             _tokenize,
             batched=True,
             with_indices=True,
-            remove_columns=sorted(names),
+            remove_columns=names,
             features=Features(features),
-            fn_kwargs={"column": replace(column, rows=None), "tokenizer": tokenizer, "first": first},
-            **settings,
+            fn_kwargs={"column": replace(column, rows=None), "fingerprint": fingerprint},
+            num_proc=processes if processes > 1 else None,
+            desc=f"Tokenizing {name}",
         )
-    )
+        return TokenColumn(rows)
 
 
-def _tokenize(
-    batch: dict[str, list], numbers: list[int], column: TextColumn, tokenizer: PreTrainedTokenizerBase, first: int
-) -> dict[str, list]:
+def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fingerprint: str) -> dict[str, list]:
+    tokenizer, main_process = TOKENIZERS[fingerprint]
+    if os.getpid() != main_process:  # the main process reports a signal; this one releases its locks and ends
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(1))
     identities: list[Any] = get_column(batch, column.identity) if column.identity else [None] * len(numbers)
     found = {
         "ids": READINGS[column.reading](get_column(batch, column.column), tokenizer),
-        "key": [
-            row_key(first + number if value is None else value)
-            for value, number in zip(identities, numbers, strict=True)
-        ],
+        "key": [row_key(number if value is None else value) for value, number in zip(identities, numbers, strict=True)],
     }
     if column.document is not None:
         found["document"] = [_document_of(value, column) for value in get_column(batch, column.document)]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -89,6 +90,18 @@ def batches_of(sample_tokenizer):
         return list(Feed.of(recipe, corpora, sample_tokenizer, **shares).training(recipe.phases[0], 0, start))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def examples_of():
+    """`examples_of(corpus)`: the token ids of the sides of each training example, as lists."""
+
+    def examples(corpus) -> list[list[list[int]]]:
+        count = len(corpus.lengths)
+        sides = corpus.read(np.zeros(count, dtype=int), np.arange(count)).sides
+        return [[tokens.tolist() for tokens in of_example] for of_example in zip(*sides, strict=True)]
+
+    return examples
 
 
 @pytest.fixture(scope="session")

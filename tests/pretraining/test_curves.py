@@ -56,7 +56,6 @@ def test_a_run_of_one_step_has_points(drawn):
 def test_of_a_long_run_training_is_drawn_as_means_and_every_evaluation(drawn, monkeypatch):
     """Two lines are a window here; the last one is half a window, a step may lack a figure."""
     monkeypatch.setattr(tracking, "MOST_POINTS", 5)
-    monkeypatch.setattr(tracking, "LINES_AT_ONCE", 4)
     events = [(step, {"loss/mlm/de": 10.0 * step, "learning_rate": 1.0}) for step in range(1, 8)]
     events[3] = (4, {"learning_rate": 1.0, "grad_norm": None})
     events[5:5] = [(5, {"held_out/mlm/de": 50.5})]

@@ -12,8 +12,8 @@ from pretraining.recipe import Phase
 class Counted:
     """A corpus with only languages and sizes."""
 
-    def __init__(self, name, examples, streaming=False):
-        self.name, self.size, self.streaming = name, examples, streaming
+    def __init__(self, name, examples):
+        self.name, self.size = name, examples
         self.languages = name.partition("/")[0].split("-")
         self.lengths = np.random.default_rng(examples).integers(3, 60, examples)
 
@@ -124,12 +124,3 @@ def test_micro_batches_hold_examples_of_like_length():
             before = [length(draw) for draw in first if draw.objective == name]
             after = [length(draw) for draw in second if draw.objective == name]
             assert max(before) <= min(after)
-
-
-def test_streams_are_drawn_by_position_and_stay_in_order():
-    corpora = {0: Counted("en", 50), 1: Counted("de", 50, streaming=True)}
-    for process in range(2):
-        seen = [d for batch in make_sampler(2, process, 2, corpora=corpora) for d in batch if d.corpus == 1]
-        positions = [draw.position for draw in seen if draw.objective == "mlm"]
-        assert positions == sorted(positions) and len(positions) > 3
-        assert all(draw.row == -1 for draw in seen if draw.objective == "mlm")

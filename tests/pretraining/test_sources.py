@@ -13,7 +13,7 @@ TLM = {"tlm": {"batch_size": 8, "max_length": 64}}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
 
 
-def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer):
+def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer, examples_of):
     rows = [
         {"id": en["id"], "en": en["text"], "de": de["text"], "translation": {"en": en["text"], "de": de["text"]}}
         for en, de in zip(*(load_table(Table(**sample(lang))) for lang in ("en", "de")), strict=True)
@@ -47,24 +47,24 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
     for name, fields in kinds.items():
         recipe = recipe_of(TLM, bitext=[EN_DE | fields])
         (corpus,) = load_corpora(recipe, sample_tokenizer)
-        assert (corpus.name, corpus.languages, corpus.size, corpus.streaming) == ("en-de", ("en", "de"), 240, False)
-        pairs = [[side.tolist() for side in corpus.fetch(0, index).sides] for index in range(240)]
+        assert (corpus.name, corpus.languages, corpus.size) == ("en-de", ("en", "de"), 240)
+        pairs = examples_of(corpus)
         wanted = wanted or pairs
         assert pairs == wanted, name
     assert wanted[0] == [encode_texts([rows[0][lang]], sample_tokenizer)[0] for lang in ("en", "de")]
 
 
-def test_a_join_keeps_the_ids_of_both_and_counts_the_others(files, recipe_of, sample_tokenizer):
+def test_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_tokenizer, examples_of):
     source = files.jsonl("en.jsonl", [{"id": i, "text": f"number {i}"} for i in (1, 2, 3, 5)])
     target = files.jsonl("de.jsonl", [{"id": str(i), "text": f"Nummer {i}"} for i in (5, 9, 3)])
     fields = {"source": {"path": source}, "target": {"path": target}, "join_on": "id"}
     (corpus,) = load_corpora(recipe_of(TLM, bitext=[EN_DE | fields]), sample_tokenizer)
     assert corpus.counts["unmatched_en"] == 2 and corpus.counts["unmatched_de"] == 1
-    decoded = [[sample_tokenizer.decode(side)[-1] for side in corpus.fetch(0, i).sides] for i in range(2)]
+    decoded = [[sample_tokenizer.decode(side)[-1] for side in sides] for sides in examples_of(corpus)]
     assert decoded == [["3", "3"], ["5", "5"]]
 
 
-def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokenizer):
+def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokenizer, examples_of):
     monolingual = [{"language": lang, **sample(lang)} for lang in ("en", "de")]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
     recipe = recipe_of(
@@ -80,13 +80,13 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
         return encode_texts([text[lang][i]], sample_tokenizer)[0]
 
     for corpus, lang in ((en, "en"), (de, "de")):
-        train = [corpus.fetch(0, index).sides[0].tolist() for index in range(corpus.size)]
+        train = [tokens for (tokens,) in examples_of(corpus)]
         whole = [e.sides[0].tolist() for e in corpus.held_out]
         # texts of more than a window appear in parts, so only the beginnings are compared
         assert not {tuple(tokens(lang, i)[:30]) for i in held_ids} & {tuple(ids[:30]) for ids in train}
         assert [ids[:30] for ids in whole][:3] == [tokens(lang, i)[:30] for i in held_ids][:3]
         assert corpus.counts["held_out"] == len(held_ids)
-    train_pairs = {tuple(map(tuple, (side.tolist() for side in pair.fetch(0, i).sides))) for i in range(pair.size)}
+    train_pairs = {tuple(map(tuple, sides)) for sides in examples_of(pair)}
     assert len(pair.held_out) == 10
     assert [[s.tolist() for s in e.sides] for e in pair.held_out] == [
         [tokens("en", i), tokens("de", i)] for i in held_ids[:10]
@@ -126,10 +126,6 @@ def pair(**fields):
     return {"bitext": [EN_DE | tables]}
 
 
-def stream(path):
-    return {"path": path, "streaming": True}
-
-
 ERRORS = {
     "one name twice": ({"monolingual": [of("a.jsonl")["monolingual"][0]] * 2}, "en/a"),
     "no name": (pair(table="pairs.jsonl", name=""), r"bitext\.0\.name"),
@@ -152,14 +148,18 @@ ERRORS = {
     "one column twice": (pair(table="a.jsonl", source_column="text", target_column="text"), "target_column"),
     "column without text": (of("a.jsonl", text_column="id"), "int64 in column id"),
     "no document column": (of("a.jsonl", document_column="book"), "column book"),
-    "stream without size": (of("a.jsonl", streaming=True), r"a.jsonl.*`size`"),
-    "join of streams": (pair(source=stream("a.jsonl"), target=stream("b.jsonl"), join_on="id", size=5), "join_on"),
-    "half a stream": (pair(source=stream("a.jsonl"), target="b.jsonl", size=5), "streaming"),
+    "stream without max_rows": (of("a.jsonl", streaming=True), r"a.jsonl.*max_rows"),
+    "number in a stream": (of("a.jsonl", streaming=True, max_rows=2, text_column="id"), "int64 in column id"),
+    "no column in a stream": (of("a.jsonl", streaming=True, max_rows=2, text_column="txt"), "text"),
+    "unequal streams": (
+        pair(source={"path": "a.jsonl", "streaming": True}, target="b.jsonl", max_rows=3),
+        "en-de .* 3 and 2 rows",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_errors(files, recipe_of, sample_tokenizer, case, monkeypatch):
+def test_open_sources_refuses(files, recipe_of, sample_tokenizer, case, monkeypatch):
     monkeypatch.chdir(files.folder)
     files.jsonl("a.jsonl", [{"id": n, "text": f"text {n}"} for n in range(3)])
     files.jsonl("b.jsonl", [{"id": n, "text": f"text {n}"} for n in range(2)])

@@ -1,0 +1,177 @@
+"""The store of token ids: text is tokenized once, also by `prepare`, by a killed process, and of a stream."""
+
+import multiprocessing
+import os
+import random
+import signal
+
+import datasets
+import pytest
+import torch
+
+from pretraining.data import sources, tokenized
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
+from pretraining.data.examples import encode_texts
+from pretraining.data.sources import open_sources
+from pretraining.data.tokenized import READINGS, tokenized_column, tokenizer_fingerprint
+from pretraining.tools import prepare
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+WORDS = "rain sun snow wind cook house onion thin the a over under small water stone bird".split()
+EN_DE = {"source_language": "en", "target_language": "de"}
+OBJECTIVES = {
+    "mlm": {"batch_size": 8, "max_length": 24},
+    "tlm": {"batch_size": 8, "max_length": 64},
+    "ca_mlm_segments": {"batch_size": 8, "max_length": 32},
+}
+
+
+def lines_of(count, seed):
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 40))).capitalize() + "." for _ in range(count)]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of `datasets`."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def tokenized_texts(monkeypatch):
+    """The texts that are tokenized from now on, in this process."""
+    texts = []
+    monkeypatch.setitem(
+        READINGS, "text", lambda given, tokenizer: texts.extend(given) or encode_texts(given, tokenizer)
+    )
+    return texts
+
+
+def batches_of(recipe, tokenizer):
+    """All training batches, and all held-out batches of each objective."""
+    corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
+    feed = Feed.of(recipe, corpora, tokenizer)
+    held_out = [list(feed.held_out(phase, objective, 32)) for objective in phase.with_examples.values()]
+    return [list(feed.training(phase, 0)), held_out]
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def streamed_recipe(files, recipe_of, path, count=80, **fields):
+    """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
+    table = {"path": path}
+    mono = {"language": "en", **table, "text_column": "t.en", "document_column": "doc", **fields}
+    sides = {"source_column": "t.en", "target_column": "t.de"}
+    limit = {"max_rows": fields["max_rows"]} if fields else {}
+    table |= {"streaming": True} if fields else {}
+    two = {"source": table, "target": table, **limit}
+    bitext = [EN_DE | {"table": table, "name": "one", **limit}, EN_DE | {**two, "name": "lines"}]
+    bitext.append(EN_DE | {**two, "name": "joined", "join_on": "id"})
+    return recipe_of(
+        OBJECTIVES, monolingual=[mono], bitext=[pair | sides for pair in bitext], evaluation={"held_out_fraction": 0.2}
+    )
+
+
+def test_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatch):
+    pairs = zip(lines_of(200, 1), lines_of(200, 2), strict=True)
+    rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
+    rows[5]["t"]["de"] = None
+    whole, part = files.jsonl("whole.jsonl", rows), files.jsonl("part.jsonl", rows[:80])
+    expected = batches_of(streamed_recipe(files, recipe_of, part), sample_tokenizer)
+    recipe = streamed_recipe(files, recipe_of, whole, streaming=True, max_rows=80)
+    assert all(expected[1]) and same(batches_of(recipe, sample_tokenizer), expected)
+    # from the cache, without a look at the stream
+    monkeypatch.setattr(sources, "load_table", lambda *given: pytest.fail("read again"))
+    corpora = load_corpora(recipe, sample_tokenizer)
+    assert [corpus.counts["rows"] for corpus in corpora] == [80] * 4
+    assert "80" in corpora[0].facts()["tables"][0]["fingerprint"]
+
+
+@pytest.mark.parametrize("max_rows", [40, 400])
+def test_max_rows_of_a_table(files, recipe_of, sample_tokenizer, max_rows):
+    table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "max_rows": max_rows}
+    (corpus,) = load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
+    assert corpus.counts["rows"] == min(max_rows, 60)
+
+
+def test_stream_that_cannot_be_read(files, recipe_of, sample_tokenizer, monkeypatch):
+    def broken(*given):
+        raise ConnectionResetError("gone")
+
+    table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "streaming": True, "max_rows": 7}
+    monkeypatch.setattr(sources, "load_table", broken)
+    with pytest.raises(OSError, match="corpus en .*gone"):
+        load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
+
+
+def test_column_is_tokenized_once(files, recipe_of, sample_tokenizer, tokenized_texts):
+    def column_of(lines, tokenizer=sample_tokenizer):
+        recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
+        side = open_sources(recipe.named_corpora())[0].sides[0]
+        return tokenized_column(side, tokenizer, tokenizer_fingerprint(tokenizer), "en")
+
+    first = column_of(["Rain.", "Sun and rain."])
+    tokenized_texts.clear()
+    sample_tokenizer("a", truncation=True, max_length=3)  # leaves traces that change no ids
+    assert column_of(["Rain.", "Sun and rain."]).ids(1).tolist() == first.ids(1).tolist() and not tokenized_texts
+    assert column_of(["Rain.", "Sun and snow."]).ids(1).tolist() != first.ids(1).tolist() and tokenized_texts
+    other = type(sample_tokenizer)(vocab=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁R", -1.0)])
+    assert column_of(["Rain.", "Sun and rain."], other).ids(1).tolist() != first.ids(1).tolist()
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache, monkeypatch, processes):
+    monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
+    lines = lines_of(60, 1)
+    (corpus,) = load_corpora(
+        recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}]), sample_tokenizer
+    )
+    (column,) = corpus.columns
+    assert [column.ids(row).tolist() for row in range(60)] == encode_texts(lines, sample_tokenizer)
+    assert column.keys.tolist() == [sources.row_key(number) for number in range(60)]
+
+
+@pytest.mark.slow
+def test_prepare_continues_after_kills(
+    files, recipe_of, sample_tokenizer, sample_tokenizer_dir, cache, tokenized_texts, monkeypatch
+):
+    paths = {name: files.lines(f"{name}.txt", lines_of(1200, seed)) for seed, name in enumerate(("en", "de", "fr"))}
+    recipe = recipe_of(
+        monolingual=[{"language": name, "path": path} for name, path in paths.items()],
+        tokenizer=str(sample_tokenizer_dir),
+    )
+
+    def killed(calls):
+        """`prepare` in another process, killed at this call for text: a call is 1,000 rows, or the rest of 1,200."""
+
+        def encode(texts, tokenizer):
+            nonlocal calls
+            calls -= 1
+            return encode_texts(texts, tokenizer) if calls else os.kill(os.getpid(), signal.SIGKILL)
+
+        READINGS["text"] = encode
+        prepare.main(["--config", str(files.folder / "recipe.yaml")])
+
+    for calls in (1, 4, 3):  # in the first column, in the second, in the third
+        process = multiprocessing.get_context("fork").Process(target=killed, args=(calls,))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    prepare.main(["--config", str(files.folder / "recipe.yaml")])
+    assert len(tokenized_texts) == 1200, "finished columns are kept"
+    tokenized_texts.clear()
+    for corpus, path in zip(load_corpora(recipe, sample_tokenizer), paths.values(), strict=True):
+        with open(path, encoding="utf-8") as file:
+            expected = encode_texts(file.read().splitlines(), sample_tokenizer)
+        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == expected
+    assert not tokenized_texts, "a run finds what was prepared"
