@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from omegaconf import MISSING
 
 from zoo_core.recipes import LARGEST_SIZE, option
-from zoo_core.table_files import SUFFIXES
-from zoo_core.tables import Table
+from zoo_core.tables import SUFFIXES, Table
 
 
 @dataclass

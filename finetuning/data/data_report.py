@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.compute
 
 from finetuning.data.task_tables import Data, TaskData
 from finetuning.results.files import Table, print_table, table_names
@@ -32,21 +30,17 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
     table = table[table.any(axis=1)]
     if len(table) > LABELS:
         table = table.sort_values(("train", "all"), ascending=False, kind="stable")
-        rest = table[LABELS:]
-        table = table[:LABELS]
+        rest, table = table[LABELS:], table[:LABELS]
         table.loc[f"and {len(rest)} more"] = rest.sum()
     cells = [[*place, *(f"{count:,}" for count in own)] for place, own in table.items()]
-    # a row of tagging has a list of labels
-    what = "words" if isinstance(data.train[0]["labels"], list) else "rows"
+    what = "words" if isinstance(data.train[0]["labels"], list) else "rows"  # a row of tagging has a list of labels
     print_table(f"{task}: {what} by label", (["part", "language", *table.index], cells), [])
 
 
 def _label_counts(rows: Any, size: int) -> np.ndarray:
     """Counts each of the labels 0 ... size - 1 in column `labels`, which has numbers or lists of numbers."""
-    labels = rows.select_columns(["labels"]).with_format("arrow")[:].column("labels")
-    if pyarrow.types.is_nested(labels.type):
-        labels = pyarrow.compute.list_flatten(labels)
-    labels = labels.to_numpy()
+    labels = rows["labels"][:]
+    labels = np.asarray([label for own in labels for label in own] if isinstance(labels[0], list) else labels)
     return np.bincount(labels[labels != IGNORED], minlength=size)
 
 

@@ -25,13 +25,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetuning.data.label_schemes import scheme_of
+from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import check_texts, count_invisible
+from finetuning.data.word_lists import count_invisible, text_lists
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import run_facts, write_rows
 from zoo_core.recipes import TRUST_REMOTE_CODE
-from zoo_core.tables import Table, describe, load_table, require_column, row_places, table_fingerprint
+from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -138,10 +138,9 @@ class Text:
                     "lists of words."
                 )
             return [(text or "").split() for text in values]
-        sentences = [list(words or ()) for words in values]
-        check_texts(sentences, self.column, self.table, "word", may_be_blank=True)
-        if invisible := count_invisible(sentences, lambda row: f"{self.name}, {row_places(self.table, [row])[0]}"):
-            print(invisible)
+        sentences = text_lists(self.rows, self.column, self.name, "word", may_be_blank=True)
+        if invisible := count_invisible(sentences):
+            print(f"{self.name}: {invisible}")
         return sentences
 
 
@@ -180,9 +179,7 @@ class Teacher:
                 f"The labels of {name} are {', '.join(self.names)}: which do not say what they mean, and rows would be "
                 "labeled with them. Name a tagger trained by finetuning/run.py, or write id2label into config.json."
             )
-        self.scheme = scheme_of(self.names, lambda label: f"config.json of {name}")
-        if self.scheme and not self.scheme.is_usual:
-            print(f"the labels of {name} are {self.scheme}; they are written as IOB2")
+        self.form = form_of(self.names, lambda label: f"config.json of {name}")
         self.max_length, self.batch_size = options.max_length, options.batch_size
         self.label_subword = getattr(config, "label_subword", "first")  # other projects' taggers: usually the first
         tuned = list(getattr(config, "fine_tuned_on", None) or [])
@@ -208,8 +205,8 @@ class Teacher:
         )
         numbers, probabilities = self._predict(windows, text.language)
         labels = [[self.names[number] for number in words] for words in words_of_sentences(windows, numbers)]
-        if self.scheme:
-            labels = list(map(self.scheme.to_iob2, labels))
+        if self.form:
+            labels = [to_iob2(of_words, self.form) for of_words in labels]
         sure = words_of_sentences(windows, probabilities)
         confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
         rows = [

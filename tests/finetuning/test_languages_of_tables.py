@@ -53,7 +53,6 @@ def read(hub_root, kind, train, evaluation):
 
 TAGS = {"text_columns": ["tokens"], "label_column": "tags"}
 LABELS = {"text_columns": ["text"], "label_column": "label", "label_names": ["no", "yes"]}
-NAMES = {"de": "German", "el": "Greek"}
 GERMAN = {"config": "pos.German", "languages": ["de"]}
 EACH = {"config": "pos.{language}"}
 
@@ -61,22 +60,17 @@ EACH = {"config": "pos.{language}"}
 @pytest.mark.parametrize(
     ("table", "named"),
     [
-        (EACH | {"languages": ["Germn"]}, "config pos.Germn: .*English, German, Greek. .*'German'.*`language_names`"),
-        # codes of languages, with the names that the data call them by
-        (EACH | {"languages": ["de", "ell"], "language_names": NAMES}, "config pos.ell: .*English, de, el. .*'el'"),
-        (EACH | {"languages": ["sw"], "language_names": {"sw": "Swahili"}}, "config pos.Swahili: .*language 'sw'"),
-        (EACH | {"languages": ["German"], "split": "tset"}, "pos.German, .*split tset.*train, test, hidden.*'test'"),
-        ({"config": "all", "language_column": "language", "languages": ["dee"]}, "'dee' .* language.* en, de. .*'de'"),
-        (GERMAN | {"config": "pos.Germn"}, "config pos.Germn. .*pos.English, .*'pos.German'"),
+        (EACH | {"languages": ["Germn"]}, "pos.Germn.*'pos.English', 'pos.German'"),
+        (EACH | {"languages": ["sw"], "language_names": {"sw": "Swahili"}}, "pos.Swahili"),
+        (EACH | {"languages": ["German"], "split": "tset"}, "pos.German, .*split tset.*'train', 'test', 'hidden'"),
+        ({"config": "all", "language_column": "language", "languages": ["dee"]}, "'dee' .* language.* en, de"),
         (GERMAN | {"split": "hidden"}, "language de: .*column tags"),
-        (GERMAN | {"label_column": "tag"}, "no column tag..*'tags'"),
+        (GERMAN | {"label_column": "tag"}, "column tag.* tokens, tags, "),
         # a place for the language in the path
-        ({"path": "MIRROR/{language}.jsonl", "languages": ["dee"]}, "dee.jsonl does not exist.*'de.jsonl'"),
-        # a config that is not there for any language is no matter of the language
-        ({"path": "MIRROR/owner/{language}", "config": "pos.x", "languages": ["words"]}, "config pos.x. .*pos.English"),
+        ({"path": "MIRROR/{language}.jsonl", "languages": ["dee"]}, "dee.jsonl .*'de.jsonl'"),
     ],
 )
-def test_what_a_dataset_lacks_is_named_with_what_it_has(hub_root, table, named):
+def test_read_refuses_what_a_dataset_lacks(hub_root, table, named):
     (hub_root / "de.jsonl").write_text("{}")
     table = TAGS | table
     if "path" in table:
@@ -86,14 +80,14 @@ def test_what_a_dataset_lacks_is_named_with_what_it_has(hub_root, table, named):
 
 
 @pytest.mark.parametrize(("hidden", "language"), [("evaluation", "de"), ("train", "en")])
-def test_a_split_without_labels_is_refused_in_training_and_evaluation(hub_root, hidden, language):
+def test_read_refuses_a_split_without_labels(hub_root, hidden, language):
     tables = {"train": {"config": "all"}, "evaluation": {"config": "all", "languages": ["de"], "split": "test"}}
     tables[hidden] |= {"split": "hidden"}
     with pytest.raises(ValueError, match=f"language {language}: .*column label"):
         read(hub_root, "classification", *(LABELS | table for table in tables.values()))
 
 
-def test_every_language_of_a_table_is_read_once(hub_root):
+def test_rows_of_each_language(hub_root):
     table = EvaluationTable(path="owner/words", config="pos.{language}", language_names={"de": "German"})
     rows = TableReader(str(hub_root)).rows(table, ["de", "Greek"])
     assert [(one.language, one.table.config) for one in rows] == [("de", "pos.German"), ("Greek", "pos.Greek")]
