@@ -7,7 +7,7 @@ from typing import Any
 from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
-from finetuning.data.data_report import as_table, print_labels, source_lines
+from finetuning.data.data_report import as_table, print_labels
 from finetuning.results.files import print_table
 from finetuning.run_folder import RunFolder
 from finetuning.sweep_points import sweep_facts
@@ -83,5 +83,4 @@ def check_data(task: Task) -> None:
         table = as_table(task.data_lines(read, data))
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print_labels(recipe.task, data)
-        print("\n".join(source_lines(data.protocol)))
         print("The data can be used. Nothing was trained or written.")

@@ -90,9 +90,8 @@ def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
     """Returns `<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
 
-    A path of the sample corpus that does not exist becomes that of the installed one.
-
-    Raises ValueError where `hub_root` is given and is not a folder.
+    A path of the sample corpus that does not exist becomes that of the installed one. Raises ValueError where
+    `hub_root` is given and is not a folder.
     """
     if hub_root is None:
         return or_installed(path)
@@ -125,7 +124,7 @@ def load_table(table: Table, hub_root: str | None = None) -> "Dataset | Iterable
             rows = _as_written(functools.partial(datasets.load_dataset, path, **where, **options))
         else:
             rows = _load_file(path, kind, table)
-        if not table.streaming and not len(rows):
+        if isinstance(rows, datasets.Dataset) and not len(rows):
             raise ValueError("it has no rows")
     return rows
 
@@ -147,22 +146,15 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         if not Path(path).is_dir():
             looks_local = table.format == "auto" and (by_name or looks_like_missing_folder(path))
             if looks_local or given["format"] or not HUB_ID.fullmatch(path):
-                raise ValueError(_not_found(Path(path)))
+                folder = next(parent for parent in Path(path).parents if parent.is_dir())
+                hint = nearest(Path(path).relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
+                raise ValueError(f"{path} does not exist. In {folder}: {hint} For an id of the Hub, set `format: hub`.")
         elif table.revision:
             logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
     given["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
     if wrong := next((name for name, value in given.items() if value), None):
         raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
     return kind, path
-
-
-def _not_found(path: Path) -> str:
-    folder = next(parent for parent in path.parents if parent.is_dir())
-    hint = nearest(path.relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
-    return (
-        f"{path} does not exist. In {folder}: {hint} If it is a dataset on the Hub that looks like a local path, set "
-        "`format: hub`."
-    )
 
 
 def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset":
@@ -172,7 +164,7 @@ def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset
     if kind.startswith("conll"):
         columns = _read_conll(path, kind)
         rows = datasets.Dataset.from_dict(columns, datasets.Features(dict.fromkeys(columns, datasets.List(text))))
-        return rows.to_iterable_dataset() if table.streaming else rows
+        return rows.to_iterable_dataset() if table.streaming and len(rows) else rows
     identity = file_hash(Path(path), table.streaming).rpartition(":")[2][:32]  # a changed file is read again
     if kind == "text":
         options = {"gen_kwargs": {"path": path}, "features": datasets.Features(text=text)}
@@ -188,8 +180,7 @@ def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset
 
 
 def _text_rows(path: str) -> Iterator[dict[str, str]]:
-    for line in read_lines(path):
-        yield {"text": line}
+    yield from ({"text": line} for line in read_lines(path))
 
 
 def _csv_options(path: str, kind: str, delimiter: str | None) -> dict[str, Any]:
@@ -248,8 +239,6 @@ def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
                 )
         if words:
             sentences.append(list(map(list, zip(*words, strict=True))))
-    if not sentences:
-        raise ValueError("it has no rows")
     return {name: [sentence[place] for sentence in sentences] for place, name in enumerate(columns)}
 
 
@@ -310,16 +299,13 @@ def intact_copies(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
-    """Turns errors of `datasets` and pandas into one line with the table and their first line."""
+    """Turns errors of `datasets` and pandas into one line that names the table."""
     try:
         yield
     except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
-        mirrored = sorted(f"{folder.parent.name}/{folder.name}" for folder in Path(hub_root or "/-").glob("*/*"))
-        hint = f" In hub_root {hub_root}: {nearest(path, mirrored)}" if hub_root else ""
-        raise ValueError(
-            f"{table.path} cannot be read: {error}. Check the name and the connection (HF_HUB_OFFLINE "
-            f"disables downloads), or set hub_root to a folder that mirrors the Hub.{hint}"
-        ) from error
+        mirrored = [f"{folder.parent.name}/{folder.name}" for folder in Path(hub_root).glob("*/*")] if hub_root else []
+        hint = f"In hub_root {hub_root}: {nearest(path, sorted(mirrored))}" if hub_root else "Is the Hub reachable?"
+        raise ValueError(f"{table.path} cannot be read: {error}. {hint}") from error
     except OSError:  # of the system
         raise
     except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
@@ -348,9 +334,8 @@ def describe(table: Table) -> str:
 def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | IterableDataset") -> str:
     """Returns a fingerprint of the rows of `table`, for run.json: a copy has the same, changed content another one.
 
-    For files and local folders it is the sha256 of the content; for a streamed file, of its size and its first and last
-    MiB, so that nothing huge is read twice. For the Hub it is the commit that was read, or the fingerprint of
-    `datasets` where the Hub does not answer.
+    For files and local folders it is the sha256 of the content (`file_hash`), for the Hub the commit that was read, or
+    the fingerprint of `datasets` where the Hub does not answer.
     """
     kind, path = _locate(table, hub_root)
     if kind != "hub":
@@ -389,8 +374,8 @@ def _cache_of_folder(folder: Path) -> str:
     """Where `datasets` keeps copies of a local folder, by names, sizes and times: by default, it reads old copies."""
     import datasets
 
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    key = repr([str(folder.resolve()), *((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)])
+    stats = ((str(file), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file())
+    key = repr([str(folder.resolve()), *((name, one.st_size, one.st_mtime_ns) for name, one in stats)])
     return f"{datasets.config.HF_DATASETS_CACHE}/folder-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 

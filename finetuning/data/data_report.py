@@ -1,4 +1,4 @@
-"""The output of `finetuning/run.py --check_data` for data of any kind: labels by part and language, and tables."""
+"""The output of `finetuning/run.py --check_data` for data of any kind: counts and labels by part and language."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from finetuning.data.task_tables import Data, TaskData
-from finetuning.results.files import Table, print_table, table_names
-from finetuning.results.protocol import Protocol
+from finetuning.results.files import Table, print_table
 from zoo_core.masking import IGNORED
 
 LABELS = 6  # columns of counts by label; rarer labels share one
@@ -50,19 +49,3 @@ def as_table(lines: list[dict[str, Any]]) -> Table:
     columns = [name for name in columns if any(line.get(name) for line in lines)]
     cells = [[line.get(name, "") for name in columns] for line in lines]
     return columns, [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in cells]
-
-
-def source_lines(protocol: Protocol) -> list[str]:
-    """Returns one line per table: its use, languages, rows and fingerprint."""
-    selection = protocol.selection.data
-    lines = [f"dev: {selection}"] if isinstance(selection, str) else []
-    parts = {
-        "train": protocol.training_data,
-        "dev": [] if isinstance(selection, str) else selection or [],
-        "evaluation": protocol.evaluation_data,
-    }
-    for part, tables in parts.items():
-        for entry in tables:
-            languages, fingerprint = ", ".join(entry["languages"]), str(entry["fingerprint"])[:19]
-            lines.append(f"{part}: {table_names([entry])}, {languages}, {entry['rows']:,} rows, {fingerprint}")
-    return lines

@@ -108,8 +108,10 @@ class TableReader:
         from datasets import concatenate_datasets
 
         table = filled(rows.table, rows.language)
-        source = translation_table(table)
-        column, columns = table.translations.join_on, table.translations.text_columns
+        named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
+        split = "train" if Path(named.path).is_file() else split
+        source = Table(path=named.path, config=named.config, split=split, revision=named.revision)
+        column, columns = named.join_on, named.text_columns
         other, fingerprint = read_table(source, self.hub_root, self._loaded)
         require_column(rows.dataset, column, rows.name)
         require_column(other, column, describe(source))
@@ -191,13 +193,6 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.
         dataset = dataset.select(kept)
         positions = np.asarray(kept) if positions is None else positions[kept]
     return dataset, positions
-
-
-def translation_table(table: "LabeledTable") -> Table:
-    """Returns the table that `translations` names, with the whole split that is read of `table`."""
-    other = table.translations
-    split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
-    return Table(path=other.path, config=other.config, split=split, revision=other.revision)
 
 
 def split_of_file(table: Table) -> str:

@@ -64,15 +64,6 @@ def test_read_counts_training_texts_and_texts_of_two_labels(tmp_path, sample_cor
     assert found == [["1", "2"], ["1", "2", "1", "3"], ["1", "3"], ["1", "1"]]
 
 
-def test_read_csv_of_any_delimiter(tmp_path):
-    (tmp_path / "train.csv").write_text('text,label\n"good, ""really""",pos\nbad,neg\n', encoding="utf-8")
-    (tmp_path / "test.csv").write_text("text;label\ngut, ja;pos\nschlecht;neg\n", encoding="utf-8")
-    train, test = ({"path": str(tmp_path / name)} for name in ("train.csv", "test.csv"))
-    data = read(train, evaluated(**test, delimiter=";"))
-    assert data.train.to_dict() == {"text": ['good, "really"', "bad"], "labels": [1, 0], "row": [0, 1]}
-    assert data.evaluation["de"]["text"][:] == ["gut, ja", "schlecht"]
-
-
 def test_read_bare_numbers_by_names_or_by_value_with_a_warning(write):
     classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
     train, numbers = write("train", rows([0, 1, 2]), classes), write("numbers", rows([0, 1, 2, 0]))
@@ -115,7 +106,13 @@ NAMED = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
         ("train", rows([1, 1, 1]), {"label_names": NLI}, "training rows .*'neutral'"),
         # in one language only: a copy of the data can be broken in part
         ("test", SWAHILI, {"language_column": "language", "languages": []}, "language sw: .*'neutral'"),
+        *[
+            (part, rows([-1, -1]), {"label_names": NLI}, "language .*none of the 2 values")
+            for part in ("train", "test")
+        ],
         ("test", rows(NLI), {"languages": []}, r"`languages` is \[\]"),
+        ("test", SWAHILI, {"language_column": "language", "languages": ["fr"]}, "'fr' .*language.* de, sw"),
+        ("test", rows(NLI), {"where": {"text": "x"}}, "'x' in column text, but text 0, "),
         ("train", rows(NLI), {"text_columns": []}, r"train.0.text_columns is \[\]"),
         ("train", rows(NLI), {"text_columns": ["text", "label"]}, "evaluation.0.text_columns .*train.0.text_columns"),
         ("train", rows(NLI), {"text_columns": ["txt"]}, "column txt"),
@@ -140,9 +137,10 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     test = {"path": table, "language_column": "language"}
     assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
     assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
-    for language in ("de", "fr"):
+    for language in ("german", "fr"):
         write(f"test.{language}", rows(NLI))
-    data = read(train, {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["fr", "de"]})
+    path = str(tmp_path / "test.{language}.parquet")
+    data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
     assert list(data.evaluation) == ["fr", "de"] and data.protocol.evaluated_split == "whole file"
 
 

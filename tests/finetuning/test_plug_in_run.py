@@ -70,7 +70,7 @@ def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
         Dataset.from_list(texts(language="en") + texts(language="de")).to_parquet(folder / f"{split}.parquet")
     # a translated table's dev_split is not the source language's
     other = {"path": str(folder), "dev_split": "validation", "languages": ["de"], "language_column": "language"}
-    with pytest.raises(ValueError, match="source_dev.* language en"):
+    with pytest.raises(ValueError, match="source_dev.* of en"):
         read([gold, other], [test], *ALL, "selection=source_dev")
     data = read([{**other, "languages": []}], [test], *ALL, "selection=source_dev")
     assert list(data.dev) == ["en"] and len(data.dev["en"]) == 4 and len(data.train) == 8

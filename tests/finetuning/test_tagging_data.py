@@ -71,9 +71,6 @@ def test_read_conll(tmp_path):
     train = {"path": str(tmp_path / "eng.train"), "format": "conll", "label_column": "tags"}
     data = read(train, {"path": str(tmp_path / "deu.conll"), "label_column": "tags"})
     assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
-    assert data.train["words"][0] == ["word0", "word1", "word2"]
-    with pytest.raises(ValueError, match="label 'X' in column column_2"):
-        read(train, {"path": str(tmp_path / "deu.conll"), "label_column": "column_2"})
 
 
 def test_read_iob1_as_iob2(write):
@@ -181,7 +178,6 @@ def wrong(tokens, tags):
     ("part", "content", "fields", "named"),
     [
         ("test", [{"tokens": ["a", "b"], "ner_tags": ["O"]}], {}, "row 0 .*2 words in column tokens and 1 labels"),
-        ("test", wrong(["a"], ["O"] * 3), {}, "row 3 .*1 words .* and 3 labels"),
         ("test", wrong(["a"], ["B-PRE"]), {}, "row 3 .*'B-PRE'"),
         ("test", wrong(["a", None], ["O", "O"]), {}, "row 3 .*column tokens"),
         ("test", wrong(["a"], None), {}, "row 3 .*1 words in column tokens and 0 labels"),
@@ -189,7 +185,6 @@ def wrong(tokens, tags):
         ("test", wrong(["a\nb"], ["O"]), {}, "row 3 .*column tokens"),
         ("test", wrong(["a"], ["O\t"]), {}, "row 3 .*'O.t'"),
         ("test", wrong(None, ["O"]), {}, "row 3 .*column tokens"),
-        ("test", [{"tokens": None, "ner_tags": ["O"]}], {}, "row 0 .*column tokens"),
         ("test", [{"tokens": "a b", "ner_tags": ["O", "O"]}], {}, "column tokens .*string"),
         ("test", [{"tokens": ["a"], "ner_tags": "O"}], {}, "column ner_tags "),
         ("test", [{"tokens": [1], "ner_tags": ["O"]}], {}, "column tokens .*int64"),
@@ -206,7 +201,6 @@ def wrong(tokens, tags):
         # labels of no scheme, or of several
         ("train", rows([["B-PER", "O"], ["PER"]]), {}, "train.*row 1 .*'PER'"),
         ("test", rows([["B-PER", "O"], ["O", "LOC"]]), {}, "test.*row 1 .*'LOC'"),
-        ("test", rows([["O", "U-ORG"]]), {}, "test.*row 0 .*'U-ORG'"),
     ],
 )
 def test_read_refuses_rows(write, part, content, fields, named):
@@ -246,7 +240,7 @@ def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
     return encode(TaggingRecipe(max_length=max_length, label_subword=label_subword), data, tokenizer)
 
 
-def test_the_first_subword_of_a_word_has_its_label(write, sample_tokenizer):
+def test_encode_labels_the_first_subword(write, sample_tokenizer):
     words, tags = ["Extraordinary", "dogs", "bark", "in", "Valparaiso"], ["O", "O", "O", "O", "B-LOC"]
     data = encoded(write, sample_tokenizer, [(words, tags)], 64)
     (row,) = data.train.to_list()
@@ -262,7 +256,7 @@ def test_the_first_subword_of_a_word_has_its_label(write, sample_tokenizer):
     assert data.protocol.split_texts["train"] == {"all": 0}
 
 
-def test_the_label_can_be_at_the_first_subword_that_holds_text(write, sample_tokenizer):
+def test_encode_labels_the_first_subword_with_text(write, sample_tokenizer):
     words = ["雨", "我", "喜", "a", "雨"]
     alone = [sample_tokenizer([word], is_split_into_words=True, add_special_tokens=False).tokens() for word in words]
     blank = [subwords[0] == "▁" for subwords in alone]
@@ -282,7 +276,7 @@ def test_the_label_can_be_at_the_first_subword_that_holds_text(write, sample_tok
         assert len(told) == (where == "first"), "more than punctuation"
 
 
-def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_tokenizer):
+def test_encode_predicts_every_word_once(write, sample_tokenizer):
     draw = random.Random(0)
     known = ["a", "dog", "runs", "\u200b", "", "Bern", "extraordinarily" * 4, "Donaudampfschifffahrt"]
     sentences = [
@@ -317,7 +311,7 @@ def test_every_word_is_predicted_once_however_long_the_sentence(write, sample_to
     assert found == gold == [tags for _, tags in sentences]
 
 
-def test_chunks_are_joined_over_windows(write, sample_tokenizer):
+def test_score_joins_chunks_over_windows(write, sample_tokenizer):
     words = [f"name{i}" for i in range(12)]
     tags = ["O", "B-PER", *["I-PER"] * 10]
     data = encoded(write, sample_tokenizer, [(words, tags)], 10)
@@ -329,7 +323,7 @@ def test_chunks_are_joined_over_windows(write, sample_tokenizer):
     assert outcome.scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
 
 
-def test_a_tokenizer_that_does_not_know_words_is_refused(write):
+def test_encode_refuses_a_slow_tokenizer(write):
     data = read({"path": write("train", rows(TAGS))}, {"path": write("test", rows(TAGS))})
     with pytest.raises(ValueError, match="is not a fast tokenizer.*XLM-R's"):
         encode(TaggingRecipe(max_length=64, label_subword="first"), data, SimpleNamespace(is_fast=False))

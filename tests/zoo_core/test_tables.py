@@ -1,4 +1,3 @@
-import csv
 import gzip
 import json
 import os
@@ -78,34 +77,28 @@ def test_load_table_tsv_has_no_quotes_and_other_line_ends_are_text(tmp_path, str
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_load_table_csv_quotes_and_delimiter(tmp_path, streaming):
-    expected = [
-        {"text": 'a; b, "c"\td\ne', "label": "01"},
-        {"text": "NA", "label": ""},
-        {"text": "x" * 200_000, "label": "2024-05-01"},
-    ]
-    for name, delimiter in (("a.csv", None), ("b.csv", ";"), ("c.tsv", "\t"), ("d.txt", "|")):
-        with open(tmp_path / name, "w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, ["text", "label"], delimiter=delimiter or ",", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(expected)
-        assert rows(Table(path=str(tmp_path / name), delimiter=delimiter, streaming=streaming)) == expected
-
-
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("delimiter", "content", "expected"),
     [
-        (",text\n0,a\n1,b\n", [{"Unnamed: 0": "0", "text": "a"}, {"Unnamed: 0": "1", "text": "b"}]),  # an index
-        (",Unnamed: 0,text\n0,1,a\n", [{"Unnamed: 0.1": "0", "Unnamed: 0": "1", "text": "a"}]),  # written twice
-        ("text,label\ra,1\rb,2", [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]),  # Excel on a Mac
-        ('text,label\r"a\nb",1\r"c\rd",2\r', [{"text": "a\nb", "label": "1"}, {"text": "c\rd", "label": "2"}]),
-        ("text,label\r\r\na,1\r\r\n", [{"text": "a", "label": "1"}]),  # text written as text twice on Windows
+        (None, 'text,label\n"a, ""c""\td\ne",01\nNA,\n', [('a, "c"\td\ne', "01"), ("NA", "")]),
+        (
+            None,
+            "text,label\n2024-05-01,1e5\n" + "x" * 200_000 + ",None\n",
+            [("2024-05-01", "1e5"), ("x" * 200_000, "None")],
+        ),
+        ("\t", '"text"\tlabel\n"a\tb"\t1\n', [("a\tb", "1")]),
+        ("|", "text|label\na;b,c|1\n", [("a;b,c", "1")]),
+        (None, ",label\n0,a\n1,b\n", [("0", "a"), ("1", "b")]),  # an index
+        (None, "text,label\ra,1\rb,2", [("a", "1"), ("b", "2")]),  # Excel on a Mac
+        (None, 'text,label\r"a\nb",1\r"c\rd",2\r', [("a\nb", "1"), ("c\rd", "2")]),
+        (None, "text,label\r\r\na,1\r\r\n", [("a", "1")]),  # text written as text twice on Windows
     ],
 )
-def test_load_table_csv_of_spreadsheets_and_pandas(tmp_path, streaming, content, expected):
+def test_load_table_csv_values_as_written(tmp_path, streaming, delimiter, content, expected):
     for name, data in (("a.csv", content.encode()), ("a.csv.gz", gzip.compress(content.encode()))):
-        assert rows(Table(path=write(tmp_path / name, data), streaming=streaming)) == expected
+        found = rows(Table(path=write(tmp_path / name, data), delimiter=delimiter, streaming=streaming))
+        assert [tuple(row.values()) for row in found] == expected
+    assert list(found[0]) == ["Unnamed: 0" if content.startswith(",") else "text", "label"]
 
 
 def test_has_text_needs_a_visible_character():
@@ -136,8 +129,8 @@ def test_load_table_conll(tmp_path, streaming):
 def test_load_table_conll_comments_are_no_tokens(tmp_path, blank):
     text = "# newdoc\n# id 7\tlang=en\nA DET\n# SYM\n\n# doc2 X\n# SYM\nb NOUN\n\n#tag NOUN\n"
     text = "\n".join(line if line.startswith("# id") else line.replace(" ", blank) for line in text.split("\n"))
-    read = [row["tokens"] for row in rows(Table(path=write(tmp_path / "a.conll", text)))]
-    assert read == [["A", "#"], ["#", "b"], ["#tag"]]
+    path = write(tmp_path / "a.conll", text)
+    assert [row["tokens"] for row in rows(Table(path=path))] == [["A", "#"], ["#", "b"], ["#tag"]]
 
 
 def test_load_table_conllu_syntactic_words(tmp_path):
@@ -203,26 +196,19 @@ def test_load_table_folder_and_mirror(hub_folder, streaming):
         assert rows(Table(path=str(hub_folder), config="en"))[0]["text"] == "fish"
 
 
-def test_resolve_hub_path_looks_into_the_mirror_first(hub_folder):
-    root = hub_folder.parent.parent
-    assert resolve_hub_path("owner/pets", str(root)) == str(hub_folder)
-    assert resolve_hub_path("owner/birds", str(root)) == "owner/birds"
-    assert resolve_hub_path("owner/pets") == "owner/pets"
-    with pytest.raises(ValueError, match="nowhere"):
-        resolve_hub_path("owner/pets", str(root / "nowhere"))
-
-
-def test_split_names_of_folder_mirror_and_file(tmp_path, hub_folder):
-    assert split_names(Table(path=str(hub_folder), config="en")) == ["train", "test"]
-    assert split_names(Table(path="owner/pets", config="de"), str(hub_folder.parent.parent)) == ["train"]
+def test_resolve_hub_path_and_split_names(tmp_path, hub_folder):
+    root = str(hub_folder.parent.parent)
+    assert resolve_hub_path("owner/pets", root) == str(hub_folder)
+    assert resolve_hub_path("owner/birds", root) == "owner/birds" and resolve_hub_path("owner/pets") == "owner/pets"
+    assert split_names(Table(path="owner/pets", config="en"), root) == ["train", "test"]
     assert split_names(Table(path=write(tmp_path / "a.txt", "a\n"))) == ["train"]
+    with pytest.raises(ValueError, match="nowhere"):
+        resolve_hub_path("owner/pets", f"{root}/nowhere")
 
 
 REFUSED = {  # (name, fields, content, what is named)
     "missing": ("news.tx", {}, None, "news.tx.*news.txt"),
-    "missing_folder": ("no/such/file.txt", {}, None, "file.txt"),
     "empty": ("a.txt", {}, b"", "a.txt.*no rows"),
-    "only_bom": ("a.tsv", {}, b"\xef\xbb\xbf", "a.tsv"),
     "only_header": ("a.tsv", {}, b"id\ttext\n", "a.tsv.*no rows"),
     "latin1_text": ("a.txt", {}, b"one\ntwo\nGr\xfc\xdfe\n", "a.txt, line 3.*0xfc"),
     "latin1_tsv": ("a.tsv", {}, b"text\nGr\xfc\xdfe\n", "a.tsv.*0xfc"),
@@ -230,21 +216,17 @@ REFUSED = {  # (name, fields, content, what is named)
     "wide": ("a.tsv", {}, b"id\ttext\n1\ta\n2\tb\tc\n", "a.tsv.*line 3"),
     "all_wide": ("a.csv", {}, b"id,text\n1,a,b\n2,c,d\n", "a.csv.*row 0.*id, text"),
     "quote": ("a.csv", {}, b'id,text\n1,a\n2,"b\n3,c\n', "a.csv.*string"),
-    "xz": ("a.csv", {}, b"\xfd7zXZ\x00\x00", "a.csv"),
     "binary": ("a.txt", {}, b"a\nb\x00c\n", "a.txt, line 2.*null bytes"),
     "half_a_gzip": ("a.tsv.gz", {}, gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], "a.tsv.gz"),
     "spreadsheet": ("a.xlsx", {}, b"PK\x03\x04", "a.xlsx.*format"),
     "delimiter": ("a.csv", {"delimiter": "||"}, b"a||b\n1||2\n", "delimiter"),
-    "delimiter_of_text": ("a.txt", {"delimiter": ",", "format": "text"}, b"a\n", "delimiter"),
     "delimiter_of_folder": (".", {"delimiter": ","}, None, "delimiter"),
     "conll_width": ("a.conll", {}, b"a X O\nb Y O\n\nc O\n", "a.conll.*'c O'.*column_2"),
-    "conll_empty": ("a.conll", {}, b"a\tO\n\tO\n", "a.conll.*'.tO'"),
     "conllu": ("a.conllu", {}, b"1\ta" + 8 * b"\t_" + b"\njunk\n", "a.conllu.*'junk'"),
     "only_comments": ("a.conll", {}, b"# a\n\n", "a.conll.*no rows"),
     "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json.*JSON"),
     "not_parquet": ("a.parquet", {}, b"PAR", "a.parquet"),
     "no_suffix": ("corpus.en", {}, b"a\n", "`format`.* csv, tsv, conll"),
-    "hub_format": ("a.txt", {"format": "hub"}, b"a\n", "format"),
     "config": ("a.txt", {"config": "en"}, b"a\n", "config 'en'"),
     "split": ("a.txt", {"split": "test"}, b"a\n", "split 'test'"),
     "revision": ("a.txt", {"revision": "v1"}, b"a\n", "revision 'v1'"),
@@ -269,38 +251,27 @@ def test_load_table_refuses_file(tmp_path, case):
         ("", {}, "'en', 'de'"),
         ("", {"config": "en", "split": "tset"}, "tset.*'train', 'test'"),
         ("", {"config": "de", "split": "test", "streaming": True}, "test.*train"),
-        ("", {"config": "en", "split": "train[:1"}, "cannot be read"),
         ("", {"config": "en", "format": "text"}, "format"),
         ("x", {"config": "en"}, "petsx.*'pets'"),
         ("/empty", {}, "no data|any data"),
-        ("/broken", {}, "pets/broken"),
         ("/type", {}, "pets/type"),
         ("/script", {}, "pets/script"),
     ],
 )
 def test_load_table_refuses_folder(hub_folder, path, fields, named):
-    for name, card in {"broken": "a: [", "type": "dataset_info: {features: [{name: a, dtype: b}]}"}.items():
+    for name in ("type", "empty", "script"):
         (hub_folder / name).mkdir()
-        write(hub_folder / name / "README.md", f"---\n{card}\n---\n")
-        write(hub_folder / name / "train.csv", "text\na\n")
-    (hub_folder / "empty").mkdir()
-    (hub_folder / "script").mkdir()
+    write(hub_folder / "type" / "README.md", "---\ndataset_info: {features: [{name: a, dtype: b}]}\n---\n")
+    write(hub_folder / "type" / "train.csv", "text\na\n")
     write(hub_folder / "script" / "script.py", "raise SystemExit")
     with pytest.raises(ValueError, match=named) as refused:
         load_table(Table(path=f"{hub_folder}{path}", **fields))
     assert "\n" not in str(refused.value)
 
 
-def test_load_table_refuses_an_id_outside_of_the_mirror(hub_folder, monkeypatch):
+def test_load_table_refuses_an_id_outside_of_the_mirror(hub_folder):
     with pytest.raises(ValueError, match="owner/pet .*hub_root.*'owner/pets'"):
         load_table(Table(path="owner/pet", config="en", format="hub"), str(hub_folder.parent.parent))
-
-    def unreachable(*args, **kwargs):
-        raise ConnectionError("Couldn't reach 'owner/name' on the Hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(ValueError, match="owner/name .*Couldn't reach.*hub_root"):
-        load_table(Table(path="owner/name"))
 
 
 def test_load_table_names_the_folder_of_a_damaged_copy(tmp_path):
@@ -323,8 +294,6 @@ def test_require_column_and_get_column_of_dotted_paths(tmp_path):
         assert require_column(table, "id").dtype == "int64"
         with pytest.raises(ValueError, match="corpus en .*translation.fr.* id, translation, "):
             require_column(table, "translation.fr", "corpus en")
-    undeclared = datasets.IterableDataset.from_generator(lambda: iter([{"id": 1, "translation": {"en": "b"}}]))
-    require_column(undeclared, "translation.en")
     features = datasets.Features({"translation": datasets.Translation(languages=["en", "de"])})
     pairs = datasets.Dataset.from_list([{"translation": {"en": "a", "de": "b"}}], features=features)
     require_column(pairs, "translation.de")
