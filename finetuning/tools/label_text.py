@@ -99,9 +99,10 @@ def read_text(options: argparse.Namespace, language: str) -> Text:
     table = Table(path=path, config=config, split="train" if Path(path).is_file() else options.split)
     rows, where = load_table(table, options.hub_root), describe(table)
     column = options.column or ("tokens" if "tokens" in rows.column_names else "text")
+    feature = require_column(rows, column, where)
     if taken := [name for name in WRITTEN if name in rows.column_names and name != column]:
         raise ValueError(f"{where} has a column {taken[0]}, which this command writes. Rename or remove it.")
-    if getattr(require_column(rows, column, where), "dtype", None) in ("string", "large_string"):
+    if getattr(feature, "dtype", None) in ("string", "large_string"):
         if re.split("[-_]", language)[0] in UNSPACED:
             raise ValueError(
                 f"{where}: column {column} holds text in {language}, which has no spaces between words. Split it with "
