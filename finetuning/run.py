@@ -39,7 +39,7 @@ FLAGS = {
     ),
     "--check_data": dict(
         action="store_true",
-        help="read and encode all data, list faulty rows and, by language, what is cut or left out; then stop",
+        help="read and encode all data, list by language what is cut or left out, or name a faulty row; then stop",
     ),
 }
 

@@ -10,16 +10,13 @@ import pandas
 from accelerate import PartialState
 
 from finetuning.checkpoints import fine_tuned_on, last_complete_checkpoint
-from finetuning.data.data_report import as_table, print_labels, source_lines
+from finetuning.data.data_report import as_table, print_labels
 from finetuning.page import print_table, write_results
 from finetuning.recipe import TaskRecipe
 from finetuning.run_folder import RunFolder
 from finetuning.tasks.base import Record, Task
-from zoo_core.faults import listed_faults
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
-
-FAULTS = 10  # printed lines
 
 
 def run(task: Task, resume: bool, command: list[str], evaluate: bool = True) -> list[Record]:
@@ -90,28 +87,14 @@ def each_seed(
 
 
 def check_data(task: Task) -> None:
-    """Reads, checks and encodes all data as for a run, and prints counts, or the first faults of their rows.
-
-    Nothing is trained or written. Raises ValueError as a run, and if there are faults.
-    """
-    recipe, is_main = task.recipe, PartialState().is_main_process
-    with listed_faults() as faults:
-        try:
-            task.begin()
-            read = task.read()
-            data = task.encode(read)
-            task.check_run(data)
-        except ValueError:
-            if not faults:
-                raise
-    if faults:
-        if is_main:
-            print("\n".join(faults[:FAULTS]))
-        listed = f", the first {FAULTS} listed above" if len(faults) > FAULTS else ", listed above"
-        raise ValueError(f"{recipe.task}: the data cannot be used. Faults: {len(faults):,}{listed}.")
-    if is_main:
+    """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
+    recipe = task.recipe
+    task.begin()
+    read = task.read()
+    data = task.encode(read)
+    task.check_run(data)
+    if PartialState().is_main_process:
         table = as_table(task.data_lines(read, data))
         print_table(f"{recipe.task}: data of {recipe.kind}", table, data.warnings)
         print_labels(recipe.task, data)
-        print("\n".join(source_lines(data.protocol)))
         print("The data can be used. Nothing was trained or written.")

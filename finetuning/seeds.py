@@ -28,7 +28,6 @@ from zoo_core.processes import Stopped, held_signals, main_first, received
 from zoo_core.provenance import forget_machine, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 from zoo_core.run_folders import remove_own
-from zoo_core.table_files import first_line
 
 METRICS = Path(__file__).parent / "metrics"
 # scores of development rows; those by language are in the results
@@ -267,8 +266,7 @@ def explained_writes(folder: str | Path) -> Iterator[None]:
         if not re.search("os error|inline_container", str(error)):  # of Rust, of torch.save
             raise
         raise ValueError(
-            f"{folder} could not be written ({first_line(error)}). Free some space on the disk, then resume with "
-            "--resume."
+            f"{folder} could not be written ({error}). Free some space on the disk, then resume with --resume."
         ) from error
 
 

@@ -14,8 +14,7 @@ from annotated_types import Ge, Le
 from omegaconf import MISSING
 
 from zoo_core.recipes import Name, option
-from zoo_core.table_files import SUFFIXES
-from zoo_core.tables import Table
+from zoo_core.tables import SUFFIXES, Table
 
 Size = Annotated[int, Ge(1), Le(2**63 - 1)]
 

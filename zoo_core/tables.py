@@ -4,16 +4,28 @@
     Table(path="sample_corpus", config="en")                      a folder whose README lists its configs
     Table(path="news.csv"), Table(path="news.en", format="text")  a file
 
-`datasets` reads them all. Errors that it would report without a file, line or column name are checked here first.
+`datasets` reads them; its cache follows the content of files and folders. All values of these formats are text:
+
+    text      one row per line, column `text`
+    csv       as pandas reads it: a header line, `delimiter` between columns, quoted fields
+    tsv       a header line, tabs between columns, quotes are part of the text
+    conll     one token per line with its labels, separated by tabs or spaces, and an empty line after each sentence:
+              columns of lists, `tokens`, `column_2`, ..., `tags` (the last)
+    conllu    Universal Dependencies: columns of lists, `tokens`, `lemmas`, `upos`, `xpos`, ...
+
+Files may be compressed with gzip.
 """
 
 import contextlib
+import csv
 import functools
 import hashlib
+import itertools
+import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,37 +33,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from omegaconf import MISSING
 
-from zoo_core.json_files import DEEPEST
+from zoo_core.input_lines import open_input, read_lines
 from zoo_core.recipes import nearest, option, or_installed
-from zoo_core.table_files import (
-    SUFFIXES,
-    file_hash,
-    first_line,
-    kind_by_name,
-    load_as_written,
-    load_file,
-    mixed_types,
-    places_of_rows,
-)
 
 if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
     from datasets import Dataset, IterableDataset
 
 logger = logging.getLogger(__name__)
 
-
-class UnknownConfig(ValueError):
-    """A dataset does not have the requested configuration; `known` lists those that it has."""
-
-    def __init__(self, message: str, known: list[str]):
-        super().__init__(message)
-        self.known = known
-
-
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".conll": "conll",
+    ".conllu": "conllu",
+    ".txt": "text",
+}
+CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
 PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
-SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-MOST_NAMES = 60  # in an error message: google/xtreme has nearly two hundred configurations
+DEEPEST = 16  # nested structs whose fields have dotted names
+MIB = 2**20
+WHOLE_FILE = 2**31  # bytes
 
 
 @dataclass
@@ -78,28 +83,19 @@ def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
     """
     if not line.strip():
         return ["", ""]
-    return [part.strip() for part in _between_spaces(separator).split(line)]
-
-
-@functools.cache
-def _between_spaces(text: str) -> re.Pattern:
-    return re.compile(rf"(?<!\S){re.escape(text)}(?!\S)")
+    return [part.strip() for part in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", line)]
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
     """Returns `<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
 
-    A path of the sample corpus that does not exist becomes that of the installed one.
-
-    Raises ValueError where `hub_root` is given and is not a folder.
+    A path of the sample corpus that does not exist becomes that of the installed one. Raises ValueError where
+    `hub_root` is given and is not a folder.
     """
     if hub_root is None:
         return or_installed(path)
     if not Path(hub_root).is_dir():
-        raise ValueError(
-            f"hub_root is {hub_root}, which is not a folder. Name a folder that contains <owner>/<name>, or leave "
-            "hub_root empty."
-        )
+        raise ValueError(f"hub_root is {hub_root}, which is not a folder. Name a folder of <owner>/<name>.")
     name, _, revision = path.partition("@")
     mirrored = Path(hub_root) / name
     if not HUB_ID.fullmatch(name) or not mirrored.is_dir():
@@ -112,35 +108,178 @@ def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
 def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":
     """Loads the rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
 
-    `zoo_core.table_files` lists the columns of each file format. A byte order mark is skipped. Copies on disk depend on
-    the content, so a changed file is read again.
-
-    Raises ValueError for a path that does not exist (with the nearest names), an empty or non-UTF-8 file (with the
-    line), an unknown configuration or split (with those that exist), rows of another width than the header, and a
-    split, configuration, revision or delimiter where there can be none. While a table is streamed, errors of a line
-    come when that line is read.
+    Raises ValueError for a path that does not exist, an unknown configuration or split, a file that cannot be read, a
+    table without rows, and options that the path cannot have. While a table is streamed, errors of a line come when
+    that line is read.
     """
     kind, path = _locate(table, hub_root)
-    if table.delimiter is not None and (kind != "csv" or len(table.delimiter) != 1):
-        raise ValueError(
-            f"{path} is read as {kind}, and delimiter is {table.delimiter!r}. Only csv has a delimiter, which is one "
-            'character, as in delimiter: "\\t". Correct it, or leave it out.'
-        )
+    import datasets
+
+    with intact_copies(path), _explained(table, path, hub_root):
+        if kind == "hub":
+            is_local = Path(path).is_dir()
+            where = {"cache_dir": _cache_of_folder(Path(path))} if is_local else {"revision": table.revision}
+            options = {"name": table.config, "split": table.split, "streaming": table.streaming}
+            rows = _as_written(functools.partial(datasets.load_dataset, path, **where, **options))
+        else:
+            rows = _load_file(path, kind, table)
+        if isinstance(rows, datasets.Dataset) and not len(rows):
+            raise ValueError("it has no rows")
+    return rows
+
+
+def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
+    """(`hub` or a file format, resolved path) of a table."""
+    path = resolve_hub_path(table.path, hub_root)
+    by_name = SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
+    if Path(path).is_file():
+        kind = ("csv" if table.delimiter else by_name) if table.format == "auto" else table.format
+        if kind in (None, "hub"):
+            raise ValueError(
+                f"{path} is a file, and its ending or `format` does not name its format. Set `format` to one of "
+                f"{', '.join(dict.fromkeys(SUFFIXES.values()))}."
+            )
+        given = {"config": table.config, "revision": table.revision, "split": table.split.removeprefix("train")}
+    else:
+        kind, given = "hub", {"format": table.format if table.format not in ("auto", "hub") else None}
+        if not Path(path).is_dir():
+            looks_local = table.format == "auto" and (by_name or looks_like_missing_folder(path))
+            if looks_local or given["format"] or not HUB_ID.fullmatch(path):
+                folder = next(parent for parent in Path(path).parents if parent.is_dir())
+                hint = nearest(Path(path).relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
+                raise ValueError(f"{path} does not exist. In {folder}: {hint} For an id of the Hub, set `format: hub`.")
+        elif table.revision:
+            logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
+    given["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
+    if wrong := next((name for name, value in given.items() if value), None):
+        raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
+    return kind, path
+
+
+def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset":
+    import datasets
+
+    text = datasets.Value("string")
+    if kind.startswith("conll"):
+        columns = _read_conll(path, kind)
+        rows = datasets.Dataset.from_dict(columns, datasets.Features(dict.fromkeys(columns, datasets.List(text))))
+        return rows.to_iterable_dataset() if table.streaming and len(rows) else rows
+    identity = file_hash(Path(path), table.streaming).rpartition(":")[2][:32]  # a changed file is read again
+    if kind == "text":
+        options = {"gen_kwargs": {"path": path}, "features": datasets.Features(text=text)}
+        if table.streaming:
+            return datasets.IterableDataset.from_generator(_text_rows, **options)
+        return datasets.Dataset.from_generator(_text_rows, **options, fingerprint=f"text-{identity}")
+    is_csv = kind in ("csv", "tsv")
+    options = _csv_options(path, kind, table.delimiter) if is_csv else {}
+    if kind == "json":
+        options = {"encoding": "utf-8-sig"}  # with "utf-8", bytes are not checked
+    options |= {"name": identity, "data_files": {"train": path}, "split": "train", "streaming": table.streaming}
+    return _as_written(functools.partial(datasets.load_dataset, "csv" if is_csv else kind, **options))
+
+
+def _text_rows(path: str) -> Iterator[dict[str, str]]:
+    yield from ({"text": line} for line in read_lines(path))
+
+
+def _csv_options(path: str, kind: str, delimiter: str | None) -> dict[str, Any]:
+    """Arguments of pandas with which all values are text as written, with the columns of the header as features."""
+    import datasets
+    import pandas
+
+    options: dict[str, Any] = {"sep": delimiter or ",", "keep_default_na": False, "encoding": "utf-8-sig"}
+    if kind == "tsv":
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE, "skip_blank_lines": False}
+    with open_input(path) as stream:
+        header = stream.readline()
+    if header.endswith(b"\n") and b"\r" not in header:
+        options["lineterminator"] = "\n"  # "\r" is part of a text
+    with open_input(path) as stream:
+        head = pandas.read_csv(stream, nrows=1, dtype=object, **options)
+    if not isinstance(head.index, pandas.RangeIndex):
+        raise ValueError(f"row 0 (from 0) has more columns than the header, {', '.join(head.columns)}")
+    return options | {"features": datasets.Features(dict.fromkeys(head.columns, datasets.Value("string")))}
+
+
+def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
+    """Returns the columns of a CoNLL file, each with a list per sentence.
+
+    Lines with "#" before a sentence are comments, unless their last field is a label of the file. Of CoNLL-U, ids,
+    comments, and lines of several words or of none (ids 3-4 and 3.1) are left out.
+    """
+    ends = itertools.groupby(read_lines(path), lambda line: not line.strip() or line.startswith("-DOCSTART-"))
+    blocks = [[line.strip(" ") for line in lines] for is_end, lines in ends if not is_end]
+    tokens = [line for lines in blocks for line in itertools.dropwhile(lambda line: line.startswith("#"), lines)]
+    first = next((line for line in tokens if not line.startswith("#")), "")
+    separator = re.compile("\t" if kind == "conllu" or "\t" in first else " +")  # not `\s`: a token may hold U+00A0
+
+    def split(line: str) -> list[str]:
+        return [field.strip(" ") for field in separator.split(line)]
+
+    others = [f"column_{number}" for number in range(2, len(split(first)))]
+    columns = CONLLU if kind == "conllu" else ("tokens", *others, "tags")[: len(split(first))]
+    labels = {split(line)[-1] for line in tokens} if len(columns) > 1 else set()
+    sentences = []
+    for number, lines in enumerate(blocks):
+        words: list[list[str]] = []
+        for line in lines:
+            fields = split(line)
+            if kind == "conllu":
+                if line.startswith("#") or re.fullmatch(r"\d+[-.]\d+", fields[0]):
+                    continue
+                fields = fields[1:]
+            elif line.startswith("#") and not words and (fields[-1] not in labels or re.match(r"# [\w.-]+ = ", line)):
+                continue
+            if len(fields) == len(columns) and all(fields):
+                words.append(fields)
+            elif not line.startswith("# " if words else "#"):  # else a comment
+                raise ValueError(
+                    f"{line[:60]!r} (block {number + 1}) does not have the {len(columns)} columns {', '.join(columns)}"
+                )
+        if words:
+            sentences.append(list(map(list, zip(*words, strict=True))))
+    return {name: [sentence[place] for sentence in sentences] for place, name in enumerate(columns)}
+
+
+def _as_written(load: Callable[..., "Dataset | IterableDataset"]) -> "Dataset | IterableDataset":
+    """Calls `load`, again where `datasets` reads JSON otherwise than it is written.
+
+    It infers the types of columns from the first 10 MB, and dates from texts. SQuAD's own file becomes its questions.
+    """
+    import datasets
+
     try:
-        with intact_copies(path):
-            if kind == "hub":
-                dataset = _load_folder_or_hub(table, path, hub_root)
-            else:
-                _refuse_folder_options(table, path)
-                dataset = load_file(path, kind, table.delimiter, table.streaming)
-        empty = not table.streaming and len(dataset) == 0
-    except (ValueError, StopIteration) as error:  # how datasets reports a split, and a file, without rows
-        if isinstance(error, ValueError) and "corresponds to no data" not in str(error):
-            raise
-        empty = True
-    if empty:
-        raise ValueError(f"{describe(table)} has no rows. Check the file or the split.")
-    return dataset
+        rows = load()
+    except datasets.exceptions.DatasetGenerationError as error:
+        try:
+            rows = load(chunksize=WHOLE_FILE)
+        except ValueError:  # an option of JSON alone
+            raise error from None
+    if not isinstance(rows, datasets.Dataset) or rows.builder_name != "json":
+        return rows
+    if "timestamp" in str(rows.features):
+        texts = _retyped(rows.features, '{"dtype": "string", "_type": "Value"}')
+        rows = load(features=_retyped(rows.features, '{"_type": "Json"}'))
+        rows = rows.map(lambda batch: {name: batch[name] for name in batch}, batched=True, features=texts)
+    if "'qas'" in str(rows.features.get("data")):
+        rows = rows.map(_questions, batched=True, remove_columns=rows.column_names)
+    return rows
+
+
+def _retyped(features: Any, kind: str) -> Any:
+    """The features with another type, as `Features.to_dict` writes it, in the place of timestamps."""
+    return type(features).from_dict(
+        json.loads(re.sub(r'{"dtype": "timestamp[^}]*}', kind, json.dumps(features.to_dict())))
+    )
+
+
+def _questions(batch: dict[str, list]) -> dict[str, list]:
+    """The questions of SQuAD's articles: of one object, or of an object a row."""
+    articles = itertools.chain.from_iterable(data if isinstance(data, list) else [data] for data in batch["data"])
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    asked = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
+    fields = {name: [question[name] for _, question in asked] for name in ("id", "question", "answers")}
+    return {"context": [context for context, _ in asked], **fields}
 
 
 @contextlib.contextmanager
@@ -153,10 +292,25 @@ def intact_copies(what: str) -> Iterator[None]:
     except OSError as error:
         if "Expected to be able to read" not in str(error):  # pyarrow's; others are of the system
             raise
-        raise ValueError(
-            f"{what}: the copy of its rows in {datasets.config.HF_DATASETS_CACHE} is damaged ({first_line(error)}). "
-            "Remove that folder. `datasets` will create it again."
-        ) from error
+        cache = datasets.config.HF_DATASETS_CACHE
+        raise ValueError(f"{what}: the copy of its rows in {cache} is damaged: {error}. Remove it.") from error
+
+
+@contextlib.contextmanager
+def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
+    """Turns errors of `datasets` and pandas into one line that names the table."""
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
+        mirrored = [f"{folder.parent.name}/{folder.name}" for folder in Path(hub_root).glob("*/*")] if hub_root else []
+        hint = f"In hub_root {hub_root}: {nearest(path, sorted(mirrored))}" if hub_root else "Is the Hub reachable?"
+        raise ValueError(f"{table.path} cannot be read: {error}. {hint}") from error
+    except OSError:  # of the system
+        raise
+    except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
+        reason = " ".join(str(error.__cause__ or error).split())
+        reason = "it has no rows" if "corresponds to no data" in reason else reason.rstrip(".")
+        raise ValueError(f"{describe(table)} cannot be read: {reason}. Check path, config, split and file.") from error
 
 
 def split_names(table: Table, hub_root: str | None = None) -> list[str]:
@@ -170,15 +324,6 @@ def split_names(table: Table, hub_root: str | None = None) -> list[str]:
         return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
 
 
-def row_places(table: Table, rows: Sequence[int]) -> list[str]:
-    """Returns the place of each row: `line 7` of a file, else `row 5 (from 0)`. `rows` count from 0 and increase."""
-    path = Path(or_installed(table.path))
-    if not path.is_file():
-        return [f"row {row} (from 0)" for row in rows]
-    kind, name = _locate(table, None)
-    return places_of_rows(name, kind, table.delimiter, rows)
-
-
 def describe(table: Table) -> str:
     """Returns `path, config, split`: the name of a table in error messages and logs."""
     parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
@@ -188,9 +333,8 @@ def describe(table: Table) -> str:
 def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | IterableDataset") -> str:
     """Returns a fingerprint of the rows of `table`, for run.json: a copy has the same, changed content another one.
 
-    For files and local folders it is the sha256 of the content; for a streamed file, of its size and its first and last
-    MiB, so that nothing huge is read twice. For the Hub it is the commit that was read, or the fingerprint of
-    `datasets` where the Hub does not answer.
+    For files and local folders it is the sha256 of the content (`file_hash`), for the Hub the commit that was read, or
+    the fingerprint of `datasets` where the Hub does not answer.
     """
     kind, path = _locate(table, hub_root)
     if kind != "hub":
@@ -210,6 +354,30 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
     return f"sha256:{digest.hexdigest()}"
 
 
+def file_hash(file: Path, partial: bool = False) -> str:
+    """Returns the sha256 of a file's content; `partial`: of its size, its first and its last MiB."""
+    status = file.stat()
+    return _hash_of(str(file.resolve()), status.st_size, status.st_mtime_ns, partial)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
+    with open(path, "rb") as stream:
+        if not partial:
+            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+        begin, _, end = stream.read(MIB), stream.seek(max(size - MIB, 0)), stream.read(MIB)
+    return f"sha256-of-ends:{hashlib.sha256(str(size).encode() + begin + end).hexdigest()}"
+
+
+def _cache_of_folder(folder: Path) -> str:
+    """Where `datasets` keeps copies of a local folder, by names, sizes and times: by default, it reads old copies."""
+    import datasets
+
+    stats = ((str(file), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file())
+    key = repr([str(folder.resolve()), *((name, one.st_size, one.st_mtime_ns) for name, one in stats)])
+    return f"{datasets.config.HF_DATASETS_CACHE}/folder-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
 def has_text(column: Any) -> np.ndarray:
     """Returns whether each text of a list or an arrow array has a visible character: not only white space, zero-width
     and control characters. Null has none.
@@ -225,15 +393,16 @@ def has_text(column: Any) -> np.ndarray:
 def require_column(dataset: "Dataset | IterableDataset", column: str, where: str = "the table") -> Any:
     """Returns the type (`datasets` feature) of a column; a dotted path such as `translation.en` names a struct's field.
 
-    Raises ValueError, with the columns of the table `where`, if the column is missing.
+    Raises ValueError, with the columns of the table `where`, if the column is missing, and for values of several types.
     """
     columns = columns_of(dataset)
     if column not in columns:
-        hint = close_name(column, columns)
-        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}. {hint}".rstrip())
+        raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.")
     if "Json(" in repr(columns[column]):  # what `datasets` makes of several types
-        if fault := mixed_types((get_column(row, column) for row in dataset), column):
-            raise ValueError(f"{where}, {fault}. Write all values as one type.")
+        values = ((row, get_column(one, column)) for row, one in enumerate(dataset))
+        items = ((row, item) for row, value in values for item in (value if isinstance(value, list) else [value]))
+        seen = {type(item).__name__: f"row {row}" for row, item in reversed([*items]) if item is not None}
+        raise ValueError(f"{where} has values of several types in column {column}: {seen} (from 0). Write one type.")
     return columns[column]
 
 
@@ -261,88 +430,6 @@ def columns_of(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
     return {name: feature for columns in by_depth for name, feature in columns.items()}
 
 
-def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
-    """(`hub` or a file format, resolved path) of a table."""
-    path = resolve_hub_path(table.path, hub_root)
-    local = Path(path)
-    if local.is_dir():
-        if table.format not in ("auto", "hub"):
-            raise ValueError(
-                f"{path} is a folder, but `format` is {table.format}. Leave `format` at auto, or name a file in the "
-                "folder."
-            )
-        return "hub", path
-    if not local.exists():
-        # data/news.tsv and a missing entry of an existing folder look like an id, but are probably paths
-        looks_local = kind_by_name(local) is not None or local.parent.is_dir()
-        if HUB_ID.fullmatch(path) and (table.format == "hub" or (table.format == "auto" and not looks_local)):
-            return "hub", path
-        raise ValueError(_not_found(local))
-    if table.format == "hub":
-        raise ValueError(f"{path} is a file, but `format` is hub. Leave `format` at auto, or name the file's folder.")
-    by_name = kind_by_name(local) if table.delimiter is None else "csv"
-    kind = by_name if table.format == "auto" else table.format
-    if local.suffix.lower() in SPREADSHEETS and table.format == "auto":
-        raise ValueError(f"{path} is a spreadsheet. Save its table as CSV.")
-    if kind is None:
-        raise ValueError(
-            f"{path} ends in {local.suffix or 'no suffix'}, so its format is not known. Known endings are "
-            f"{', '.join(SUFFIXES)}. Set `format` to one of {', '.join(dict.fromkeys(SUFFIXES.values()))}."
-        )
-    return kind, path
-
-
-def _not_found(path: Path) -> str:
-    folder = path.parent
-    while not folder.is_dir():
-        folder = folder.parent
-    wanted = path.relative_to(folder).parts[0]
-    names = sorted(item.name for item in folder.iterdir())
-    hint = f"In {folder}: {nearest(wanted, names)}" if len(names) <= 20 or close_name(wanted, names) else ""
-    return (
-        f"{path} does not exist. Relative paths start at {Path.cwd()}. Correct the path, or name a dataset on the Hub "
-        f"as owner/name (with `format: hub` if that looks like a local path). {hint}"
-    ).strip()
-
-
-def close_name(name: str, known: Iterable[str]) -> str:
-    """Returns `Did you mean ...?` if a known name is similar, else an empty text."""
-    hint = nearest(name, known)
-    return hint if hint.startswith("Did you mean") else ""
-
-
-def _refuse_folder_options(table: Table, path: str) -> None:
-    given = {
-        "config": table.config,
-        "revision": table.revision,
-        "split": None if table.split == "train" else table.split,
-    }
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{path} is a file, but {name} is {value!r}. A file has no {name}s; all of its rows are read. "
-                f"Leave `{name}` out, or name a folder in the Hub's layout."
-            )
-
-
-def _load_folder_or_hub(table: Table, path: str, hub_root: str | None) -> "Dataset | IterableDataset":
-    import datasets
-
-    is_local = Path(path).is_dir()
-    if is_local and table.revision is not None:
-        if path == table.path:
-            raise ValueError(
-                f"{path} is a local folder, but revision is {table.revision!r}. Leave `revision` out, or name the "
-                "dataset by its Hub id."
-            )
-        logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
-    revision = None if is_local else table.revision
-    with _explained(table, path, hub_root):
-        load = functools.partial(datasets.load_dataset, path, table.config, split=table.split, revision=revision)
-        cache = _cache_of_folder(Path(path)) if is_local else None
-        return load_as_written(functools.partial(load, streaming=table.streaming, cache_dir=cache))
-
-
 def looks_like_missing_folder(path: str) -> bool:
     """Returns whether a name that may be a Hub id is probably the path of a local folder that does not exist."""
     folder = Path(path)
@@ -355,77 +442,3 @@ def require_empty(folder: str | os.PathLike) -> None:
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
         raise ValueError(f"{folder} already exists and is not empty. Name another folder, or remove it first.")
-
-
-def _cache_of_folder(folder: Path) -> str:
-    """Where `datasets` keeps its copies of a local folder: a path that depends on the files' names, sizes and times.
-
-    With its own path, `datasets` would use the old copy of a folder after a file in it has changed.
-    """
-    import datasets
-
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    listing = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
-    key = hashlib.sha256(repr((str(folder.resolve()), listing)).encode()).hexdigest()[:16]
-    return os.path.join(datasets.config.HF_DATASETS_CACHE, f"folder-{key}")
-
-
-@contextlib.contextmanager
-def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
-    """Turns errors of `datasets` for a folder or an id into ones that say what is wrong, why, and what to do."""
-    import datasets
-
-    try:
-        yield
-    except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
-        reason = "It contains no data files" if Path(path).is_dir() else "It is not a local folder either"
-        raise ValueError(
-            f"{table.path} cannot be read: {first_line(error)}. {reason}. Check the name, the connection "
-            "(HF_HUB_OFFLINE disables downloads), or set hub_root to a folder that mirrors the Hub."
-            f"{_mirrored(path, hub_root)}"
-        ) from error
-    except OSError:  # of the system
-        raise
-    except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
-        message = str(error)
-        if configs := re.search(r"[Aa]vailable(?: configs)?(?: in the cache)?: \[(.*)\]", message):
-            known = re.findall(r"'([^']+)'", configs[1])
-            if table.config is not None:
-                raise UnknownConfig(_unknown(table, "config", table.config, known), known) from None
-            raise ValueError(
-                f"{table.path} has several configurations: {shortened('', known)}. Set `config` to one of them."
-            ) from None
-        if message.startswith(("Unknown split", "Bad split")):
-            known = re.findall(r"'([^']+)'", message.partition("[")[2])
-            raise ValueError(_unknown(table, "split", table.split, known)) from None
-        is_known = isinstance(error, (datasets.exceptions.DatasetGenerationError, ValueError))
-        reason = first_line(error.__cause__ or error) if is_known else " ".join(message.split())
-        raise ValueError(
-            f"{describe(table)} cannot be read: {reason}. Check its files, the YAML of its README.md, and the split."
-        ) from error
-
-
-def _unknown(table: Table, field: str, value: str, known: list[str]) -> str:
-    where = f"{table.path}, config {table.config}," if field == "split" and table.config else table.path
-    hint = close_name(value, known) or f"Set `{field}` to one of them."
-    if field == "split" and table.streaming and "[" in value:
-        hint = "Slices cannot be streamed: name a whole split, or set `streaming` to false."
-    return f"{where} has no {field} {value}. It has: {shortened(value, known)}. {hint}"
-
-
-def shortened(value: str, known: list[str]) -> str:
-    """Lists the known names; of very many, only those with the same beginning as `value` (XQuAD.de for XQuAD.xx)."""
-    if len(known) <= MOST_NAMES:
-        return ", ".join(known)
-    family = [name for name in known if "." in value and name.startswith(value.partition(".")[0] + ".")]
-    shown = (family or known)[:MOST_NAMES]
-    return f"{', '.join(shown)}, and {len(known) - len(shown)} others"
-
-
-def _mirrored(path: str, hub_root: str | None) -> str:
-    """The end of an error message: the datasets in `hub_root` with the most similar names."""
-    if hub_root is None:
-        return ""
-    root = Path(hub_root)
-    names = sorted(folder.relative_to(root).as_posix() for folder in root.glob("*/*") if folder.is_dir())
-    return f" In hub_root {hub_root}: {nearest(path, names)}"

@@ -17,12 +17,11 @@ from finetuning.align.output import require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.align.screen import count_of, make_progress, make_screen
-from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, scheme_of
+from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, form_of, to_iob2
 from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
-from zoo_core.table_files import kind_by_name
-from zoo_core.tables import Table, load_table, row_places
+from zoo_core.tables import SUFFIXES, Table, load_table
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 LOST_ENDING = ".lost.tsv"
@@ -130,23 +129,22 @@ class LabeledWords:
         import datasets
 
         datasets.disable_progress_bars()
-        if Path(path).is_file() and kind_by_name(Path(path)) in (None, "text"):
+        if Path(path).is_file() and SUFFIXES.get(Path(path.removesuffix(".gz")).suffix, "text") == "text":
             raise ValueError(
                 f"{path}: the ending does not say how tokens and labels are written. If each line has a token "
                 "and its label (CoNLL), name the file .conll."
             )
-        table = Table(path=path)
-        rows = load_table(table)
+        rows = load_table(Table(path=path))
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
         if column is None or "tokens" not in rows.column_names:
             wanted = f"`tokens` and one of {', '.join(LABEL_COLUMNS)}"
             raise ValueError(f"{path} has the columns {', '.join(rows.column_names)}: it needs {wanted}.")
 
         def place_of(row: int) -> str:
-            return f"{path}, {row_places(table, [row])[0]}"
+            return f"{path}, row {row} (from 0)"
 
-        tokens = text_lists(rows, "tokens", table, "word")
-        self.labels = text_lists(rows, column, table, "label")
+        tokens = text_lists(rows, "tokens", path, "word")
+        self.labels = text_lists(rows, column, path, "label")
         require_words(tokens, self.labels, path)
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
@@ -164,13 +162,13 @@ class LabeledWords:
             split_at_blanks(pair) if pre_split else pair for pair in zip(tokens, texts, strict=True)
         ]
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
-        scheme = scheme_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
-        self.are_spans = scheme is not None
+        form = form_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
+        self.are_spans = form is not None
         self.notes = ["labels are tags, one a word: they are copied word by word"]
-        if scheme:
-            self.labels = list(map(scheme.to_iob2, self.labels))
-            self.notes = [f"labels are {scheme}, which marks spans: they are written as IOB2"]
-        if invisible := count_invisible(tokens, place_of):
+        if form:
+            self.labels = [to_iob2(labels, form) for labels in self.labels]
+            self.notes = ["labels mark spans: they are written as IOB2"]
+        if invisible := count_invisible(tokens):
             self.notes.append(f"{invisible}; a word without a subword has no link")
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
@@ -189,12 +187,12 @@ class LabeledWords:
 def require_words(tokens: list[list[str]], labels: list[list[str]], name: str) -> None:
     """Raises ValueError where the column that is read as tokens counts them, as in GermEval, or has their labels."""
     seen = {token for sentence in tokens for token in sentence}
-    scheme = None
+    form = None
     with contextlib.suppress(ValueError):  # of words, some of which look like labels
-        scheme = scheme_of(seen)
+        form = form_of(seen)
     if len(seen) > 1 and all(sentence == [str(number + 1) for number in range(len(sentence))] for sentence in tokens):
         what, how = "numbers", f"cut -f 2,3 {name}"
-    elif scheme and scheme.form != BARE and len(seen) > 1 and OUTSIDE in seen:
+    elif form not in (None, BARE) and len(seen) > 1 and OUTSIDE in seen:
         what, how = "labels", f"awk '{{print $2, $1}}' {name}"
     else:
         return

@@ -19,7 +19,7 @@ Each target word belongs to one source word, that of its most probable link (of 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from finetuning.data.label_schemes import OUTSIDE, join_label, scheme_of
+from finetuning.data.label_schemes import OUTSIDE, form_of, join_label, to_iob2
 
 Link = tuple[int, int]
 
@@ -67,9 +67,9 @@ def project(
     for source, target in links:
         if not (0 <= source < len(labels) and 0 <= target < length):
             raise ValueError(f"link {source}-{target}: there are {len(labels)} labels and {length} words, from 0.")
-    scheme = scheme_of(labels) if are_spans is None else None
-    labels = scheme.to_iob2(labels) if scheme else labels
-    if scheme or are_spans:
+    form = form_of(labels) if are_spans is None else None
+    labels = to_iob2(labels, form) if form else labels
+    if form or are_spans:
         spans = spans_of(labels)
         found = project_spans(links, probabilities, spans)
         projected: list[str | None] = [OUTSIDE] * length

@@ -1,15 +1,12 @@
-"""The output of `finetuning/run.py --check_data` for data of any kind: labels by part and language, and tables."""
+"""The output of `finetuning/run.py --check_data` for data of any kind: counts and labels by part and language."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.compute
 
 from finetuning.data.task_tables import Data, TaskData
-from finetuning.page import Table, print_table, table_names
-from finetuning.results import Protocol
+from finetuning.page import Table, print_table
 from zoo_core.masking import IGNORED
 
 LABELS = 6  # columns of counts by label; rarer labels share one
@@ -32,21 +29,17 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
     table = table[table.any(axis=1)]
     if len(table) > LABELS:
         table = table.sort_values(("train", "all"), ascending=False, kind="stable")
-        rest = table[LABELS:]
-        table = table[:LABELS]
+        rest, table = table[LABELS:], table[:LABELS]
         table.loc[f"and {len(rest)} more"] = rest.sum()
     cells = [[*place, *(f"{count:,}" for count in own)] for place, own in table.items()]
-    # a row of tagging has a list of labels
-    what = "words" if isinstance(data.train[0]["labels"], list) else "rows"
+    what = "words" if isinstance(data.train[0]["labels"], list) else "rows"  # a row of tagging has a list of labels
     print_table(f"{task}: {what} by label", (["part", "language", *table.index], cells), [])
 
 
 def _label_counts(rows: Any, size: int) -> np.ndarray:
     """Counts each of the labels 0 ... size - 1 in column `labels`, which has numbers or lists of numbers."""
-    labels = rows.select_columns(["labels"]).with_format("arrow")[:].column("labels")
-    if pyarrow.types.is_nested(labels.type):
-        labels = pyarrow.compute.list_flatten(labels)
-    labels = labels.to_numpy()
+    labels = rows["labels"][:]
+    labels = np.asarray([label for own in labels for label in own] if isinstance(labels[0], list) else labels)
     return np.bincount(labels[labels != IGNORED], minlength=size)
 
 
@@ -56,19 +49,3 @@ def as_table(lines: list[dict[str, Any]]) -> Table:
     columns = [name for name in columns if any(line.get(name) for line in lines)]
     cells = [[line.get(name, "") for name in columns] for line in lines]
     return columns, [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in cells]
-
-
-def source_lines(protocol: Protocol) -> list[str]:
-    """Returns one line per table: its use, languages, rows and fingerprint."""
-    selection = protocol.selection.data
-    lines = [f"dev: {selection}"] if isinstance(selection, str) else []
-    parts = {
-        "train": protocol.training_data,
-        "dev": [] if isinstance(selection, str) else selection or [],
-        "evaluation": protocol.evaluation_data,
-    }
-    for part, tables in parts.items():
-        for entry in tables:
-            languages, fingerprint = ", ".join(entry["languages"]), str(entry["fingerprint"])[:19]
-            lines.append(f"{part}: {table_names([entry])}, {languages}, {entry['rows']:,} rows, {fingerprint}")
-    return lines

@@ -1,37 +1,31 @@
-"""Labels that mark spans of words, in any of the usual schemes, and the same labels as IOB2.
+"""Labels that mark spans of words (IOB1, IOB2, IOBES, BILOU, BMES, BMEWO), and the same spans in IOB2.
 
-    >>> scheme = scheme_of(["O", "B-PER", "L-PER", "U-LOC"])
-    >>> scheme.name, scheme.to_iob2(["U-LOC", "U-LOC", "O", "B-PER", "L-PER"])
-    ('BILOU', ['B-LOC', 'B-LOC', 'O', 'B-PER', 'I-PER'])
-    >>> scheme_of(["NOUN", "VERB"]) is None  # tags: each says something of its own word
+    >>> form_of(["O", "B-PER", "L-PER", "U-LOC"])
+    'B-TYPE'
+    >>> to_iob2(["U-LOC", "U-LOC", "O", "B-PER", "L-PER"], "B-TYPE")
+    ['B-LOC', 'B-LOC', 'O', 'B-PER', 'I-PER']
+    >>> form_of(["NOUN", "VERB"]) is None  # tags: each says something of its own word
     True
 
-A label is `O`, or a mark and the type of a span, in one of the forms `B-PER`, `B_PER`, `PER-B` and `PER_B`, where types
-may hold further hyphens. Marks alone (`B`, `I`) are labels of spans only if `O` and such marks are all labels that
-there are; otherwise they are tags, as parts of speech have such names too. All labels of a file decide together. `_`
-is no label (CoNLL-U, `word-align project`).
+A label is `O`, or a mark and the type of a span: `B-PER` or `PER-B`. The marks of all schemes are read alike. Marks
+alone (`B`, `I`) are labels of spans only if `O` and such marks are all labels; parts of speech have such names too. All
+labels of a file decide together. `_` is no label (CoNLL-U, `word-align project`).
 
 Sequences that a scheme does not allow, such as `I-` after `O`, are read as conlleval and seqeval do by default: a span
 begins at B and S, after the end of another span, after O, and where the type changes.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 OUTSIDE = "O"
 UNLABELED = "_"
-SCHEMES = {"IOB": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW"}  # IOE is part of IOBES
-IOBES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S", OUTSIDE: OUTSIDE}
-MARK = f"([{''.join(mark for mark in IOBES if mark != OUTSIDE)}])"
+IOBES = dict(zip("BIMELSUW", "BIIEESSS", strict=True))  # M of BMES; L and U of BILOU; W of BMEWO
 BARE = "B"
 FORMS = {  # the type has no separator next to the mark's: parts of speech such as `S----3MS2-` do
-    "B-TYPE": f"{MARK}-((?![-_]).+)",
-    "B_TYPE": f"{MARK}_((?![-_]).+)",
-    "TYPE-B": f"((?![-_]).+(?<![-_]))-{MARK}",
-    "TYPE_B": f"((?![-_]).+(?<![-_]))_{MARK}",
-    BARE: f"{MARK}()",
+    "B-TYPE": r"(?P<mark>[BIMELSUW])-(?P<kind>[^-_].*)",
+    "TYPE-B": r"(?P<kind>.*[^-_])-(?P<mark>[BIMELSUW])",
+    BARE: "(?P<mark>[BIMELSUW])(?P<kind>)",
 }
 
 
@@ -40,114 +34,45 @@ def join_label(mark: str, kind: str) -> str:
     return f"{mark}-{kind}" if kind else mark
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """The scheme of some labels, a name of `SCHEMES`, and how they are written, a name of `FORMS`."""
-
-    name: str
-    form: str
-
-    def __str__(self) -> str:
-        return self.name if self.form in ("B-TYPE", BARE) else f"{self.name}, written {self.form}"
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether these are IOB1 or IOB2 as most files write them."""
-        return str(self) == "IOB"
-
-    def split(self, label: str) -> tuple[str, str]:
-        """The mark, as in IOBES, and the type of a label; the type is "" where there is none."""
-        return _split(label, self.form)
-
-    def spellings(self, kinds: Iterable[str]) -> list[str]:
-        """Returns all labels of spans of these types in this scheme; a form of marks only has no types."""
-        return [
-            self.form.replace("TYPE", "\0").replace("B", mark).replace("\0", kind)
-            for kind in kinds
-            if bool(kind) == (self.form != BARE)
-            for mark in SCHEMES[self.name]
-        ]
-
-    def to_iob2(self, labels: Sequence[str]) -> list[str]:
-        """The labels of a sentence as IOB2, with the same spans; words without a label are outside of spans."""
-        found, last, last_kind = [], OUTSIDE, ""
-        for label in labels:
-            mark, kind = self.split(label)
-            begins = mark in "BS" or last in "OES" or kind != last_kind
-            found.append(OUTSIDE if mark == OUTSIDE else join_label("B" if begins else "I", kind))
-            last, last_kind = mark, kind
-        return found
-
-
-@functools.cache
-def _split(label: str, form: str) -> tuple[str, str]:
+def split_label(label: str, form: str) -> tuple[str, str]:
+    """Returns the mark, as in IOBES, and the type of a label. Raises ValueError for a label of another form."""
     if label in (OUTSIDE, UNLABELED):
         return OUTSIDE, ""
-    match = re.fullmatch(FORMS[form], label)
-    if match is None:
+    if not (match := re.fullmatch(FORMS[form], label)):
         raise ValueError(f"label {label!r} is not written as {form}.")
-    mark, kind = match.groups() if form.startswith("B") else reversed(match.groups())
-    return IOBES[mark], kind
+    return IOBES[match["mark"]], match["kind"]
 
 
-def scheme_of(labels: Iterable[str], place: Callable[[str], str] = lambda label: "the labels") -> Scheme | None:
-    """The scheme of all labels of a file; None where they are tags, or where there is no label.
+def to_iob2(labels: Sequence[str], form: str) -> list[str]:
+    """The labels of a sentence as IOB2, with the same spans; words without a label are outside of spans."""
+    found, last, last_kind = [], OUTSIDE, ""
+    for label in labels:
+        mark, kind = split_label(label, form)
+        begins = mark in "BS" or last in "OES" or kind != last_kind
+        found.append(OUTSIDE if mark == OUTSIDE else join_label("B" if begins else "I", kind))
+        last, last_kind = mark, kind
+    return found
 
-    place: file and row where a label occurs, for errors. Raises ValueError for labels of several schemes or
-    forms, for marks in lower case, and where some labels mark spans and others, such as `PER`, have no mark.
+
+def form_of(labels: Iterable[str], place: Callable[[str], str] = lambda label: "the labels") -> str | None:
+    """The form, a name of `FORMS`, in which all labels of a file mark spans; None where they are tags.
+
+    place: file and row where a label occurs, for errors. Raises ValueError where some labels mark spans and others,
+    such as `PER`, have no mark in the same form.
     """
     known = sorted(set(labels) - {UNLABELED})
-    if not known:
+    marked = [label for label in known if label != OUTSIDE]
+    fitting = {form: [label for label in marked if re.fullmatch(pattern, label)] for form, pattern in FORMS.items()}
+    bare = fitting.pop(BARE)
+    if marked == bare:
+        return None if OUTSIDE not in known else BARE if {"B", "I"} & {*bare} else None if bare else "B-TYPE"
+    form = max(fitting, key=lambda form: len(fitting[form]))
+    # parts of speech such as S-adj and U-x among others mark no spans
+    if not (fitting[form] and (OUTSIDE in known or {split_label(one, form)[0] for one in fitting[form]} & {*"BI"})):
         return None
-    if form := _form_of(known):
-        marks = {_mark(label, form): label for label in known if label != OUTSIDE}
-        if name := next((name for name, own in SCHEMES.items() if marks.keys() <= set(own)), None):
-            return Scheme(name, form)
-        if form == BARE:
-            return None
-        *others, last = marks.values()
+    if odd := [label for label in marked if label not in fitting[form]]:
         raise ValueError(
-            f"{place(last)}: labels {', '.join(others)} and {last} are of more than one scheme. Write all in one of "
-            f"{', '.join(SCHEMES)}."
+            f"{place(odd[0])}: label {odd[0]!r} does not mark a span as {fitting[form][0]!r} does. Write it as {form}, "
+            f"or as {OUTSIDE} outside of spans."
         )
-    if (form := _form_of(upper := [label.upper() for label in known])) and _mark_spans(dict.fromkeys(upper, form)):
-        lower = next(label for label in known if label != OUTSIDE and not re.fullmatch(FORMS[form], label))
-        raise ValueError(
-            f"{place(lower)}: label {lower!r} has its mark in lower case. Write {OUTSIDE} and marks in upper case, as "
-            f"in {form}."
-        )
-    forms = {label: _form_of([label], typed=True) for label in known}
-    if not _mark_spans(forms):
-        return None
-    label, form = next((label, form) for label, form in forms.items() if form and label != OUTSIDE)
-    if odd := [label for label, form in forms.items() if form is None]:
-        raise ValueError(
-            f"{place(odd[0])}: label {odd[0]!r} has no mark of a span, but {label!r} has one. Write it as {form}, or "
-            f"as {OUTSIDE} outside of spans."
-        )
-    other = next(label for label in forms if forms[label] != form and label != OUTSIDE)
-    raise ValueError(f"{place(other)}: labels {label!r} and {other!r} are written differently. Write all as {form}.")
-
-
-def _mark_spans(forms: dict[str, str | None]) -> bool:
-    """Whether labels with these forms mark spans: one has a mark, and one is O, B or I.
-
-    Parts of speech such as `S-adj` and `U-x` among others are not.
-    """
-    marks = {_mark(label, form) for label, form in forms.items() if form and label != OUTSIDE}
-    return bool(marks) and (OUTSIDE in forms or not marks.isdisjoint("BI"))
-
-
-def _form_of(labels: list[str], typed: bool = False) -> str | None:
-    """The first form that all labels have; marks alone have none where `O` is not among them."""
-    for form, pattern in FORMS.items():
-        if (form != BARE or OUTSIDE in labels and not typed) and all(
-            label == OUTSIDE or re.fullmatch(pattern, label) for label in labels
-        ):
-            return form
-    return None
-
-
-def _mark(label: str, form: str) -> str:
-    """The mark as the label has it."""
-    return label[0] if form.startswith("B") else label[-1]
+    return form

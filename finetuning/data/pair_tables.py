@@ -27,7 +27,6 @@ class PairRows(Rows):
 
 def tables_of(table: PairTable) -> list[Table]:
     """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
-
     tables = [with_split(table, table.split)]
     if (target := table.target) is not None:
         tables.append(target if target.split else with_split(target, table.split))
@@ -43,23 +42,37 @@ def with_split(table: Table, split: str) -> Table:
 def open_pairs(
     table: PairTable, name: str, language: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
 ) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read."""
-    table, *targets = tables_of(table)
-    table = replace(table, target=targets[0] if targets else None)
-    tables = [table, table.target or table]
+    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read.
+
+    Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
+    """
+    tables = tables_of(table)
     found = [load_whole(one, name, hub_root, loaded) for one in tables]
     sides = []
-    for side, (rows, _), one in zip(SIDES, found, tables, strict=True):
+    for side, (rows, _), one in zip(SIDES, found * (3 - len(found)), tables * (3 - len(tables)), strict=False):
         wanted = getattr(table, f"{side}_column")
         require_text(rows, wanted, f"{name}.{side}_column", f"{name} ({describe(one)})")
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
-    sizes = [len(side) for side in sides]
-    positions = None
-    if table.target is not None:
-        sides, positions = _aligned(table, name, [rows for rows, _ in found], sides)
+    sizes, positions = [len(side) for side in sides], None
+    where = f"{name} ({'; '.join(map(describe, tables))})"
+    if len(tables) == 2 and table.join_on:
+        for rows, _ in found:
+            require_column(rows, table.join_on, where)
+        ids = [unique_ids(rows, table.join_on, where) for rows, _ in found]
+        places = ids[1].get_indexer(ids[0])
+        positions = np.flatnonzero(places >= 0)
+        if not len(positions):
+            raise ValueError(
+                f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} "
+                f"and {ids[1][0]!r}."
+            )
+        sides = [sides[0].select(positions), sides[1].select(places[positions])]
+    elif sizes[0] != sizes[1]:
+        raise ValueError(f"{where}: the sides have {sizes[0]} and {sizes[1]} rows. If they share ids, set join_on.")
+    read = replace(tables[0], target=tables[1] if tables[1:] else None)
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
-    return PairRows(table, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
+    return PairRows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
 
 
 def load_whole(
@@ -75,51 +88,18 @@ def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
     """Raises ValueError for a column that is missing `where`, or holds no text; `field` of the recipe names it."""
     dtype = getattr(require_column(rows, column, where), "dtype", None)
     if dtype not in ("string", "large_string"):
-        raise ValueError(
-            f"{field} is {column}, which holds {dtype or 'no text'}. Name a column of text; a field of a struct is "
-            "named by a dotted path, such as translation.en."
-        )
-
-
-def _aligned(
-    table: PairTable, name: str, tables: list[Dataset], sides: list[Dataset]
-) -> tuple[list[Dataset], np.ndarray | None]:
-    """Returns the two sides, aligned row by row, and the positions of the rows in the source's table."""
-    where = f"{name} ({describe(table)}; {describe(table.target)})"
-    if table.join_on is None:
-        if len(sides[0]) != len(sides[1]):
-            raise ValueError(
-                f"{where} is aligned row by row, and its sides have {len(sides[0])} and {len(sides[1])} rows. Repair "
-                "the tables, or set join_on if they share ids."
-            )
-        return sides, None
-    for rows in tables:
-        require_column(rows, table.join_on, where)
-    ids = [unique_ids(rows, table.join_on, where) for rows in tables]
-    places = ids[1].get_indexer(ids[0])
-    matched = np.flatnonzero(places >= 0)
-    if not len(matched):
-        raise ValueError(
-            f"{where}: no id of column {table.join_on} occurs in both tables. They have ids such as {ids[0][0]!r} and "
-            f"{ids[1][0]!r}. Check that the ids have the same form."
-        )
-    return [sides[0].select(matched), sides[1].select(places[matched])], matched
+        raise ValueError(f"{field} is {column}, which holds {dtype or 'no text'}. Name a column of text.")
 
 
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:
-    """Returns the pairs with text on both sides. Raises ValueError if there are none; reports faulty ones."""
+    """Returns the pairs with text on both sides. Raises ValueError if there are none, or for one that is evaluated."""
     batches = rows.dataset.with_format("arrow").iter(ROWS_AT_ONCE)
     found = [[has_text(batch.column(side)) for side in SIDES] for batch in batches]
-    has_source, has_target = (np.concatenate(of_side) for of_side in zip(*found, strict=True))
-    is_full = has_source & has_target
-    missing = np.flatnonzero(~is_full)
+    missing = np.flatnonzero(~np.logical_and(*map(np.concatenate, zip(*found, strict=True))))
     if is_evaluated:
-        faults = {row: f"the {'target' if has_source[row] else 'source'} is empty" for row in missing.tolist()}
-        rows.report(faults, "Repair the data, or name another split.")
-    if len(missing) == len(is_full):
-        raise ValueError(
-            f"{name} ({rows.name}) has no pair with text on both sides. Check source_column and target_column."
-        )
+        rows.report(dict.fromkeys(missing.tolist(), "a side is empty"), "Repair the data, or name another split.")
+    if len(missing) == len(rows.dataset):
+        raise ValueError(f"{name} ({rows.name}) has no pair with text on both sides. Check the columns.")
     return rows.without(missing)
 
 

@@ -1,4 +1,4 @@
-"""Rows of one language in one table, and where each of them is; tables are read once, by language."""
+"""Rows of one language in one table; tables are read once, by language."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from zoo_core.faults import are_listed, report_faults
-from zoo_core.tables import (
-    Table,
-    UnknownConfig,
-    close_name,
-    describe,
-    load_table,
-    require_column,
-    row_places,
-    table_fingerprint,
-)
+from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
     import pandas
     from datasets import Dataset
 
     from finetuning.recipe import LabeledTable
-
-NO_OTHERS = "Name only these."
 
 
 @dataclass
@@ -59,20 +47,12 @@ class Rows:
         """The number of each row in its table, from 0."""
         return range(len(self.dataset)) if self.positions is None else self.positions
 
-    def places_of(self, numbers: list[int]) -> list[str]:
-        """The places in the table of rows here, in increasing order, as errors name them: `line 7`, or `row 5`."""
-        found = [int(self.numbers[number]) for number in numbers]
-        return [f"{self.place}, {place}" for place in row_places(self.table, found)]
-
     def report(self, faults: dict[int, str], advice: str) -> None:
-        """Reports what is wrong with rows, by their numbers here, as `report_faults` does: each with its place."""
-        if not faults:
-            return
-        numbers = sorted(faults)
-        places = self.places_of(numbers)
-        if len(faults) > 1 and not are_listed():
-            advice = f"{advice} --check_data lists more."
-        report_faults([f"{place}: {faults[row]}" for row, place in zip(numbers, places, strict=True)], advice)
+        """Raises ValueError for the first of the faulty rows, by their numbers here; does nothing without any."""
+        if faults:
+            row = min(faults)
+            others = f" (and {len(faults) - 1:,} more rows with a fault)" if faults.keys() - {row} else ""
+            raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}{others}. {advice}")
 
     def without(self, numbers: Collection[int]) -> Self:
         """Returns these rows except for some, by their numbers here."""
@@ -93,13 +73,11 @@ class TableReader:
         """Returns the rows of each language; by default of every language in `language_column`."""
         if has_place_for_language(table):
             if not languages:
-                raise ValueError(
-                    f"{describe(table)} has {{language}} in it, and `languages` is empty. Name the languages."
-                )
-            return [rows for name in languages for rows in self._of_language(table, name)]
+                raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
+            return [rows for name in languages for rows in self.rows(filled(table, name), [name])]
         if Path(table.path).is_file():
             table = replace(table, split=split_of_file(table))
-        dataset, fingerprint = self._table(table)
+        dataset, fingerprint = read_table(table, self.hub_root, self._loaded)
         dataset, positions = selected(table, dataset)
         if table.language_column is None:
             if len(languages) != 1:
@@ -111,11 +89,10 @@ class TableReader:
         require_column(dataset, table.language_column, describe(table))
         column = np.asarray(dataset[table.language_column][:], dtype=object)
         found = [str(name) for name in dict.fromkeys(column.tolist())]
-        unknown = [name for name in languages if name not in found]
-        if unknown:
+        if unknown := [name for name in languages if name not in found]:
             raise ValueError(
                 f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                f"languages are: {', '.join(found)}. {close_name(unknown[0], found) or NO_OTHERS}"
+                f"languages are: {', '.join(found)}."
             )
         places = np.arange(len(dataset)) if positions is None else positions
         return [
@@ -124,58 +101,39 @@ class TableReader:
             for own in [column == name]
         ]
 
-    def _of_language(self, table: "LabeledTable", language: str) -> list[Rows]:
-        """The rows of one language in a table with `{language}` in path or config."""
-        try:
-            return self.rows(filled(table, language), [language])
-        except UnknownConfig as error:
-            if "{language}" not in table.config:
-                raise
-            place = re.compile("(.+)".join(map(re.escape, table.config.split("{language}"))))
-            codes = {name: code for code, name in table.language_names.items()}
-            there = [codes.get(match[1], match[1]) for match in map(place.fullmatch, error.known) if match]
-            raise ValueError(
-                f"{table.path} has no config {filled(table, language).config}: there are no rows of language "
-                f"{language!r}. Of the form {table.config} it has: {', '.join(there)}. "
-                f"{close_name(language, there) or NO_OTHERS} If the data call a language by another name, give it "
-                "in `language_names`."
-            ) from None
-
     def _joined(self, rows: Rows) -> Rows:
         """The rows with the columns of their `translations` table, if they have one."""
         if rows.table.translations is None:
             return rows
+        from datasets import concatenate_datasets
+
         table = filled(rows.table, rows.language)
-        source = translation_table(table)
-        column, columns = table.translations.join_on, table.translations.text_columns
-        other, fingerprint = self._table(source)
-        for dataset, name, needed in ((rows.dataset, rows.name, []), (other, describe(source), columns)):
-            for one in (column, *needed):
-                if not any(own.startswith(f"{one}.") for own in dataset.column_names):
-                    require_column(dataset, one, name)
+        named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
+        split = "train" if Path(named.path).is_file() else split
+        source = Table(path=named.path, config=named.config, split=split, revision=named.revision)
+        column, columns = named.join_on, named.text_columns
+        other, fingerprint = read_table(source, self.hub_root, self._loaded)
+        require_column(rows.dataset, column, rows.name)
+        require_column(other, column, describe(source))
+        # a struct's fields are columns of their own: `answers` names them all
+        owns = {one: [name for name in other.column_names if f"{name}.".startswith(f"{one}.")] for one in columns}
+        if missing := [one for one in columns if not owns[one]]:
+            require_column(other, missing[0], describe(source))
         keys = rows.dataset[column][:]
         positions = unique_ids(other, column, describe(source)).get_indexer(keys)
         if len(unknown := np.flatnonzero(positions < 0)):
             raise ValueError(
                 f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-                f"its rows has {keys[unknown[0]]!r} in column {column}. Add the missing ones, remove these rows, or "
-                "join on another column."
+                f"its rows has {keys[unknown[0]]!r} in column {column}."
             )
-        # a struct's fields are columns of their own: `answers` names them all
-        own = [name for name in other.column_names if any(name == one or name.startswith(f"{one}.") for one in columns)]
-        names = {name: f"translations.{name}" for name in own}
-        found = other.select_columns(own).rename_columns(names).select(positions)
-        from datasets import concatenate_datasets
-
+        names = {name: f"translations.{name}" for own in owns.values() for name in own}
+        found = other.select_columns(list(names)).rename_columns(names).select(positions)
         return replace(
             rows,
             table=replace(table, translation_columns=[f"translations.{one}" for one in columns]),
             dataset=concatenate_datasets([rows.dataset, found], axis=1),
             translations={**names_of(source), "join_on": column, "fingerprint": fingerprint},
         )
-
-    def _table(self, table: Table) -> tuple["Dataset", str]:
-        return read_table(table, self.hub_root, self._loaded)
 
 
 def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Dataset", str]]) -> tuple["Dataset", str]:
@@ -196,12 +154,8 @@ def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
 
     ids = pandas.Index(dataset[column][:], dtype=object)
     if not ids.is_unique:
-        second = ids.duplicated().argmax()
-        first = ids.tolist().index(ids[second])
-        raise ValueError(
-            f"{where}: rows {first} and {second} (from 0) both have {ids[first]!r} in column {column}. Make the ids "
-            "unique, or join on another column."
-        )
+        row = ids.duplicated().argmax()
+        raise ValueError(f"{where}: row {row} (from 0) repeats {ids[row]!r} in column {column}. Make the ids unique.")
     return ids
 
 
@@ -223,42 +177,28 @@ def filled(table: "LabeledTable", language: str) -> "LabeledTable":
 
 
 def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.ndarray | None"]:
-    """Returns the rows that match `where`, and their positions in the table; None for positions if all rows match.
+    """Returns the rows that match `where`, and their positions in the table; None for positions without `where`.
 
     Raises ValueError for a missing column, and if no row matches.
     """
     positions = None
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
-        values = ["" if value is None else str(value) for value in dataset[column][:]]
         pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+        values = ["" if value is None else str(value) for value in dataset[column][:]]
         kept = [row for row, value in enumerate(values) if pattern.fullmatch(value)]
         if not kept:
-            found = list(dict.fromkeys(values))
-            shown = f"{', '.join(found[:9])}{', ...' if found[9:] else ''}"
-            raise ValueError(
-                f"{describe(table)} has no row with {wanted!r} in column {column}. Its values are: {shown}. "
-                "Correct `where`."
-            )
+            shown = ", ".join(list(dict.fromkeys(values))[:9])
+            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}, but {shown}.")
         dataset = dataset.select(kept)
         positions = np.asarray(kept) if positions is None else positions[kept]
     return dataset, positions
 
 
-def translation_table(table: "LabeledTable") -> Table:
-    """Returns the table that `translations` names, with the whole split that is read of `table`."""
-    other = table.translations
-    split = "train" if Path(other.path).is_file() else table.split.split("[")[0]
-    return Table(path=other.path, config=other.config, split=split, revision=other.revision)
-
-
 def split_of_file(table: Table) -> str:
     """Returns `train`: a file is read whole. Raises ValueError for a slice of a split, which would be ignored."""
     if "[" in table.split:
-        raise ValueError(
-            f"{table.path} is a file, and split is {table.split!r}. All rows of a file are read. Leave out split, and "
-            "write the rows that you want into a separate file."
-        )
+        raise ValueError(f"{table.path} is a file, which is read whole, and split is {table.split!r}. Leave it out.")
     return "train"
 
 

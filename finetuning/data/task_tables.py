@@ -64,31 +64,6 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     return table.languages or [recipe.source_language]
 
 
-def training_rows(recipe: "Recipe", reader: TableReader) -> list[Rows]:
-    """Returns the training rows, table by table: for zero-shot in the source language, else in every language."""
-    found = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
-    source = recipe.source_language
-    if recipe.setting == "translate_train_all" and not recipe.plug_in and {rows.language for rows in found} <= {source}:
-        raise ValueError(
-            f"setting is translate_train_all, and all training rows are {source}. Add tables of translated rows with "
-            "their `languages`, or use setting=zero_shot."
-        )
-    return found
-
-
-def evaluation_rows(recipe: "Recipe", reader: TableReader) -> dict[str, Rows]:
-    """The evaluated rows by language. Raises ValueError for a language that is given twice."""
-    languages: dict[str, Rows] = {}
-    for rows in [rows for table in recipe.evaluation for rows in reader.rows(table, table.languages)]:
-        if rows.language in languages:
-            raise ValueError(
-                f"Language {rows.language!r} is evaluated twice: in {languages[rows.language].name} and in "
-                f"{rows.name}. Remove it from one of them."
-            )
-        languages[rows.language] = rows
-    return languages
-
-
 def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: TableReader) -> dict[str, list[Rows]]:
     """Returns the rows that select the checkpoint, by language; none if `selection` is last, or to hold them out later.
 
@@ -114,15 +89,20 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
 
 
 def open_tables(recipe: "Recipe") -> Tables:
-    """Reads every table of a recipe that `check_tables` has passed. Raises ValueError as the functions above."""
-    reader = TableReader(recipe.hub_root)
-    train, evaluation = training_rows(recipe, reader), evaluation_rows(recipe, reader)
-    languages = list(dict.fromkeys(rows.language for rows in train))
-    if recipe.setting == "supervised" and (absent := [name for name in evaluation if name not in languages]):
-        raise ValueError(
-            f"setting is supervised, and there are no training rows in {', '.join(absent)}, only in "
-            f"{', '.join(languages)}. Add tables with their `languages`, or evaluate only languages with training rows."
-        )
+    """Reads every table of a recipe that `check_tables` has passed.
+
+    Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
+    """
+    reader, setting, evaluation = TableReader(recipe.hub_root), recipe.setting, {}
+    train = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
+    for rows in [rows for table in recipe.evaluation for rows in reader.rows(table, table.languages)]:
+        if evaluation.setdefault(rows.language, rows) is not rows:
+            raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
+    trained = {rows.language for rows in train}
+    if setting == "translate_train_all" and not recipe.plug_in and trained <= {recipe.source_language}:
+        raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
+    if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
+        raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
     return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
 
 
@@ -148,7 +128,13 @@ def gather(
     }
     dev_data: Any = identities([rows for parts in tables.dev.values() for rows in parts])
     if recipe.selection == "source_dev" and not dev:
-        _check_holding_out(recipe, {rows.language for rows in tables.train})
+        trained = {rows.language for rows in tables.train}
+        if recipe.setting == "translate_train_all" or trained != {recipe.source_language} or not recipe.dev_fraction:
+            raise ValueError(
+                f"selection=source_dev finds no dev_split of {recipe.source_language}, and with setting="
+                f"{recipe.setting} and dev_fraction {recipe.dev_fraction} no training rows can be held out. Name a "
+                "dev_split, or use another selection."
+            )
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
         train, dev = split["train"], {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
@@ -159,10 +145,9 @@ def gather(
         ]
     train = sample(train, recipe.max_train_examples)
     evaluated = list(tables.evaluation.values())
-    differs = [rows.table.differs for rows in evaluated if rows.table.differs]
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
+    differs = [rows.table.differs for rows in evaluated if rows.table.differs]
     differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
-    evaluation = drawn
     protocol = Protocol(
         training_data=identities(tables.train),
         training_rows=len(train),
@@ -171,7 +156,7 @@ def gather(
         labels=label_names,
         evaluation_data=identities(evaluated),
         evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
-        evaluated_rows={language: len(rows) for language, rows in evaluation.items()},
+        evaluated_rows={language: len(rows) for language, rows in drawn.items()},
         differs=list(dict.fromkeys(differs)),
         selection=Protocol(
             rule=recipe.selection,
@@ -179,11 +164,11 @@ def gather(
             rows={language: len(rows) for language, rows in dev.items()},
         ),
     )
-    parts = {"training": {"": train}, "development": dev, "evaluated": evaluation}
+    parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
     label = next((name for name in ("labels", "tags") if name in train.column_names), None)
     warnings = [*warnings, *repeated_texts(parts, texts, label)]
-    return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, evaluation, label_names)
+    return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
 
 
 def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:
@@ -251,27 +236,6 @@ def encode_parts(
         return encoded.remove_columns(found)
 
     return replace(each_part(data, encode_rows), as_read=data.evaluation), counts
-
-
-def _check_holding_out(recipe: "Recipe", languages: set[str]) -> None:
-    """Raises ValueError where no development rows of the source language can be held out of the training rows.
-
-    `languages` are those of the training rows.
-    """
-    if recipe.setting == "translate_train_all" or languages != {recipe.source_language}:
-        reason = {
-            "translate_train_all": "The translations of held-out rows would remain in the training data",
-            "supervised": "Held-out training rows would be in all languages",
-        }[recipe.setting]
-        raise ValueError(
-            f"setting is {recipe.setting}, and selection=source_dev finds no dev_split of the source language "
-            f"{recipe.source_language}. {reason}. Name a dev_split, or use selection=mean_dev or selection=last."
-        )
-    if not 0 < recipe.dev_fraction < 1:
-        raise ValueError(
-            f"dev_fraction is {recipe.dev_fraction}, and no table has a dev_split. Name a dev_split, set dev_fraction "
-            "between 0 and 1, or use selection=last."
-        )
 
 
 def sample(dataset: "Dataset", size: int) -> "Dataset":

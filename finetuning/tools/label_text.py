@@ -13,8 +13,7 @@ The input is a table like any other: a file, a folder in the Hub's layout or a H
 or of text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Each
 row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of its labels) and `labeled_by`,
 which names the teacher. The results of a run that trains on these rows name it, too. FILE.yaml, next to each
-FILE.jsonl, has teacher, input, counts and mean confidence. It is YAML, so that the folder remains a dataset of JSONL
-files.
+FILE.jsonl, has teacher, input, counts and mean confidence.
 """
 
 import argparse
@@ -23,14 +22,14 @@ import re
 import statistics
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetuning.data.label_schemes import scheme_of
+from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import check_texts, count_invisible
+from finetuning.data.word_lists import text_lists
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import run_facts, write_rows
-from zoo_core.tables import Table, describe, load_table, require_column, row_places, table_fingerprint
+from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,84 +63,57 @@ def main(argv: list[str] | None = None) -> None:
 
 def label(options: argparse.Namespace, command: list[str]) -> None:
     """Labels the text of every language, after reading and checking all input."""
-    outputs = _outputs(options)
-    texts = {language: Text(options, language) for language in outputs}
-    teacher = Teacher(options)
-    facts = run_facts(command)
+    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
+    for name, value in (("input", f"{options.input} {options.config}"), ("output", options.output)):
+        if len(outputs) > 1 and LANGUAGE not in value:
+            raise ValueError(f"--{name} is {getattr(options, name)}, for {len(outputs)} languages. Write {LANGUAGE}.")
+    for output in outputs.values():
+        if output.suffix != ".jsonl":
+            raise ValueError(f"--output is {output}. Name a file that ends in .jsonl.")
+        if there := next((file for file in (output, output.with_suffix(".yaml")) if file.exists()), None):
+            raise ValueError(f"{there} exists. Remove it, or name another --output.")
+    texts = {language: read_text(options, language) for language in outputs}
+    teacher, facts = Teacher(options), run_facts(command)
     for language, output in outputs.items():
-        text = texts[language]
-        rows, counts = teacher.label(text)
-        about = {"language": language, "teacher": teacher.identity, "input": text.identity, **counts, "run": facts}
-        write_rows(output, rows, lambda about=about: about)
+        rows, counts = teacher.label(texts[language], language)
+        inputs = {"language": language, "teacher": teacher.identity, "input": texts[language].identity}
+        write_rows(output, rows, lambda about=inputs | counts: {**about, "run": facts})
         print(
             f"{output}: {counts['rows']:,} rows, {counts['words']:,} words, mean confidence "
             f"{counts['mean_confidence']:.3f}; {counts['left_out_rows']:,} rows without words left out"
         )
 
 
-def _outputs(options: argparse.Namespace) -> dict[str, Path]:
-    """Returns the file of each language. Raises ValueError if a file exists, or if languages share text or file."""
-    outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
-    for name, value in (("input", f"{options.input} {options.config}"), ("output", options.output)):
-        if len(outputs) > 1 and LANGUAGE not in value:
+class Text(NamedTuple):
+    """The rows of one language, their words, and what they are, for FILE.yaml."""
+
+    rows: "Dataset"
+    sentences: list[list[str]]
+    identity: dict[str, Any]
+
+
+def read_text(options: argparse.Namespace, language: str) -> Text:
+    """Reads the words of one language. Raises ValueError for a column of another type, and for one without words."""
+    path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
+    table = Table(path=path, config=config, split="train" if Path(path).is_file() else options.split)
+    rows, where = load_table(table, options.hub_root), describe(table)
+    column = options.column or ("tokens" if "tokens" in rows.column_names else "text")
+    feature = require_column(rows, column, where)
+    if taken := [name for name in WRITTEN if name in rows.column_names and name != column]:
+        raise ValueError(f"{where} has a column {taken[0]}, which this command writes. Rename or remove it.")
+    if getattr(feature, "dtype", None) in ("string", "large_string"):
+        if re.split("[-_]", language)[0] in UNSPACED:
             raise ValueError(
-                f"--{name} is {getattr(options, name)}, the same for {len(outputs)} languages. Write {LANGUAGE} in "
-                "place of the language code."
+                f"{where}: column {column} holds text in {language}, which has no spaces between words. Split it with "
+                "a segmenter for the language, and give a column of lists of words."
             )
-    for output in outputs.values():
-        if output.suffix != ".jsonl":
-            raise ValueError(f"--output is {output}. Name a file that ends in .jsonl.")
-        for file in (output, output.with_suffix(".yaml")):
-            if file.exists():
-                raise ValueError(f"{file} exists. Remove it, or name another --output.")
-    return outputs
-
-
-class Text:
-    """The sentences of one language, as lists of words, and their rows; the constructor reads them."""
-
-    def __init__(self, options: argparse.Namespace, language: str):
-        path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
-        split = "train" if Path(path).is_file() else options.split
-        self.table = table = Table(path=path, config=config, split=split)
-        self.name, self.language = describe(table), language
-        self.rows: Dataset = load_table(table, options.hub_root)
-        names = self.rows.column_names
-        self.column = options.column or ("tokens" if "tokens" in names else "text")
-        feature = require_column(self.rows, self.column, self.name)
-        if taken := [name for name in WRITTEN if name in names and name != self.column]:
-            raise ValueError(f"{self.name} has a column {taken[0]}, which this command writes. Rename or remove it.")
-        self.sentences = self._words(feature)
-        if not any(self.sentences):
-            raise ValueError(
-                f"{self.name}: none of its {len(self.rows)} rows has a word in column {self.column}. Name the column "
-                "of words or text with --column."
-            )
-        self.identity = {"path": path, "config": config, "split": split, "column": self.column}
-        self.identity["fingerprint"] = table_fingerprint(table, options.hub_root, self.rows)
-
-    def _words(self, feature: Any) -> list[list[str]]:
-        values = self.rows[self.column][:]
-        item = getattr(feature, "feature", None)
-        kind = getattr(item or feature, "dtype", None)
-        if kind not in ("string", "large_string"):
-            raise ValueError(
-                f"{self.name}: column {self.column} holds {getattr(feature, 'dtype', feature)}, which is neither "
-                f"text nor lists of words. Name another one with --column: {', '.join(self.rows.column_names)}."
-            )
-        if item is None:
-            if self.language.split("-")[0].split("_")[0] in UNSPACED:
-                raise ValueError(
-                    f"{self.name}: column {self.column} holds text in {self.language}, which is not written with "
-                    "spaces between words. Split it into words with a segmenter for the language, and give a column of "
-                    "lists of words."
-                )
-            return [(text or "").split() for text in values]
-        sentences = [list(words or ()) for words in values]
-        check_texts(sentences, self.column, self.table, "word", may_be_blank=True)
-        if invisible := count_invisible(sentences, lambda row: f"{self.name}, {row_places(self.table, [row])[0]}"):
-            print(invisible)
-        return sentences
+        sentences = [(text or "").split() for text in rows[column][:]]
+    else:
+        sentences = text_lists(rows, column, where, "word", may_be_blank=True)
+    if not any(sentences):
+        raise ValueError(f"{where}: none of its {len(rows)} rows has a word in column {column}. Name another --column.")
+    identity = {"path": path, "config": config, "split": table.split, "column": column}
+    return Text(rows, sentences, {**identity, "fingerprint": table_fingerprint(table, options.hub_root, rows)})
 
 
 class Teacher:
@@ -154,21 +126,15 @@ class Teacher:
 
         from finetuning.models import describe_model, load_pretrained
 
-        if options.max_length < 8 or options.batch_size < 1:
-            raise ValueError(
-                f"--max_length must be at least 8, got {options.max_length}; --batch_size at least 1, got "
-                f"{options.batch_size}."
-            )
-        name = options.model
+        name, self.max_length, self.batch_size = options.model, options.max_length, options.batch_size
+        if self.max_length < 8 or self.batch_size < 1:
+            raise ValueError(f"--max_length is {self.max_length}, --batch_size {self.batch_size}: at least 8 and 1.")
         path, config, self.tokenizer, identity = describe_model(
-            name, None, options.hub_root, options.max_length, options.trust_remote_code
+            name, None, options.hub_root, self.max_length, options.trust_remote_code
         )
         self.tokenizer.padding_side = "right"
         if getattr(config, "plug_in", False):
-            raise ValueError(
-                f"{name} was fine-tuned plug-in: it needs a translation of each text. Name a model that was "
-                "fine-tuned with plug_in=false."
-            )
+            raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
         self.model = load_pretrained(
             AutoModelForTokenClassification, path, name, options.trust_remote_code, dtype=torch.float32
         )
@@ -176,20 +142,17 @@ class Teacher:
         self.names = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
         if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):
             raise ValueError(
-                f"The labels of {name} are {', '.join(self.names)}: which do not say what they mean, and rows would be "
-                "labeled with them. Name a tagger trained by finetuning/run.py, or write id2label into config.json."
+                f"The labels of {name} are {', '.join(self.names)}, which do not say what they mean. Name a tagger "
+                "trained by finetuning/run.py, or write id2label into config.json."
             )
-        self.scheme = scheme_of(self.names, lambda label: f"config.json of {name}")
-        if self.scheme and not self.scheme.is_usual:
-            print(f"the labels of {name} are {self.scheme}; they are written as IOB2")
-        self.max_length, self.batch_size = options.max_length, options.batch_size
+        self.form = form_of(self.names, lambda label: f"config.json of {name}")
         self.label_subword = getattr(config, "label_subword", "first")  # other projects' taggers: usually the first
         tuned = list(getattr(config, "fine_tuned_on", None) or [])
         self.identity = {**identity, "fine_tuned_on": tuned, "labels": self.names}
         origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
         self.signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 
-    def label(self, text: Text) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def label(self, text: Text, language: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Returns the labeled rows of one language, except those without words, and counts."""
         from datasets import Dataset
 
@@ -203,12 +166,11 @@ class Teacher:
             with_indices=True,
             remove_columns=["words", "tags"],
             fn_kwargs=dict(tokenizer=self.tokenizer, max_length=self.max_length, label_subword=self.label_subword),
-            desc=f"Encoding {text.language}",
+            desc=f"Encoding {language}",
         )
-        numbers, probabilities = self._predict(windows, text.language)
+        numbers, probabilities = self._predict(windows, language)
         labels = [[self.names[number] for number in words] for words in words_of_sentences(windows, numbers)]
-        if self.scheme:
-            labels = list(map(self.scheme.to_iob2, labels))
+        labels = [to_iob2(words, self.form) for words in labels] if self.form else labels
         sure = words_of_sentences(windows, probabilities)
         confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
         rows = [
@@ -234,18 +196,18 @@ class Teacher:
         from rich.progress import track
 
         order = np.argsort(-np.asarray(windows["length"][:]), kind="stable")
-        numbers: list[Any] = [None] * len(windows)
-        probabilities: list[Any] = [None] * len(windows)
-        starts = range(0, len(order), self.batch_size)
-        for start in track(starts, f"Labeling {language}", disable=not sys.stderr.isatty()):
+        found: dict[int, tuple[list[int], list[float]]] = {}
+        for start in track(
+            range(0, len(order), self.batch_size), f"Labeling {language}", disable=not sys.stderr.isatty()
+        ):
             own = order[start : start + self.batch_size]
             fields = windows.select_columns(["input_ids", "attention_mask"]).select(own)
             batch = self.tokenizer.pad(fields.to_dict(), return_tensors="pt").to(self.model.device)
             with torch.no_grad():
                 best = self.model(**batch).logits.softmax(-1).max(-1)
-            for window, found, sure in zip(own, best.indices.tolist(), best.values.tolist(), strict=True):
-                numbers[window], probabilities[window] = found, sure
-        return numbers, probabilities
+            found |= zip(own.tolist(), zip(best.indices.tolist(), best.values.tolist(), strict=True), strict=True)
+        numbers, probabilities = zip(*(found[window] for window in range(len(windows))), strict=True)
+        return list(numbers), list(probabilities)
 
 
 if __name__ == "__main__":

@@ -24,19 +24,19 @@ Translate-test files have question_en, context_en and answers_en instead. Join t
 and English SQuAD to translate-train in the same way.
 
 XTREME has no documentation of the files; issues 37, 95 and 98 of its repository describe them. Rows that cannot be
-read, such as some malformed ones of PAWS-X, are left out, counted and listed. Some copies of the TSV files cannot be
-used, and are an error: those from before September 2020 have three columns, without the original text, and
-translate-test files may have four, without a label. MLQA's German translate-test file was never published. Other files
-are ignored, such as pseudo test sets (English tests translated into more languages, which are not gold).
+read, such as some malformed ones of PAWS-X, are left out and counted. Some copies of the TSV files cannot be used, and
+are an error: those from before September 2020 have three columns, without the original text, and translate-test files
+may have four, without a label. MLQA's German translate-test file was never published. Other files are ignored, such as
+pseudo test sets (English tests translated into more languages, which are not gold).
 
-FILE.yaml, next to each FILE.jsonl, has the source file with its SHA-256, counts, and what was left out. A file that has
-been converted is not converted again, and nothing is overwritten.
+FILE.yaml, next to each FILE.jsonl, has the source file with its SHA-256, and counts. A file that has been converted is
+not converted again, and nothing is overwritten.
 """
 
-import collections
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,7 +104,7 @@ def convert(folder: Path, output: Path) -> None:
             print(f"{written}: done before")
             continue
         write_rows(written, source.rows(), partial(source.about, digest))
-        print(f"{written}: {source.kept:,} rows, {len(source.left_out):,} left out")
+        print(f"{written}: {source.kept:,} rows, {source.left_out.total():,} left out")
 
 
 def source_of(file: Path) -> "Source | None":
@@ -131,7 +131,7 @@ class Source:
     language: str
     split: str
     has_english: bool  # TSV: the original is English; JSON: the text is
-    left_out: list[tuple[int, str]] = field(default_factory=list)  # line, or question from 1, and why
+    left_out: Counter[str] = field(default_factory=Counter)  # rows, by the reason
     kept: int = 0
 
     def output(self, folder: Path) -> Path:
@@ -139,20 +139,17 @@ class Source:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yields the well-formed rows. Raises ValueError, at the end, if no more than half are well-formed."""
-        for number, found in enumerate(self._pairs() if self.task in PAIRS else self._questions(), start=1):
+        for found in self._pairs() if self.task in PAIRS else self._questions():
             if isinstance(found, str):
-                self.left_out.append((number, found))
+                self.left_out[found] += 1
             else:
                 self.kept += 1
                 yield found
-        if len(self.left_out) >= self.kept:
+        if self.left_out.total() >= self.kept:
             raise ValueError(
-                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {self._reasons()}. Download the "
-                "current file again."
+                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {dict(self.left_out)}. Download "
+                "the current file again."
             )
-
-    def _reasons(self) -> dict[str, int]:
-        return dict(collections.Counter(reason for _, reason in self.left_out).most_common())
 
     def _pairs(self) -> Iterator[dict[str, Any] | str]:
         """Yields a row for each line, or why it has none."""
@@ -174,10 +171,10 @@ class Source:
     def _questions(self) -> Iterator[dict[str, Any] | str]:
         """Yields a row for each question, or why it has none."""
         ids: set[str] = set()
+        suffix = "_en" if self.has_english else ""
         for context, question in self._squad():
             answers = question.get("answers") or []
-            texts = [answer.get("text") for answer in answers]
-            starts = [answer.get("answer_start") for answer in answers]
+            texts, starts = ([answer.get(name) for answer in answers] for name in ("text", "answer_start"))
             if not isinstance(question.get("id"), str) or question["id"] in ids:
                 yield "no id, or one that another question has"
             elif not all(map(_is_text, (context, question.get("question")))):
@@ -188,9 +185,8 @@ class Source:
                 yield "an answer without answer_start"
             else:
                 ids.add(question["id"])
-                suffix = "_en" if self.has_english else ""
                 row = {"question": question["question"], "context": context}
-                row["answers"] = {"text": texts, "answer_start": starts}
+                row |= {"answers": {"text": texts, "answer_start": starts}}
                 yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}
 
     def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -201,10 +197,7 @@ class Source:
                     for question in paragraph["qas"]:
                         yield paragraph["context"], question
         except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            raise ValueError(
-                f"{self.file} is not JSON of SQuAD's form, data / paragraphs / context and qas: {error!r}. Download "
-                "the whole file again."
-            ) from error
+            raise ValueError(f"{self.file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
 
     def about(self, digest: str) -> dict[str, Any]:
         """Returns the facts that are written next to the rows."""
@@ -213,8 +206,7 @@ class Source:
             "task": self.task,
             "language": self.language,
             "rows": self.kept,
-            "left_out": self._reasons(),
-            "left_out_rows": [list(item) for item in self.left_out],
+            "left_out": dict(self.left_out),
         }
 
 

@@ -75,7 +75,7 @@ def test_lines_of_links_end_at_newlines_only(file):
         (b"1 1 1 S\n1 1 S\n", "line 2: '1 1 S' is not `sentence i j"),
         (b"a b\tc\t0-0 1-0\na\tb\tc\n", "line 2: 'c' is no link"),
         (b"a b\tc\n", "last column"),
-        (b"\x80\x04\x95", "is a pickle"),
+        (b"\x80\x04\x95", "line 1: byte 0x80"),
     ],
 )
 def test_gold_that_cannot_be_read(file, content, message):
@@ -299,8 +299,8 @@ def test_standard_input(monkeypatch):
         (b'{"source": "a", "target": "b", "score": NaN}\n', "x.jsonl", "line 1: no JSON: "),
         (b'{"source": "a", "target": "b", "score": 1e999}\n', "x.jsonl", "line 1: no JSON: "),
         pytest.param(b'{"id": ' + b"9" * 9_999 + b"}\n", "x.jsonl", "line 1: no JSON: ", id="digits"),
-        (b"\x80\x04\x95\x0c", "x.pkl", "is a pickle"),
-        (b"PK\x03\x04\x95\x0c", "x.pt", "archive"),
+        (b"\x80\x04\x95\x0c", "x.pkl", "line 1: byte 0x80"),
+        (b"PK\x03\x04\x95\x0c", "x.pt", "line 1: byte 0x95"),
         (b"<?xml version='1.0'?><html/>\n", "x.txt", "line 1: no pair .*--format"),
     ],
 )

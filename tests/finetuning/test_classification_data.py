@@ -29,7 +29,7 @@ def evaluated(path, **fields):
     return {"path": path, "languages": ["de"], **fields}
 
 
-def test_labels_are_matched_by_name_not_by_number(write):
+def test_read_matches_labels_by_name(write):
     classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
     train = write("train", rows([0, 1, 2, 2]), classes)
     names = write("names", rows(["contradiction", "entailment", "neutral"]))
@@ -43,7 +43,7 @@ def test_labels_are_matched_by_name_not_by_number(write):
         assert data.warnings == []
 
 
-def test_texts_of_the_training_rows_and_texts_of_two_labels_are_counted(tmp_path, sample_corpus_dir):
+def test_read_counts_training_texts_and_texts_of_two_labels(tmp_path, sample_corpus_dir):
     for name, pairs in {
         "train": [("a", "x"), ("b", "y"), ("b", "y"), ("c", "x")],
         "dev": [("c", "x"), ("d", "y")],
@@ -64,18 +64,7 @@ def test_texts_of_the_training_rows_and_texts_of_two_labels_are_counted(tmp_path
     assert found == [["1", "2"], ["1", "2", "1", "3"], ["1", "3"], ["1", "1"]]
 
 
-def test_csv_tables_of_any_delimiter(tmp_path):
-    (tmp_path / "train.csv").write_text('text,label\n"good, ""really""",pos\nbad,neg\n', encoding="utf-8")
-    (tmp_path / "test.csv").write_text("text;label\ngut, ja;pos\nschlecht;neg\n", encoding="utf-8")
-    train, test = ({"path": str(tmp_path / name)} for name in ("train.csv", "test.csv"))
-    with pytest.raises(ValueError, match='delimiter: ";"'):
-        read(train, evaluated(**test))
-    data = read(train, evaluated(**test, delimiter=";"))  # what the error says
-    assert data.train.to_dict() == {"text": ['good, "really"', "bad"], "labels": [1, 0], "row": [0, 1]}
-    assert data.evaluation["de"]["text"][:] == ["gut, ja", "schlecht"]
-
-
-def test_bare_numbers_get_names_from_the_recipe_or_are_taken_by_value_with_a_warning(write):
+def test_read_bare_numbers_by_names_or_by_value_with_a_warning(write):
     classes = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
     train, numbers = write("train", rows([0, 1, 2]), classes), write("numbers", rows([0, 1, 2, 0]))
     data = read({"path": train}, evaluated(numbers, label_names=["contradiction", "neutral", "entailment"]))
@@ -94,79 +83,74 @@ def test_bare_numbers_get_names_from_the_recipe_or_are_taken_by_value_with_a_war
         ([1, 5, 3], [5, 3], {}, ["1", "3", "5"], [2, 1]),
     ],
 )
-def test_digits_get_names_and_need_not_start_at_zero(write, train, test, fields, names, ids):
+def test_read_digits_as_labels(write, train, test, fields, names, ids):
     data = read({"path": write("train", rows(train)), **fields}, evaluated(write("test", rows(test)), **fields))
     assert data.label_names == names and data.evaluation["de"]["labels"][:] == ids
 
 
 HOLES = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
-SPELLINGS = [*NLI, "neutral", "Neutral", "neutral "]
 SWAHILI = rows(NLI, language="de") + rows(["neutral"] * 4, language="sw")
+NAMED = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
 
 
 @pytest.mark.parametrize(
     ("part", "content", "fields", "named"),
     [
-        ("test", rows(["entailment", "nuetral"]), {}, "row 1 .*'nuetral'.* contradiction, entailment, .*'neutral'"),
-        ("test", rows(["entailment", None]), {}, "row 1 .*no label"),
-        ("train", rows(["", " "]), {}, "train.*none of the 2 values in column label is a label"),
+        ("test", rows(["entailment", "nuetral"]), {}, "row 1 .*'nuetral'.* contradiction, entailment, "),
+        ("test", rows(["entailment", None]), {}, "row 1 .*None"),
+        ("test", Dataset.from_list(rows([0, 1, -1]), NAMED), {}, "row 2 .*-1"),
+        ("train", rows(["", " "]), {}, "train.*none of the 2 values in column label"),
         ("test", rows([0, 1]), {}, "row 0 .*label 0 .*`label_names`"),  # sorted names: no order that numbers could mean
         ("test", rows([0.5, 1.0]), {}, "column label .*(double|float64)"),
         *[("train", rows([*NLI, empty, *NLI, empty]), {}, "train.*row 3 .*1 more") for empty in (None, "", "  ")],
-        ("train", rows(SPELLINGS), {}, r"'neutral' \(2\), 'Neutral' \(1\), 'neutral ' \(1\)"),
         ("train", rows([1, 1, 1]), {"label_names": NLI}, "training rows .*'neutral'"),
         # in one language only: a copy of the data can be broken in part
         ("test", SWAHILI, {"language_column": "language", "languages": []}, "language sw: .*'neutral'"),
+        *[
+            (part, rows([-1, -1]), {"label_names": NLI}, "language .*none of the 2 values")
+            for part in ("train", "test")
+        ],
         ("test", rows(NLI), {"languages": []}, r"`languages` is \[\]"),
+        ("test", SWAHILI, {"language_column": "language", "languages": ["fr"]}, "'fr' .*language.* de, sw"),
+        ("test", rows(NLI), {"where": {"text": "x"}}, "'x' in column text, but text 0, "),
         ("train", rows(NLI), {"text_columns": []}, r"train.0.text_columns is \[\]"),
         ("train", rows(NLI), {"text_columns": ["text", "label"]}, "evaluation.0.text_columns .*train.0.text_columns"),
-        ("train", rows(NLI), {"text_columns": ["txt"]}, "no column txt.*'text'"),
-        ("train", rows(NLI), {"label_column": "lable"}, "no column lable.*'label'"),
+        ("train", rows(NLI), {"text_columns": ["txt"]}, "column txt"),
+        ("train", rows(NLI), {"label_column": "lable"}, "column lable"),
         ("train", rows(NLI), {"streaming": True}, "train.0.streaming"),
         ("test", HOLES, {"text_columns": ["number"]}, "column number holds int64"),
         ("test", HOLES, {"text_columns": ["hole"]}, "row 1 .*column hole .*1 more"),
         ("test", rows(NLI), {"label_names": ["a", "a"]}, "evaluation.0.label_names"),
     ],
 )
-def test_rows_that_are_refused_are_named(write, part, content, fields, named):
+def test_read_refuses_rows(write, part, content, fields, named):
     tables = {"train": {"path": write("train", rows(NLI))}, "test": evaluated(write("test", rows(NLI)))}
-    tables[part] |= {"path": write(part, content), **fields}
+    features = content.features if isinstance(content, Dataset) else None
+    tables[part] |= {"path": write(part, list(content), features), **fields}
     with pytest.raises(ValueError, match=named):
         read(tables["train"], tables["test"])
 
 
-def test_labels_of_classes_are_refused_too_and_spellings_may_be_named(write):
-    test = evaluated(write("test", rows(NLI)))
-    names = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
-    train = {"path": write("train", rows([0, 1, 2]), names)}
-    with pytest.raises(ValueError, match="row 2 .*no label"):
-        read(train, evaluated(write("hidden", rows([0, 1, -1]), names)))
-    alike = Features({"text": Value("string"), "label": ClassLabel(names=["a", "A", "b"])})
-    with pytest.raises(ValueError, match=r"'a' \(2\), 'A' \(1\)"):
-        read({"path": write("alike", rows([0, 1, 0, 2]), alike)}, test)
-    named = [*NLI, "Neutral", "neutral "]  # who names them wants them
-    assert read({"path": write("spelled", rows(SPELLINGS)), "label_names": named}, test).label_names == named
-
-
-def test_languages_come_from_the_column_the_recipe_or_one_table_each(write, tmp_path):
+def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     table = write("test", rows(NLI, language="de") + rows(NLI, language="fr") + rows(NLI, language="sw"))
     train = {"path": write("train", rows(NLI))}
     test = {"path": table, "language_column": "language"}
     assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
     assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
-    for language in ("de", "fr"):
+    for language in ("german", "fr"):
         write(f"test.{language}", rows(NLI))
-    data = read(train, {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["fr", "de"]})
+    path = str(tmp_path / "test.{language}.parquet")
+    data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
     assert list(data.evaluation) == ["fr", "de"] and data.protocol.evaluated_split == "whole file"
 
 
-def test_the_source_language_is_chosen_from_a_mixed_training_table(write):
+def test_read_source_language_of_a_mixed_training_table(write):
     table = write("train", rows(NLI, language="en") + rows(["neutral"], language="de"))
     data = read({"path": table, "language_column": "language"}, evaluated(write("test", rows(NLI))))
     assert len(data.train) == 3
 
 
-def test_a_training_table_with_a_place_for_the_language_is_of_the_source_where_none_is_named(write, tmp_path):
+def test_read_training_table_with_a_place_for_the_language(write, tmp_path):
     path = str(tmp_path / "train.{language}.parquet")
     for language, labels in (("en", NLI), ("de", NLI[:2])):
         write(f"train.{language}", rows(labels))
@@ -194,17 +178,16 @@ def hub_folder(folder, splits):
     [
         ({"split": "test"}, {}, [], "train.0 reads .*split test, .*evaluation.0"),
         ({"dev_split": "test"}, {}, [], "train.0 .*evaluation.0"),
-        ({"split": "test[:2]"}, {}, [], "train.0 .*evaluation.0"),
         ({"config": "x.de", "split": "test"}, {"config": "x.{language}"}, [], "train.0 .*evaluation.0"),
-        ({}, {"dev_split": "test"}, [], "evaluation.0.dev_split is 'test'"),
-        ({"dev_split": "train"}, {}, [], "train.0.dev_split is 'train'"),
+        ({}, {"dev_split": "test"}, [], "evaluation.0.*dev_split 'test'"),
+        ({"dev_split": "train"}, {}, [], "train.0.*dev_split 'train'"),
         ({}, {"path": "a file"}, [], "train.0 .*evaluation.0"),  # the same of both
         ({}, {}, ["selection=mean_dev"], "selection is mean_dev"),
         ({}, {}, ["train=[]"], "no train table"),
         ({}, {}, ["evaluation=[]"], "no evaluation table"),
     ],
 )
-def test_tables_that_are_refused_are_named(tmp_path, write, train, test, more, named):
+def test_read_refuses_tables(tmp_path, write, train, test, more, named):
     folder = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
     if "path" in test:
         train = test = {"path": write("file", rows(NLI))}
@@ -212,13 +195,13 @@ def test_tables_that_are_refused_are_named(tmp_path, write, train, test, more, n
         read({"path": folder, **train}, evaluated(folder) | test, *more)
 
 
-def test_a_language_is_evaluated_once(write):
+def test_read_refuses_a_language_twice(write):
     test = [evaluated(write("test", rows(NLI)))] * 2
     with pytest.raises(ValueError, match="'de' is evaluated twice"):
         read({"path": write("train", rows(NLI))}, {}, f"evaluation={json.dumps(test)}")
 
 
-def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_held_out_part(tmp_path):
+def test_read_development_rows_of_benchmark_training_set_or_held_out(tmp_path):
     languages = [{**row, "language": language} for language in ("en", "de") for row in rows(NLI)]
     benchmark = hub_folder(tmp_path / "bench", {"validation": languages, "test": languages})
     corpus = hub_folder(tmp_path / "corpus", {"train": rows(NLI * 20), "validation": rows(NLI * 2)})
@@ -243,11 +226,11 @@ def test_selection_rows_come_from_the_benchmark_then_the_training_set_then_a_hel
     assert "10% of the training rows, held out" in data.protocol.selection.data
     assert set(data.train["text"]).isdisjoint(data.dev["en"]["text"])
     assert read(train, test).dev == {}
-    with pytest.raises(ValueError, match="dev_fraction is 0.0"):
+    with pytest.raises(ValueError, match="dev_fraction 0.0"):
         read(train, test, "selection=source_dev", "dev_fraction=0")
 
 
-def test_samples_are_the_same_every_time(write):
+def test_read_samples_the_same_rows_every_time(write):
     path = write("train", rows(NLI * 20))
     first, second = (
         read({"path": path}, evaluated(path.replace("train", "test")), "max_train_examples=7")
@@ -259,7 +242,7 @@ def test_samples_are_the_same_every_time(write):
     assert first.protocol.training_data[0]["rows"] == 60 and first.protocol.training_rows == 7
 
 
-def test_pairs_are_encoded_as_xlm_r_does_and_cut_texts_are_counted(write, sample_tokenizer):
+def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):
     texts = [("one", "two"), ("word " * 40, "two"), ("a", "b")]
     pairs = [{"x": x, "y": y, "label": label} for (x, y), label in zip(texts, NLI, strict=True)]
     table = {"path": write("train", pairs), "text_columns": ["x", "y"]}
@@ -275,7 +258,7 @@ def test_pairs_are_encoded_as_xlm_r_does_and_cut_texts_are_counted(write, sample
     assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}
 
 
-def test_a_text_that_just_fits_is_not_cut(write, sample_tokenizer):
+def test_encode_does_not_cut_a_text_that_just_fits(write, sample_tokenizer):
     length = len(sample_tokenizer("text 0")["input_ids"])
     path = write("train", rows(NLI))
     data = read({"path": path}, evaluated(write("test", rows(NLI))))

@@ -14,7 +14,7 @@ def rows_of(printed, part):
     return {row[1]: row[2:] for row in cells if row and row[0] == part}
 
 
-def test_classification_is_counted_by_part_and_language(topics, tmp_path, capsys, monkeypatch):
+def test_check_data_counts_classification(topics, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     main([*topics, "--check_data", "max_length=12"])
     printed = capsys.readouterr().out
@@ -29,12 +29,10 @@ def test_classification_is_counted_by_part_and_language(topics, tmp_path, capsys
     for rows, inputs, median, longest, cut in evaluated.values():
         assert rows == inputs == "60" and int(median) <= int(longest) == 12 and int(cut) > 0
     assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
-    assert "dev: 10% of the training rows, held out at random" in labels
-    assert "evaluation: sample_corpus en test, en, 60 rows, sha256:" in labels
     assert "split" not in printed  # no count that is 0 everywhere
 
 
-def test_of_many_labels_the_rarest_are_counted_together_and_so_are_many_languages(capsys, monkeypatch):
+def test_print_labels_counts_rare_labels_and_many_languages_together(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     names = list("abcdefgh")
     labels = [number for number in range(8) for _ in range(number + 1)]
@@ -51,9 +49,7 @@ def test_of_many_labels_the_rarest_are_counted_together_and_so_are_many_language
     assert "and 2 more" in printed
 
 
-def test_tagging_translation_and_features_are_reported_too(
-    topics, captions, sample_corpus_dir, tiny_model, tmp_path, capsys, monkeypatch
-):
+def test_check_data_counts_tagging_and_translation(topics, captions, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("train", "de"):
         rows = [{"tokens": ["a", "dog", "\u200b"] * 20, "tags": ["X", "Y", "X"] * 20}]
@@ -73,19 +69,11 @@ def test_tagging_translation_and_features_are_reported_too(
 
     main([*captions, "--check_data", "too_long=cut", "max_target_length=12"])
     printed = capsys.readouterr().out
-    assert rows_of(printed, "test")["en-de"][0] == "3" and "evaluation: sample_corpus en" in printed
+    assert rows_of(printed, "test")["en-de"][0] == "3"
     rows, _, longest_target, long, _ = [*rows_of(printed, "train")["all"], ""][:5]
     assert (rows, longest_target) == ("240", "12") and int(long) > 200
 
-    tables = [f"{{path: {sample_corpus_dir}, config: {name}, split: test}}" for name in ("en", "de")]
-    columns = "source_column: text, target_column: text, join_on: id, source_language: en, target_language: de"
-    pair = f"{tables[0][:-1]}, target: {tables[1]}, {columns}}}"
-    feature = ["kind=retrieval", f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", "task=sample", "--check_data"]
-    main([*feature, f"pairs=[{pair}]"])
-    assert rows_of(capsys.readouterr().out, "evaluation")["en-de"] == ["60"]
-    assert not (tmp_path / "out").exists()
 
-
-def test_columns_that_say_nothing_are_left_out():
+def test_as_table_leaves_out_columns_of_zeros():
     lines = [{"part": "train", "rows": 1200, "cut": 0}, {"part": "dev", "rows": 5, "cut": 0, "split": 2}]
     assert as_table(lines) == (["part", "rows", "split"], [["train", "1,200", ""], ["dev", "5", "2"]])

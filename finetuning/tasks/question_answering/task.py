@@ -81,7 +81,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         """
         recipe = self.recipe
         check_tables(recipe)
-        check_translation_columns(recipe, "question and context", "answers")
+        check_translation_columns(recipe)
         tables = open_tables(recipe)
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
@@ -154,9 +154,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
     translation = translation_of(rows)
-    faults = (_faults(translation) if translation else {}) | _faults(rows)
-    rows.report(faults, "Correct or remove the row.")
-    rows = rows.without(faults)
+    rows.report((_faults(translation) if translation else {}) | _faults(rows), "Correct or remove the row.")
     columns = _side(rows, warnings)
     count = len(columns["start"])
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
@@ -165,7 +163,7 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
         "row": rows.numbers,
         "id": [None if name is None else str(name) for name in ids],
     }
-    if translation := translation_of(rows):  # without the same rows
+    if translation:
         translated = _side(translation, warnings, "translations")
         if all(columns[name] == translated[name] for name in ("question", "context")):
             warnings.append(f"{rows.place}: the translation of each text is the text itself")

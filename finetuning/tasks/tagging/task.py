@@ -18,8 +18,9 @@ and counted; y's labels are learned only with the first window of x, so that eac
 
 import functools
 import itertools
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,12 @@ from datasets import Dataset
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from finetuning.data.label_schemes import OUTSIDE, UNLABELED, Scheme, join_label, scheme_of
+from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
-from finetuning.data.word_lists import BREAKS, count_invisible, fault_of, list_column, require_text
+from finetuning.data.word_lists import count_invisible, text_lists
 from finetuning.results import LABEL_SCORES, LabelScores
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import (
@@ -48,6 +49,7 @@ from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.windows import labels_of_sentences, windows_of
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
+from zoo_core.tables import require_column
 
 LABELED = {"first": "its first subword", "first_with_text": "its first subword that holds text"}
 MANY = 0.3  # results name languages with this share of blank first subwords (punctuation: 8% to 14%; Chinese: 84%)
@@ -96,13 +98,11 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 f"All words of the {len(data.train)} training rows have the label {labels.names[used[0]]!r}. Check the "
                 f"label column {recipe.train[0].label_column}."
             )
-        if labels.scheme is None:
+        if labels.form is None:
             data.warnings.append(
                 "the labels are not IOB1, IOB2, IOBES, BILOU or BMES: a run of equal labels counts as a chunk, as "
                 "in XTREME (seqeval 0.0.12); compare token_accuracy"
             )
-        for scheme, languages in labels.others.items():
-            data.warnings.append(f"the labels are {scheme}, and are read as IOB2, in {', '.join(sorted(languages))}")
         data.protocol.read_as_iob2 = changed
         return data
 
@@ -153,7 +153,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         if blank and label_subword == "first" and warning not in data.warnings:
             encoded.warnings.append(warning)
         protocol.max_length, protocol.label_subword = recipe.max_length, label_subword
-        protocol.label_unit = "chunks" if scheme_of(data.label_names) else "words"
+        protocol.label_unit = "chunks" if form_of(data.label_names) else "words"
         protocol.cut_texts, protocol.split_texts = counts["cut"], counts["is_further"]
         protocol.words_without_tokens = counts["without_tokens"]
         protocol.words_with_blank_first_token = counts["blank_first"]
@@ -180,7 +180,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
 
         def label_scores() -> LabelScores:
-            if scheme_of(data.label_names):
+            if form_of(data.label_names):
                 return _by_type(gold, found, data.label_names)
             numbers = {name: number for number, name in enumerate(data.label_names)}
             ids = ([numbers[label] for sentence in side for label in sentence] for side in (gold, found))
@@ -193,40 +193,30 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 class Labels:
     """The labels of a run: as the training data name them, and with B- and I- of every type of chunk in IOB2.
 
-    scheme: of the training data; None where the labels mark no chunks, and `names` are `raw`. others: the languages
-    whose labels are of a scheme other than IOB1 and IOB2, by scheme.
+    form: of the training data; None where the labels mark no chunks, and `names` are `raw`.
     """
 
     raw: list[str]
     is_order_declared: bool
-    scheme: Scheme | None
+    form: str | None
     kinds: list[str]
     names: list[str]
-    others: dict[Scheme, dict[str, None]] = field(default_factory=dict)
-
-    def known_to(self, scheme: Scheme | None) -> list[str]:
-        """Returns the labels that a table of this scheme may have; first the training data's, if it is their scheme."""
-        if scheme == self.scheme:
-            return list(dict.fromkeys([*self.raw, *self.names]))
-        return [*(name for name in self.names if name == OUTSIDE), *scheme.spellings(self.kinds)]
 
 
 def _labels(columns: list[LabelColumn]) -> Labels:
     """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
     raw, is_declared = label_names(columns)
-    schemes = [_scheme_of(column) for column in columns]
-    if None in schemes:  # a single table may lack the labels that show the scheme
-        schemes = [_scheme_of(*columns)] * len(columns)
-    if schemes[0] is None:
+    forms = [_form_of(column) for column in columns]
+    if None in forms:  # a single table may lack the labels that show the form
+        forms = [_form_of(*columns)] * len(columns)
+    if forms[0] is None:
         return Labels(raw, is_declared, None, [], raw)
-    read = {
-        name: scheme.split(name) for column, scheme in zip(columns, schemes, strict=True) for name in _names(column)
-    }
-    parts = [read[name] for name in raw]
+    named = {name: form for column, form in zip(columns, forms, strict=True) for name in _names(column)}
+    parts = [split_label(name, named[name]) for name in raw]
     kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
     names = [OUTSIDE if mark == OUTSIDE else join_label("B" if mark in "BS" else "I", kind) for mark, kind in parts]
     names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
-    return Labels(raw, is_declared, schemes[0], kinds, list(dict.fromkeys(names)))
+    return Labels(raw, is_declared, forms[0], kinds, list(dict.fromkeys(names)))
 
 
 def _names(column: LabelColumn) -> list[str]:
@@ -236,42 +226,38 @@ def _names(column: LabelColumn) -> list[str]:
     ]
 
 
-def _scheme_of(*columns: LabelColumn) -> Scheme | None:
-    """The scheme of the labels of these columns together. Raises ValueError as `scheme_of`."""
+def _form_of(*columns: LabelColumn) -> str | None:
+    """The form of the labels of these columns together. Raises ValueError as `form_of`."""
 
     def place_of(label: str) -> str:
-        for column in columns:
-            if label in column.values:
-                return column.rows.places_of([column.row_of(column.values.index(label))])[0]
-        return columns[0].rows.place
+        found = ((column, column.values.index(label)) for column in columns if label in column.values)
+        column, number = next(found, (columns[0], None))
+        row = "" if number is None else f", row {column.rows.numbers[column.row_of(number)]} (from 0)"
+        return f"{column.rows.place}{row}"
 
-    return scheme_of(itertools.chain.from_iterable(map(_names, columns)), place_of)
+    return form_of(itertools.chain.from_iterable(map(_names, columns)), place_of)
 
 
 def _check_columns(recipe: TaggingRecipe) -> None:
-    check_translation_columns(recipe, "words", "labels")
+    check_translation_columns(recipe)
     for where, table in named_tables(recipe).items():
         if len(table.text_columns) != 1:
-            raise ValueError(
-                f"{where}.text_columns is {table.text_columns}. Name the one column that holds lists of words, as in "
-                "text_columns: [tokens]."
-            )
+            raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of lists of words.")
         check_label_names(where, table.label_names)
 
 
-def _label_column(rows: Rows, skipped: Container[int] = ()) -> LabelColumn:
-    """Returns the labels of the words of all rows, without the skipped ones."""
+def _label_column(rows: Rows) -> LabelColumn:
+    """Returns the labels of the words of all rows."""
     column = rows.table.label_column
-    feature, lists = list_column(rows.dataset, column, rows.name, "labels")
-    kept = [
-        [label for label in labels or () if label != UNLABELED and row not in skipped]
-        for row, labels in enumerate(lists)
-    ]
+    item = getattr(require_column(rows.dataset, column, rows.name), "feature", None)
+    if item is None or isinstance(item, dict):
+        raise ValueError(f"{rows.name}: column {column} does not hold lists of labels.")
+    kept = [[label for label in labels or () if label != UNLABELED] for labels in rows.dataset[column][:]]
     ends = np.cumsum([len(labels) for labels in kept])
     values = list(itertools.chain.from_iterable(kept))
-    if not values and any(lists):
-        raise ValueError(f"{rows.place}: no word has a label in column {column}, only {UNLABELED!r}.")
-    return LabelColumn(rows, feature, values, lambda number: int(np.searchsorted(ends, number, side="right")))
+    if not values:
+        raise ValueError(f"{rows.place}: no word has a label in column {column}.")
+    return LabelColumn(rows, item, values, lambda number: int(np.searchsorted(ends, number, side="right")))
 
 
 def _refuse_labels_of_a_model(rows: Rows) -> None:
@@ -292,10 +278,8 @@ def _normalize(rows: Rows, labels: Labels, changed: dict[str, int], warnings: li
     columns = {"words": words, "tags": tags, "row": rows.numbers}
     if translation := translation_of(rows):
         own, own_tags = _side(translation, labels, changed, warnings)
-        column = translation.table.text_columns[0]
-        given = translation.dataset[column][:]  # rows with other faults are without words in `own`, and reported
-        fault = f"its translation, column {column}, has no words"
-        rows.report({row: fault for row in range(len(words)) if words[row] and given[row] == []}, "Fill or remove it.")
+        fault = f"its translation, column {translation.table.text_columns[0]}, has no words"
+        rows.report({row: fault for row in range(len(words)) if words[row] and not own[row]}, "Fill or remove it.")
         if own == words:
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
@@ -313,48 +297,43 @@ def _side(
     rows: Rows, labels: Labels, changed: dict[str, int], warnings: list[str]
 ) -> tuple[list[list[str]], list[list[int]]]:
     """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
-    (column,) = rows.table.text_columns
-    feature, words = list_column(rows.dataset, column, rows.name, "words")
-    require_text(feature, rows.dataset, column, rows.name, "words")
-    label_column = rows.table.label_column
-    lists = list_column(rows.dataset, label_column, rows.name, "labels")[1] if label_column else [None] * len(words)
-    faults = {}
-    for row, (sentence, tags) in enumerate(zip(words, lists, strict=True)):
-        fault = fault_of(sentence, column, "word", may_be_blank=True)
-        if label_column and not fault:
-            if len(tags or ()) != len(sentence):
-                fault = (
-                    f"{len(sentence)} words in column {column} and {len(tags or ())} labels in column {label_column}"
-                )
-            elif broken := [tag for tag in tags if isinstance(tag, str) and BREAKS.search(tag)]:
-                fault = f"column {label_column} has a label with a tab or a line break, {broken[0]!r}"
-        if fault:
-            faults[row] = fault
-    rows.report(faults, "Correct or remove the row.")
-    words = [[] if row in faults else sentence for row, sentence in enumerate(words)]
-    if invisible := count_invisible(words, lambda row: rows.places_of([row])[0]):
-        warnings.append(invisible)
+    (column,), label_column = rows.table.text_columns, rows.table.label_column
+    words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
+    if invisible := count_invisible(words):
+        warnings.append(f"{rows.place}: {invisible}")
     if not label_column:
         return words, []
-    labels_of_table = _label_column(rows, faults)
-    scheme = labels.scheme and (_scheme_of(labels_of_table) or labels.scheme)
-    if scheme and not scheme.spellings(labels.kinds):  # marks alone where the training data have types, or the reverse
-        scheme = labels.scheme
-    if scheme and not scheme.is_usual:
-        labels.others.setdefault(scheme, {})[rows.language] = None
-    known = labels.known_to(scheme)
-    ids = iter(label_ids(labels_of_table, known, labels.is_order_declared, warnings))
+    if not any(words):
+        return words, [[] for _ in words]
+    read = _label_column(rows)
+    lists = [own or [] for own in rows.dataset[label_column][:]]
+    faults = {
+        row: f"{len(sentence)} words in column {column} and {len(own)} labels in column {label_column}"
+        for row, (sentence, own) in enumerate(zip(words, lists, strict=True))
+        if len(sentence) != len(own)
+    }
+    rows.report(faults, "Correct or remove the row.")
+    form = labels.form and (_form_of(read) or labels.form)
+    known = [*labels.raw, *labels.names] if form == labels.form else [OUTSIDE] if OUTSIDE in labels.names else []
+    if form:
+        known += [name for name in _names(read) if _is_of(name, form, labels.kinds)]
+    known = list(dict.fromkeys(known))
+    ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
     tags = []
-    for row, sentence in enumerate(lists):
-        own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence or () if row not in faults]
-        read = scheme.to_iob2(own) if scheme else own
-        pairs = list(zip(own, read, strict=True))
+    for sentence in lists:
+        own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence]
+        pairs = list(zip(own, to_iob2(own, form) if form else own, strict=True))
         tags.append([IGNORED if label == UNLABELED else places[name] for label, name in pairs])
-        if scheme:
+        if form:
             count = sum(label not in (name, UNLABELED) for label, name in pairs)
             changed[rows.language] = changed.get(rows.language, 0) + count
     return words, tags
+
+
+def _is_of(label: str, form: str, kinds: list[str]) -> bool:
+    """Whether a label marks a span of one of these types."""
+    return bool(re.fullmatch(FORMS[form], label)) and split_label(label, form)[1] in kinds
 
 
 def _used(dataset: Dataset) -> list[int]:
