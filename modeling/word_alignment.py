@@ -36,8 +36,9 @@ from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, c
 
 ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
-# Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
+# Pairs are sorted by length within a chunk, and each side by itself within a group: next to no padding, little memory.
 BATCHES_PER_CHUNK = 32
+BATCHES_PER_GROUP = 16
 NO_LIMIT = 2**31
 
 
@@ -302,13 +303,49 @@ class WordAligner:
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
     def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
-        """Numbers of the windows of each batch, and what `encode` gives of them; `least`: windows of a batch."""
+        """Numbers of the windows of each batch, their vectors and masks; `least`: windows of a batch.
+
+        Vectors of the tokens by layer are ((B, S, H), (B, N, H)), masks ((B, S), (B, N)).
+        """
         table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
-            begins_B2 = rows_R5[numbers_B][:, [1, 3]]
-            yield numbers_B, *self.encode(table, begins_B2, rows_R5[numbers_B][:, [2, 4]] - begins_B2, layers)
+        size = max(self.batch_size, least)
+        # of several layers, the states of more than a batch may not fit
+        group = size if self.is_joint or len(layers) > 1 else size * BATCHES_PER_GROUP
+        for numbers_G in order_R.split(group) if len(order_R) else ():
+            begins_G2 = rows_R5[numbers_G][:, [1, 3]]
+            lengths_G2 = rows_R5[numbers_G][:, [2, 4]] - begins_G2
+            if self.is_joint:
+                yield numbers_G, *self.encode(table, begins_G2, lengths_G2, layers)
+                continue
+            sides = [self.encode_side(table, begins_G2[:, side], lengths_G2[:, side], layers) for side in (0, 1)]
+            for batch_B in torch.arange(len(numbers_G)).split(size):
+                columns = [torch.arange(longest) for longest in lengths_G2[batch_B].max(0).values.tolist()]
+                masks = [column < lengths_G2[batch_B, side, None] for side, column in enumerate(columns)]
+                vectors = {layer: [] for layer in layers}
+                for (states, firsts_G), column in zip(sides, columns, strict=True):
+                    place_BN = (firsts_G[batch_B, None] + column).to(table.device)
+                    for layer, states_FH in states.items():
+                        vectors[layer].append(states_FH[place_BN.clamp(max=len(states_FH) - 1)])
+                yield numbers_G[batch_B], vectors, [mask.to(table.device) for mask in masks]
+
+    def encode_side(self, table, begins_G, lengths_G, layers):
+        """Vectors of the tokens of one side, (F, H) by layer, and (G,) where those of each window begin.
+
+        The windows are sorted by the length of this side alone, so that few positions are padding.
+        """
+        found, firsts_G, total = {layer: [] for layer in layers}, torch.zeros_like(begins_G), 0
+        for batch_B in lengths_G.argsort(descending=True, stable=True).split(self.batch_size):
+            text = begins_G[batch_B, None].to(table.device), lengths_G[batch_B, None].to(table.device)
+            longest = int(lengths_G[batch_B[0]])
+            states = self.states(self.format.inputs(table, *text, longest, self.gives_types), layers)
+            for layer, states_BTH in states.items():
+                found[layer].append(states_BTH.flatten(0, 1))
+            positions = longest + self.format.size
+            firsts_G[batch_B] = total + positions * torch.arange(len(batch_B)) + len(self.format.special[0])
+            total += positions * len(batch_B)
+        return {layer: torch.cat(parts) for layer, parts in found.items()}, firsts_G
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
         """How well each layer recognizes translations; align with the layer that has the highest value.
@@ -357,28 +394,20 @@ class WordAligner:
         return rows_R5[rows_R5[:, 0].argsort(stable=True)]
 
     def encode(self, table, begins_B2, lengths_B2, layers):
-        """Vectors of the tokens of a batch, {layer: ((B, S, H), (B, N, H))}, and their masks, ((B, S), (B, N))."""
+        """Vectors of the tokens of a batch of joint inputs, {layer: ((B, S, H), (B, N, H))}, and their masks."""
         # numbers that Python needs are read before the tensors go to a GPU, which would have to be waited for
         longest, most = lengths_B2.max(0).values.tolist(), int(lengths_B2.sum(1).max())
         begins_B2, lengths_B2 = begins_B2.to(table.device), lengths_B2.to(table.device)
         columns = [torch.arange(size, device=table.device) for size in longest]
         masks = [column < length_B1 for column, length_B1 in zip(columns, lengths_B2.split(1, dim=1), strict=True)]
         begin = len(self.format.special[0])
-        if self.is_joint:
-            states = self.states(self.format.inputs(table, begins_B2, lengths_B2, most, self.gives_types), layers)
-            begin_B1 = begin + lengths_B2[:, :1] + len(self.format.special[1])
-            # padding reads the last positions; the mask leaves it out
-            target_BN = (begin_B1 + columns[1]).clamp(max=most + self.format.size - 1)
-            row_B1 = torch.arange(len(target_BN), device=table.device)[:, None]
-            return {
-                layer: (of[:, begin : begin + longest[0]], of[row_B1, target_BN]) for layer, of in states.items()
-            }, masks
-        sides = []
-        for side in (0, 1):
-            text = begins_B2[:, [side]], lengths_B2[:, [side]], longest[side]
-            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
-            sides.append({layer: of[:, begin : begin + longest[side]] for layer, of in states.items()})
-        return {layer: (sides[0][layer], sides[1][layer]) for layer in layers}, masks
+        states = self.states(self.format.inputs(table, begins_B2, lengths_B2, most, self.gives_types), layers)
+        begin_B1 = begin + lengths_B2[:, :1] + len(self.format.special[1])
+        # padding reads the last positions; the mask leaves it out
+        target_BN = (begin_B1 + columns[1]).clamp(max=most + self.format.size - 1)
+        row_B1 = torch.arange(len(target_BN), device=table.device)[:, None]
+        vectors = {layer: (of[:, begin : begin + longest[0]], of[row_B1, target_BN]) for layer, of in states.items()}
+        return vectors, masks
 
 
 def as_pair(number: int, pair) -> tuple[Words, Words]:

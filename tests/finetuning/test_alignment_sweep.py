@@ -1,10 +1,9 @@
-"""Scores by layer and method, with an aligner whose links are known; the table and the plot."""
+"""Scores by layer and method, with an aligner whose links are known."""
 
 import pytest
 
 from finetuning.align.gold import Gold
-from finetuning.tasks.registry import report_of
-from finetuning.tasks.word_alignment.layers import as_results, position_links, recall_by_kind, score, sweep
+from finetuning.tasks.word_alignment.layers import position_links, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -67,47 +66,9 @@ def test_links_are_of_the_sentences_of_the_gold():
         score({0: [(0, 0)]}, {0: Gold()})
 
 
-def test_recall_counts_the_sure_links_of_each_kind():
-    """Distances from the diagonal are 0, 0, 0.2, 0.4, 0.25 and 0.1, in this order."""
-    sure = {(0, 0), (1, 1), (1, 2), (4, 2)}
-    gold = {
-        3: Gold(sure, sure | {(3, 3)}),
-        5: Gold({(0, 1)}, {(0, 1)}),
-        6: Gold(set(), {(0, 0)}),
-        8: Gold({(0, 1)}, {(0, 1)}),
-    }
-    found = {
-        3: WordAlignment([*"abcde"], [*"vwxyz"], [(0, 0), (1, 2), (3, 3)]),
-        5: WordAlignment(["a"], [*"yz"], [(0, 1)]),
-        6: WordAlignment(["a"], ["z"], [(0, 0)]),
-        8: WordAlignment([*"abcdefghij"], [*"qrstuvwxyz"], []),
-    }
-    near, middle, far = ("up to 0.1 from the diagonal", "0.1 to 0.25", "above 0.25")
-    assert recall_by_kind(found, gold) == {
-        "one to one": (2, 3),
-        "other": (1, 3),
-        near: (1, 3),
-        middle: (2, 2),
-        far: (0, 1),
-    }
-    assert recall_by_kind({6: found[6]}, {6: gold[6]}) == {}
-
-
 def test_links_by_position_run_along_the_diagonal():
     assert position_links(3, 3) == [(0, 0), (1, 1), (2, 2)]
     assert position_links(3, 5) == [(0, 0), (1, 2), (2, 4)]
     assert position_links(5, 1) == [(i, 0) for i in range(5)]
     assert position_links(1, 4) == [(0, 0)]
     assert position_links(0, 3) == [] == position_links(3, 0)
-
-
-def test_the_table_marks_the_best_layer_as_chosen_on_the_gold():
-    scores = sweep(KnownAligner(), PAIRS, GOLD, methods=["ot", "mutual"])
-    tables = report_of(as_results(scores, "gold", "ot", 0)).layer_tables()
-    columns, rows = tables["ot"]
-    assert columns == ["layer", "AER", "precision", "recall", "F1", ""]
-    assert rows[0] == ["0", "22.2", "66.7", "100.0", "80.0", "reported"]
-    assert rows[1] == ["1", "0.0", "100.0", "100.0", "100.0", "best (chosen on these data)"]
-    assert [row[-1] for row in tables["mutual"][1]] == ["reported, best (chosen on these data)", ""], (
-        "the first of equals"
-    )
