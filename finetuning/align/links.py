@@ -140,8 +140,13 @@ def write_links(options: LinksOptions) -> None:
     size = BATCHES_PER_CHUNK * aligner.batch_size
     rows = reader.rows()
 
-    settings = settings_of(options, aligner, reader) if options.output and is_main else {}
-    done, place = from_all(lambda: kept_of(options.output, settings, form, size) if settings else (0, 0))[0]
+    def begin() -> tuple[int, int, dict[str, Any]]:
+        if not (options.output and is_main):
+            return 0, 0, {}
+        settings = settings_of(options, aligner, reader)
+        return *kept_of(options.output, settings, form, size), settings
+
+    done, place, settings = from_all(begin)[0]
     if total is not None and total < done:
         raise ValueError(f"{options.output} has the links of {done:,} pairs, and the input has only {total:,}.")
     shown = list(islice(rows, 0 if page is None else LINES_ON_PAGE))  # few: may be a pipe
