@@ -20,8 +20,8 @@ from transformers import AutoModel
 
 from bench._common import make_parser, show, write_results
 from bench.word_alignment import GoldSet, add_gold_sets, read_gold_sets
-from finetuning.align.confidence import Confidence
 from finetuning.align.gold import Gold
+from finetuning.align.score import Confidence
 from finetuning.models import describe_model, load_pretrained
 from finetuning.tasks.word_alignment.layers import score
 from modeling.evaluation_mode import without_dropout

@@ -37,8 +37,8 @@ from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, c
 
 ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
-# Pairs are sorted by length within so many batches: enough for next to no padding, little enough for memory.
-BATCHES_PER_CHUNK = 32
+# Pairs are sorted by length within a chunk, and each side by itself within a group: next to no padding, little memory.
+BATCHES_PER_CHUNK, BATCHES_PER_GROUP = 32, 16
 NO_LIMIT = 2**31
 
 
@@ -83,8 +83,7 @@ class WordAligner:
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule with which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
-            `config.word_alignment_layer`, or `default_layer`.
-            `compare_layers` finds the best one for a model and two languages.
+            `config.word_alignment_layer`, or `default_layer`. See `compare_layers`.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
@@ -292,10 +291,9 @@ class WordAligner:
             options = METHOD_OPTIONS[method] | methods[method]
             if options.get("link_all"):  # each window has linked all of its words
                 links[layer, method] = [likely_links(*of, options["threshold"], True) for of in of_pairs]
-        windows = windows_P.tolist()
-        for pair, words in enumerate(pairs):
+        for pair, (words, count) in enumerate(zip(pairs, windows_P.tolist(), strict=True)):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
-            about = matrix, windows[pair], *offsets[2 * pair : 2 * pair + 2]
+            about = matrix, count, *offsets[2 * pair : 2 * pair + 2]
             alignments = {
                 key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, *about)
                 for key, of in links.items()
@@ -303,13 +301,40 @@ class WordAligner:
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
     def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
-        """Numbers of the windows of each batch, and what `encode` gives of them; `least`: windows of a batch."""
+        """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks; `least`: its windows."""
         table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
-            begins_B2 = rows_R5[numbers_B][:, [1, 3]]
-            yield numbers_B, *self.encode(table, begins_B2, rows_R5[numbers_B][:, [2, 4]] - begins_B2, layers)
+        size = max(self.batch_size, least)
+        group = size * (1 if len(layers) > 1 else BATCHES_PER_GROUP)  # memory holds the states of a group
+        for numbers_G in order_R.split(group) if len(order_R) else ():
+            begins_G2 = rows_R5[numbers_G][:, [1, 3]]
+            lengths_G2 = rows_R5[numbers_G][:, [2, 4]] - begins_G2
+            inputs = ([0, 1],) if self.is_joint else ([0], [1])
+            encoded = [self.encode(table, begins_G2[:, of], lengths_G2[:, of], layers) for of in inputs]
+            firsts_G2 = torch.cat([firsts_GK for _, firsts_GK in encoded], 1)
+            for batch_B in torch.arange(len(numbers_G)).split(size):
+                columns = [torch.arange(longest) for longest in lengths_G2[batch_B].amax(0).tolist()]
+                masks = [column < lengths_G2[batch_B, side, None] for side, column in enumerate(columns)]
+                vectors = {layer: [] for layer in layers}
+                for side, column in enumerate(columns):
+                    place_BN = (firsts_G2[batch_B, side, None] + column).to(table.device)
+                    for layer, states_FH in encoded[side % len(encoded)][0].items():
+                        vectors[layer].append(states_FH[place_BN.clamp(max=len(states_FH) - 1)])
+                yield numbers_G[batch_B], vectors, [mask.to(table.device) for mask in masks]
+
+    def encode(self, table, begins_GK, lengths_GK, layers):
+        """States of G inputs of K texts, sorted by length, (F, H) by layer, and (G, K) where those of texts begin."""
+        found, firsts_GK, total = [], torch.zeros_like(begins_GK), 0
+        special_K = torch.tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
+        for batch_B in lengths_GK.sum(1).argsort(descending=True, stable=True).split(self.batch_size):
+            lengths_BK, longest = lengths_GK[batch_B], int(lengths_GK[batch_B[0]].sum())
+            text = begins_GK[batch_B].to(table.device), lengths_BK.to(table.device), longest
+            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
+            found.append({layer: states_BTH.flatten(0, 1) for layer, states_BTH in states.items()})
+            rows_B1 = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1)[:, None]
+            firsts_GK[batch_B], total = rows_B1[:-1] + special_K + lengths_BK.cumsum(1) - lengths_BK, int(rows_B1[-1])
+        return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
         """How well each layer recognizes translations; align with the layer that has the highest value.
@@ -338,10 +363,9 @@ class WordAligner:
         return {layer: of_layer / max(count, 1) for layer, of_layer in sums.items()}
 
     def windows(self, tokens: Tokens) -> torch.Tensor:
-        """(R, 5): the windows of all pairs, one after the other.
+        """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
 
-        Columns: the pair's number, and which tokens of the chunk the window shows: of the source from, up to, of the
-        target from, up to. Pairs of which a side has no tokens have none.
+        Columns: the pair's number; which tokens of the chunk the window shows, source from, up to, target from, up to.
         """
         begins_P2, ends_P2 = tokens.bounds[:-1].view(-1, 2), tokens.bounds[1:].view(-1, 2)
         lengths_P2 = ends_P2 - begins_P2
@@ -356,30 +380,6 @@ class WordAligner:
             rows.append(torch.cat([torch.full_like(shown_K4[:, :1], pair), shown_K4], 1))
         rows_R5 = torch.cat(rows)
         return rows_R5[rows_R5[:, 0].argsort(stable=True)]
-
-    def encode(self, table, begins_B2, lengths_B2, layers):
-        """Vectors of the tokens of a batch, {layer: ((B, S, H), (B, N, H))}, and their masks, ((B, S), (B, N))."""
-        # numbers that Python needs are read before the tensors go to a GPU, which would have to be waited for
-        longest, most = lengths_B2.max(0).values.tolist(), int(lengths_B2.sum(1).max())
-        begins_B2, lengths_B2 = begins_B2.to(table.device), lengths_B2.to(table.device)
-        columns = [torch.arange(size, device=table.device) for size in longest]
-        masks = [column < length_B1 for column, length_B1 in zip(columns, lengths_B2.split(1, dim=1), strict=True)]
-        begin = len(self.format.special[0])
-        if self.is_joint:
-            states = self.states(self.format.inputs(table, begins_B2, lengths_B2, most, self.gives_types), layers)
-            begin_B1 = begin + lengths_B2[:, :1] + len(self.format.special[1])
-            # padding reads the last positions; the mask leaves it out
-            target_BN = (begin_B1 + columns[1]).clamp(max=most + self.format.size - 1)
-            row_B1 = torch.arange(len(target_BN), device=table.device)[:, None]
-            return {
-                layer: (of[:, begin : begin + longest[0]], of[row_B1, target_BN]) for layer, of in states.items()
-            }, masks
-        sides = []
-        for side in (0, 1):
-            text = begins_B2[:, [side]], lengths_B2[:, [side]], longest[side]
-            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
-            sides.append({layer: of[:, begin : begin + longest[side]] for layer, of in states.items()})
-        return {layer: (sides[0][layer], sides[1][layer]) for layer in layers}, masks
 
 
 def as_pair(number: int, pair) -> tuple[Words, Words]:

@@ -1,6 +1,6 @@
 """`word-align adapt`: trains the encoder to align, on the user's own pairs, on gold links, or on both.
 
-Some pairs and some gold links are held out. They determine the layer to align by, and the calibration of probabilities.
+Some pairs and some gold links are held out. They show what was learned; the gold links also calibrate probabilities.
 Pre-training, a separate program, learns from the others with the recipe below, and writes a checkpoint folder.
 FOLDER.training, next to FOLDER, has what --resume needs, the log and the curves.
 """
@@ -16,13 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.confidence import Confidence
 from finetuning.align.gold import Gold
-from finetuning.align.loading import clear_layer, load_aligner, memory_errors, report_precision
+from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
 from finetuning.align.options import ModelOptions, PairOptions, make_parser, require_different_files
 from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import add_gold_base, read_with_gold, score_links
-from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
+from finetuning.align.score import LOWEST, Confidence, read_with_gold, score_links, with_threshold
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
@@ -40,7 +38,6 @@ DESCRIPTION = """Train an encoder to align, in minutes: on your own pairs, on go
   word-align adapt pairs.txt --output adapted
   word-align adapt pairs.txt --gold en-bg.tsv en-ru.tsv --output adapted    also on gold links, of any languages
   word-align adapt --gold en-ru.tsv --output adapted                        on gold links only
-  word-align adapt pairs.txt --output adapted --test test.de test.en alignment.txt            AER before and after
   word-align adapt pairs.txt --output adapted --resume                      after Ctrl-C
   word-align --model adapted pairs.txt > links.txt
 
@@ -61,69 +58,25 @@ class AdaptOptions(PairOptions, ModelOptions):
     output: str = ""
     resume: bool = False
     gold: list[str] = field(default_factory=list)
-    gold_links: list[list[str]] = field(default_factory=list)
-    test: list[str] = field(default_factory=list)
-    gold_base: int | None = None
 
 
 @dataclass
 class GoldPairs:
     """Pairs, and the gold links of some of them by their number."""
 
-    name: str
     pairs: Pairs
     links: dict[int, Gold]
-
-    @property
-    def linked(self) -> Pairs:
-        """The pairs that have links."""
-        return [self.pairs[number] for number in self.links]
-
-
-@dataclass
-class Measured:
-    """What the model is measured on, before and after."""
-
-    pairs: Pairs  # held out
-    gold: GoldPairs | None  # held out
-    test: GoldPairs | None
-
-    def scores(self, options: ModelOptions, screen: Any) -> tuple[int, dict[str, float]]:
-        """Returns the layer to align by, and named scores of its links."""
-        aligner = load_aligner(options, screen)
-        pairs = self.pairs + (self.gold.linked if self.gold else [])
-        with screen.status("comparing layers"), memory_errors():
-            values = aligner.compare_layers(pairs)
-        trainable = {layer: value for layer, value in values.items() if layer > 0}  # 0: the embeddings
-        aligner.layer = clear_layer(trainable, aligner.default_layer)
-        told = f"{len(pairs):,} held-out pairs, told from mismatched ones by"
-        found = {told: values[aligner.layer]}
-        for gold in filter(None, (self.gold, self.test)):
-            what = f"{gold.name}, AER of {count_of(len(gold.links), 'sentence')} (%)"
-            found[what] = score_links(aligner, gold.pairs, gold.links, screen)[0]["aer"]
-        return aligner.layer, found
 
 
 def read_options(arguments: list[str]) -> AdaptOptions:
     """Returns the parsed command line."""
     parser = make_parser("word-align adapt", DESCRIPTION, USAGE, AdaptOptions)
     group = parser.add_argument_group("adaptation")
-    output = "new folder for the adapted model; later, give it as --model"
-    group.add_argument("--output", required=True, metavar="FOLDER", help=output)
+    text = "new folder for the adapted model; later, give it as --model"
+    group.add_argument("--output", required=True, metavar="FOLDER", help=text)
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
-    group.add_argument(
-        "--gold", nargs="+", metavar="FILE", help="train on these tables: source, target, links, with tabs between"
-    )
-    group.add_argument(
-        "--gold-links",
-        nargs=3,
-        action="append",
-        metavar=("SOURCE", "TARGET", "LINKS"),
-        help="train on two files of sentences and their links, `sentence i j S|P` or `i-j ipj`; may be repeated",
-    )
-    text = "evaluate on these before and after: a table as for --gold, or one or two files of sentences and their links"
-    group.add_argument("--test", nargs="+", metavar="FILE", help=text)
-    add_gold_base(group)
+    text = "train on these tables: source, target, links, with tabs between"
+    group.add_argument("--gold", nargs="+", metavar="FILE", help=text)
     return parser.parse_args(arguments, AdaptOptions())
 
 
@@ -133,16 +86,16 @@ def run(options: AdaptOptions) -> None:
     Raises ValueError for too few pairs, an encoder of another type, a folder that exists or that another command uses,
     and for errors of pre-training.
     """
-    if len(options.test) > 3:
-        raise ValueError(f"--test has {len(options.test)} files. Give a table, PAIRS LINKS or SOURCE TARGET LINKS.")
     output = Path(options.output)
     work = Path(f"{output}.training")  # next to it, also if the name ends in a slash
-    gold = [*options.gold, *(path for files in options.gold_links for path in files)]
-    read = {"the input": options.files, "--gold": gold, "--test": options.test}
-    require_different_files({"--output": options.output}, read)
-    has_work = work.exists()
+    require_different_files({"--output": options.output}, {"the input": options.files, "--gold": options.gold})
+    if output.exists():
+        raise ValueError(f"{output} exists. Name another --output for the adapted model.")
+    if options.resume and not work.exists():
+        raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
+    if work.exists() and not options.resume:
+        raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
     with run_lock(work):
-        check_places(output, work, has_work, options.resume)
         adapt_in(work, output, options)
 
 
@@ -150,43 +103,31 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     """As `run`, in a folder for what --resume needs."""
     screen = make_screen(options.quiet)
     pairs, held_out, rows, gold = [], [], [], None
-    files = [[path] for path in options.gold] + options.gold_links
-    with screen.status("reading the pairs"):
-        if options.files or not files:
-            pairs, held_out = read_own_pairs(options.read_pairs(options.split), options.split, screen)
-        if files:
-            rows, gold = read_own_gold([read_gold_pairs(of, options) for of in files])
-        test = read_gold_pairs(options.test, options) if options.test else None
-    measured = Measured(held_out, gold, test)
-    report_precision(options.precision, screen)
-    length = check_encoder(options.model, options.tokenizer, options.trust_remote_code)
-    layer, before = measured.scores(options, screen)
-    write_rows(work / PAIRS, [as_row(*pair) for pair in (with_words(pairs) if rows else pairs)])
+    if options.files or not options.gold:
+        pairs, held_out = read_own_pairs(options.read_pairs(options.split), options.split, screen)
+    if options.gold:
+        tables = [GoldPairs(*read_with_gold(PairReader([file], "text", ["1", "2"]), file, 0)) for file in options.gold]
+        rows, gold = read_own_gold(tables)
+    length = check_encoder(options.model, options.trust_remote_code)
+    layer, before = scores_of(options, held_out, gold, screen)
+    write_rows(work / PAIRS, [as_row(*pair, split=bool(rows)) for pair in pairs])
     write_rows(work / GOLD, rows)
     model = work / "run" / "model"
     if not model.exists():
         train(options, work, layer, length, bool(pairs), bool(rows), screen)
-    adapted = replace(options, model=str(model), tokenizer=None)
-    new_layer, after = measured.scores(adapted, screen)
-    # without gold, that of the model before no longer holds
-    calibration = fit_calibration(adapted, new_layer, gold, screen) if gold else None
-    facts = {"word_alignment_layer": new_layer, "word_alignment_calibration": calibration}
+    adapted = replace(options, model=str(model))
+    # without gold, the calibration of the model before no longer holds
+    facts: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
+    write_json(model / "config.json", read_json(model / "config.json") | facts)
+    _, after = scores_of(adapted, held_out, gold, screen)
+    if gold:
+        facts["word_alignment_calibration"] = fit_calibration(adapted, layer, gold, screen)
     write_json(model / "config.json", read_json(model / "config.json") | facts)
     model.rename(output)
     remove_own(work / "run" / "checkpoints", STEP)
     for what, value in before.items():
-        print(f"{what}: {value:.3g} before (layer {layer}), {after[what]:.3g} after (layer {new_layer})")
-    print(f"written: {output}, whose configuration recommends layer {new_layer}")
-
-
-def check_places(output: Path, work: Path, has_work: bool, resume: bool) -> None:
-    """Raises ValueError if the folder exists, if there is nothing to resume, and for a stopped run without --resume."""
-    if output.exists():
-        raise ValueError(f"{output} exists. Name another --output for the adapted model.")
-    if resume and not has_work:
-        raise ValueError(f"There is nothing to resume: {work} does not exist. Leave out --resume.")
-    if has_work and not resume:
-        raise ValueError(f"{work} exists from an earlier run. Add --resume to resume that run, or remove the folder.")
+        print(f"{what}: {value:.3g} before, {after[what]:.3g} after")
+    print(f"written: {output}, whose configuration recommends layer {layer}")
 
 
 def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple[Pairs, Pairs]:
@@ -195,46 +136,36 @@ def read_own_pairs(reader: PairReader, split: bool | None, screen: Any) -> tuple
     every = max(1, total // MOST_PAIRS)
     pairs = [pair for pair in islice(reader, 0, None, every) if all("".join(side).strip() for side in pair)]
     if split is None:
-        report_unspaced(reader.unspaced, max(total, len(pairs)), screen)
+        report_unspaced(reader.unspaced, screen)
     if len(pairs) < LEAST_PAIRS:
-        found = f"{reader.name} has {count_of(len(pairs), 'pair')} with words on both sides"
+        found = f"{reader.name} has {len(pairs):,} pairs with words on both sides"
         raise ValueError(f"{found}. Give at least {LEAST_PAIRS}; a thousand is better.")
     step = step_of(len(pairs), LEAST_HELD_OUT)
     return [pair for number, pair in enumerate(pairs) if number % step], pairs[::step]
 
 
-def check_encoder(model: str, tokenizer: str | None, trust_remote_code: bool) -> int:
+def check_encoder(model: str, trust_remote_code: bool) -> int:
     """Its longest input. Raises ValueError for a model that pre-training cannot start from."""
     from finetuning.models import describe_model
     from modeling.backbone import ARCHITECTURES
     from modeling.model_types import LOADABLE, longest_input
 
     encoders = (*LOADABLE, *ARCHITECTURES)  # what XLM-Align's pre-training starts from
-    _, config, loaded, identity = describe_model(model, tokenizer, trust_remote_code=trust_remote_code)
+    _, config, tokenizer, identity = describe_model(model, trust_remote_code=trust_remote_code)
     if identity["type"] not in encoders:
         raise ValueError(f"{model} is of type {identity['type']}. Name a --model of type {', '.join(encoders)}.")
-    if loaded.mask_token_id is None:
-        raise ValueError(
-            f"The tokenizer of {model} has no mask token, which training needs. Name another --tokenizer or --model."
-        )
+    if tokenizer.mask_token_id is None:
+        raise ValueError(f"The tokenizer of {model} has no mask token, which training needs. Name another --model.")
     return longest_input(config)
-
-
-def read_gold_pairs(files: list[str], options: AdaptOptions) -> GoldPairs:
-    """The pairs and links of a table with three columns, or of one or two files of sentences and their links."""
-    *sentences, links = files if len(files) > 1 else [files[0], files[0]]
-    columns, base = (["1", "2"], 0) if len(files) == 1 else (None, options.gold_base)
-    pairs, gold = read_with_gold(PairReader(sentences, "text", columns), links, base)
-    return GoldPairs(links, pairs, gold)
 
 
 def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPairs]:
     """The rows of gold to train on, and an even tenth of all that is held out. Raises ValueError for too few."""
-    pairs = [pair for table in tables for pair in table.linked]
+    pairs = [table.pairs[number] for table in tables for number in table.links]
     links = [of for table in tables for of in table.links.values()]
     usable = [number for number, pair in enumerate(pairs) if all(pair) and links[number].possible]
     if len(usable) < LEAST_GOLD:
-        found = f"--gold has {count_of(len(usable), 'sentence')} with links"
+        found = f"--gold has {len(usable):,} sentences with links"
         raise ValueError(f"{found}. Give at least {LEAST_GOLD}; hundreds are better.")
     held_out = usable[:: step_of(len(usable), LEAST_HELD_OUT_GOLD)]
     rows = []
@@ -242,7 +173,7 @@ def read_own_gold(tables: list[GoldPairs]) -> tuple[list[dict[str, str]], GoldPa
         of = links[number]
         written = " ".join(f"{i}{'-' if (i, j) in of.sure else 'p'}{j}" for i, j in sorted(of.possible))
         rows.append(as_row(*pairs[number]) | {"links": written})
-    return rows, GoldPairs("held-out gold", pairs, {number: links[number] for number in held_out})
+    return rows, GoldPairs(pairs, {number: links[number] for number in held_out})
 
 
 def step_of(count: int, least: int) -> int:
@@ -250,25 +181,37 @@ def step_of(count: int, least: int) -> int:
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
+def scores_of(options: ModelOptions, pairs: Pairs, gold: GoldPairs | None, screen: Any) -> tuple[int, dict[str, float]]:
+    """Returns the layer to align by, and named scores of its links on what is held out."""
+    aligner = load_aligner(options, screen, all_layers=True)
+    aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
+    pairs = pairs + ([gold.pairs[number] for number in gold.links] if gold else [])
+    with memory_errors():
+        values = aligner.compare_layers(pairs)
+    found = {f"{len(pairs):,} held-out pairs, told from mismatched ones by": values[aligner.layer]}
+    if gold:
+        aer = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
+        found[f"held-out gold, AER of {len(gold.links):,} sentences (%)"] = aer
+    return aligner.layer, found
+
+
 def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
-    confidence = Confidence()
-    score_links(aligner, gold.pairs, gold.links, screen, confidence)
+    confidence, given = Confidence(), (gold.pairs[number] for number in gold.links)
+    with memory_errors():
+        found = with_threshold(aligner, LOWEST).align(given, probabilities=True)
+        for alignment, links in zip(found, gold.links.values(), strict=True):
+            confidence.add(alignment, links)
     return confidence.calibration()
 
 
-def with_words(pairs: Pairs) -> Pairs:
-    """The pairs with texts split into words, as the aligner splits them."""
+def as_row(source: Side, target: Side, split: bool = False) -> dict[str, str]:
+    """A pair as pre-training reads it; split: texts as words between spaces, as the aligner splits them."""
     from modeling.word_tokens import split_words
 
-    words, _ = split_words([side for pair in pairs for side in pair])
-    return list(zip(words[::2], words[1::2], strict=True))
-
-
-def as_row(source: Side, target: Side) -> dict[str, str]:
-    """A pair as pre-training reads it."""
-    source, target = (side if isinstance(side, str) else " ".join(side) for side in (source, target))
+    words = split_words([source, target])[0] if split else [source, target]
+    source, target = (side if isinstance(side, str) else " ".join(side) for side in words)
     return {"source": source, "target": target}
 
 
@@ -313,8 +256,6 @@ def train(
         columns = {"source_column": "source", "target_column": "target"}
         settings["bitext"] = json.dumps([languages | columns | {"table": {"path": str(work / PAIRS)}}])
         settings["phases.0.objectives.tlm.max_length"] = min(length, LONGEST)
-    if options.tokenizer:
-        settings["tokenizer"] = options.tokenizer
     # -P: a package `modeling` of the user's folder does not hide ours
     command = [sys.executable, "-P", "-m", "pretraining.run", "--config", recipe]
     command += [f"{name}={value}" for name, value in settings.items()]
@@ -326,7 +267,7 @@ def train(
         stop_signals("resume with the same command and --resume"),
         held_signals(),  # until there is a process to pass them to
         log.open("a", encoding="utf-8") as stream,
-        make_progress(screen, to_stdout=False) as progress,
+        make_progress(screen) as progress,
     ):
         bar = progress.add_task("adapting", total=None)
         # in a group of its own: a terminal's Ctrl-C would come twice, and the second one stops it before it has saved

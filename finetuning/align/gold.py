@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finetuning.align.screen import count_of
 from zoo_core.input_lines import read_lines
 
 PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)")
@@ -56,7 +55,11 @@ def read_gold(path: str | Path, format: str = "auto", base: int | None = None) -
     pharaoh gives an entry for every line, alignv2 for the sentences that occur. Links that can fit no sentence
     (alignv2 writes a word without a partner as a link to word 0) are kept: `fit_gold` leaves them out.
     """
-    lines = _links_of(_read_lines(Path(path)))
+    if not Path(path).is_file():
+        raise ValueError(f"Gold file not found: {path}. Check the path.")
+    lines = _links_of(list(read_lines(path)))
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{path} holds no links. Check the path.")
     form = _detect(lines, path) if format == "auto" else format
     return (_read_pharaoh if form == "pharaoh" else _read_alignv2)(lines, path, base)
 
@@ -75,14 +78,11 @@ def fit_gold(
     """
     lines = getattr(gold, "lines", None)
     if lines is not None and lines != len(lengths):
-        raise ValueError(
-            f"{name} has {count_of(lines, 'line')}, the input {count_of(len(lengths), 'sentence')}: they are not of "
-            "one text."
-        )
+        raise ValueError(f"{name} has {lines:,} lines, the input {len(lengths):,} sentences: they are not of one text.")
     if max(gold, default=0) >= len(lengths):
         if len(gold) != len(lengths):
             raise ValueError(
-                f"{name} has links for {count_of(len(gold), 'sentence')}, up to number {max(gold) + 1:,}; the input "
+                f"{name} has links for {len(gold):,} sentences, up to number {max(gold) + 1:,}; the input "
                 f"has {len(lengths):,}: they are not of one text."
             )
         gold = dict(enumerate(gold[sentence] for sentence in sorted(gold)))
@@ -127,10 +127,9 @@ def describe_left_out(left_out: Sequence[str], name: str | Path) -> str:
     """One line about the gold links that `fit_gold` left out; empty where there are none."""
     if not left_out:
         return ""
-    more = f"; and {len(left_out) - LISTED:,} more" if len(left_out) > LISTED else ""
-    points, are = ("1 link points", "is") if len(left_out) == 1 else (f"{len(left_out):,} links point", "are")
+    more = "; ..." if len(left_out) > LISTED else ""
     return (
-        f"{name}: {points} past the words of the sentence and {are} not scored (numbers from 1): "
+        f"{name}: {len(left_out):,} links point past the words of the sentence and are not scored (numbers from 1): "
         f"{'; '.join(left_out[:LISTED])}{more}"
     )
 
@@ -140,15 +139,6 @@ def describe_order(read: dict[int, Gold], fitting: dict[int, Gold], name: str | 
     if read.keys() == fitting.keys():
         return ""
     return f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"
-
-
-def _read_lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise ValueError(f"Gold file not found: {path}. Check the path.")
-    lines = list(read_lines(path))
-    if not any(line.strip() for line in lines):
-        raise ValueError(f"{path} holds no links. Check the path.")
-    return lines
 
 
 def _links_of(lines: list[str]) -> list[str]:
@@ -190,21 +180,17 @@ def _read_pharaoh(lines: list[str], path: str | Path, base: int | None) -> GoldL
             links.possible.add(link)
             if match[2] == "-":
                 links.sure.add(link)
-    if base is None:
-        if lowest != 0:
-            raise ValueError(
-                f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 1` or "
-                "`--gold-base 0` (`gold_base` in a recipe)."
-            )
-        base = 0
+    if base is None and lowest != 0:
+        raise ValueError(
+            f"{path} has no link with a word 0: say whether its words count from 0 or from 1 by `--gold-base 1` or "
+            "`--gold-base 0` (`gold_base` in a recipe)."
+        )
+    base = base or 0
     if base > lowest:
         raise ValueError(f"{path} has a word 0, so its words do not count from 1.")
-
-    def from_0(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        return {(i - base, j - base) for i, j in links}
-
-    shifted = {sentence: Gold(from_0(of.sure), from_0(of.possible)) for sentence, of in gold.items()}
-    return GoldLinks(shifted, lines=len(lines))
+    for of in gold.values():
+        of.sure, of.possible = ({(i - base, j - base) for i, j in links} for links in (of.sure, of.possible))
+    return GoldLinks(gold, lines=len(lines))
 
 
 def _read_alignv2(lines: list[str], path: str | Path, base: int | None) -> GoldLinks:

@@ -1,32 +1,38 @@
-"""`word-align`: writes and shows the links of sentence pairs."""
+"""`word-align`: writes and shows the links of sentence pairs.
+
+Links go to standard output, or to a file that a stopped run can resume. FILE.word-align.json, next to FILE, has the
+settings and the model that determine the links: with others, the file would mix two kinds of links.
+"""
 
 import contextlib
+import csv
+import io
+import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, is_calibrated, options_of, threshold_of, with_threshold
-from finetuning.align.formats import FORMATS, Format
-from finetuning.align.loading import (
-    PAIRS_FOR_LAYER,
-    choose_layer,
-    load_aligner,
-    memory_errors,
-    report_precision,
+from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
+from finetuning.align.options import (
+    AlignerOptions,
+    PairOptions,
+    make_parser,
+    require_different_files,
+    require_writable,
 )
-from finetuning.align.options import AlignerOptions, PairOptions, make_parser, require_different_files
-from finetuning.align.output import STATE_ENDING, NoOutput, OutputFile, StandardOutput
-from finetuning.align.page import Page, new_page, open_page
-from finetuning.align.pairs import STDIN, PairReader, Side
-from finetuning.align.screen import Tally, count_of, make_progress, make_screen, report_unspaced
-from finetuning.align.terminal import Drawing
-from zoo_core.processes import Stopped, from_all, hold_signals, launched_rank, start_processes, stop_signals
+from finetuning.align.page import Page
+from finetuning.align.pairs import STDIN, PairReader, Row
+from zoo_core.processes import hold_signals, launched_rank, stop_if_told, stop_signals
+from zoo_core.provenance import read_json, write_json
+from zoo_core.recipes import recipe_differences
 
+STATE_ENDING = ".word-align.json"
 LINES_ON_PAGE = 100
 USAGE = """word-align [FILE | SOURCE TARGET] [--model FOLDER|ID] [options]
        word-align {score,adapt,project} --help"""
@@ -37,10 +43,9 @@ DESCRIPTION = """Link the words of sentences to the words of their translations.
   word-align corpus.de corpus.en > links.txt                 two files, line by line
   word-align --model FacebookAI/xlm-roberta-base pairs.jsonl --output-format json --probabilities
                                                              {"source": "...", "target": ["a", "list", "of", "words"]}
-  word-align wiki.tsv --columns 2 3 > links.txt              a table with tabs: the columns of source and target
-  word-align memory.tmx --languages en de > links.txt
-                                                             TMX or XLIFF (1.2, 2); files of pairs may have .gz
-  word-align pairs.txt --open > links.txt                    a page in the browser; --html FILE keeps it in FILE
+  word-align wiki.tsv --columns 2 3 > links.txt              a table with tabs; of CSV, name two columns
+  word-align memory.tmx --languages en de > links.txt        TMX or XLIFF (1.2, 2); files of pairs may have .gz
+  word-align pairs.txt --html page.html > links.txt          a page that shows the links
 
 Three more commands have their own --help:
 
@@ -49,26 +54,19 @@ Three more commands have their own --help:
   word-align project labels.conll translations.txt           copy labels of sentences to their translations
 
 The output has one line per pair, such as `0-0 1-2 2-1` (Pharaoh's format): 0-0 links word 0 of the source and word 0 of
-the target. A pair with an empty side gives an empty line. Lines are written in blocks: through a pipe, the first lines
-appear after 32 batches or at the end of the input. With --output-format:
+the target. A pair with an empty side gives an empty line. Lines are written in blocks of 32 batches. --output-format:
 
   pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
   json         one object per line: words, links, probabilities, and where each word begins and ends in the text
   tsv          one row per link: index of the sentence, source and target word (from 0), then the two words
 
-Lines of text are split at spaces and tabs only, as in fast_align, eflomal, simalign and awesome-align. Punctuation
-without a space belongs to its word. Use --split for running text.
-
---split splits at Unicode's word boundaries (UAX #29): at white space and punctuation, but not inside `don't`,
-`l'homme`, `3.5` or `example.com`. Chinese, hiragana, Thai, Lao, Khmer and Burmese become characters. This is the
-default for two sentences, strings in JSONL, TMX and XLIFF; --pre-split splits these only at spaces, tabs and line
-breaks. Lists in JSONL are always taken as words.
-
-Each segment of XLIFF is a pair, and so is each unit of TMX. Tags are left out; a tag for a line break separates words.
+Lines of text and cells of tables are split at spaces and tabs only, as in fast_align, eflomal, simalign and
+awesome-align. --split splits running text at Unicode's word boundaries (UAX #29), and Chinese, hiragana, Thai, Lao,
+Khmer and Burmese into characters. This is the default for two sentences, strings in JSONL, TMX and XLIFF. Lists in
+JSONL are always taken as words.
 
 A large file is aligned in constant memory. After a crash or Ctrl-C, resume with the same command and --resume:
 
-  word-align corpus.de corpus.en --output links.txt --device cuda
   word-align corpus.de corpus.en --output links.txt --device cuda --resume
 
 Several processes, with one GPU each, can write the same file; any number of processes can resume it:
@@ -85,7 +83,6 @@ class LinksOptions(PairOptions, AlignerOptions):
     output_format: str | None = None
     probabilities: bool = False
     html: str | None = None
-    open: bool = False
 
 
 def read_options(arguments: list[str]) -> LinksOptions:
@@ -95,39 +92,17 @@ def read_options(arguments: list[str]) -> LinksOptions:
     group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
     group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
     group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
-    group.add_argument(
-        "--probabilities",
-        action="store_true",
-        help="write the probability of each link: 0-0:0.9731, or `probabilities` in JSON",
-    )
-    group.add_argument(
-        "--html", metavar="PAGE", help="write a page that shows the links and word similarities of the first 100 pairs"
-    )
-    group.add_argument("--open", action="store_true", help="open the page in the browser, also without --html")
+    text = "write the probability of each link: 0-0:0.9731, or `probabilities` in JSON"
+    group.add_argument("--probabilities", action="store_true", help=text)
+    text = f"write a page that shows the links and word similarities of the first {LINES_ON_PAGE} pairs"
+    group.add_argument("--html", metavar="PAGE", help=text)
     return parser.parse_args(arguments, LinksOptions())
-
-
-def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
-    """Returns two arguments as a pair of sentences if neither is a file and one has white space; otherwise None."""
-    if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
-        return None
-    if not any(map(str.isspace, "".join(arguments))):
-        return None
-    return arguments[0], arguments[1]
-
-
-def check_options(options: LinksOptions) -> None:
-    """Raises ValueError for files that are given twice, and for a run that cannot be resumed."""
-    if options.resume and not options.output:
-        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
-    state = f"{options.output}{STATE_ENDING}" if options.output else None
-    written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
-    require_different_files(written, {"the input": options.files})
 
 
 def run(options: LinksOptions) -> None:
     """Writes the links of every pair, and the page if the options request it."""
-    with stop_signals():
+    advice = f"{options.output} can be resumed: the same command and --resume" if options.output else ""
+    with stop_signals(advice):
         write_links(options)
 
 
@@ -140,115 +115,276 @@ def write_links(options: LinksOptions) -> None:
     sentences = as_sentences(options.files)
     reader = options.read_pairs(options.split, sentences)
     if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
-        form: Format = Drawing(is_calibrated(rule["method"]))
+        form: Pharaoh = Drawing(rule["method"] == "ot_words")
     else:
-        form = FORMATS[options.output_format or "pharaoh"](options.probabilities, options.precision)
-    output: OutputFile | StandardOutput | NoOutput = NoOutput()
-    if is_main:
-        output = OutputFile(options.output, form, options.resume) if options.output else StandardOutput(form)
-    page = Page(options.html or new_page()) if is_main and (options.html or options.open) else None
+        form = FORMATS[options.output_format or "pharaoh"](options.probabilities)
+    page = Page(options.html) if options.html else None
 
-    from finetuning.align.blocks import align_blocks, check_pairs  # torch takes seconds to import
+    from modeling.word_alignment import BATCHES_PER_CHUNK  # torch takes seconds to import
+    from zoo_core.processes import from_all, start_processes
 
     state = start_processes()
-    with screen.status("reading the pairs"):
-        total = check_pairs(reader)
+
+    def check() -> tuple[int | None, int]:
+        found = reader.check(state.process_index, state.num_processes)
+        if found is None and state.num_processes > 1:
+            raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
+        return found, reader.unspaced
+
+    checked = from_all(check)
+    total = checked[0][0]
     if options.split is None:
-        report_unspaced(reader.unspaced, total or 0, screen)
-    aligner = load_aligner(options, screen, all_layers=False if sentences else None, **rule)
-    if state.num_processes > 1:
-        screen.print(f"{state.num_processes} processes")
+        report_unspaced(sum(unspaced for _, unspaced in checked), screen)
+    aligner = load_aligner(options, make_screen(True) if sentences else screen, **rule)
+    size = BATCHES_PER_CHUNK * aligner.batch_size
     rows = reader.rows()
-    chooses = rule["layer"] is None and aligner.recommended_layer is None and not sentences
-    has_page = bool(options.html or options.open)
-    first = list(islice(rows, PAIRS_FOR_LAYER if chooses else LINES_ON_PAGE if has_page else 0))  # few: may be a pipe
-    rows, pairs = chain(first, rows), [reader.parse(row, number) for number, row in enumerate(first)]
-    reader.unspaced = 0  # of a pipe, all are counted from here
 
-    def begin() -> tuple[int, int]:
-        """The layer, and how many pairs have their links in the output."""
-        if not sentences:
-            report_precision(options.precision, screen)
-            if rule["layer"] is None:
-                choose_layer(aligner, pairs, screen, getattr(output, "layer", None))
-        if options.output:
-            settings = settings_of(options, aligner, reader)
-            with screen.status("passing over the pairs that are aligned"):
-                output.pass_over(rows, settings)
-        return aligner.layer, output.lines
+    def begin() -> tuple[int, int, dict[str, Any]]:
+        if not (options.output and is_main):
+            return 0, 0, {}
+        settings = settings_of(options, aligner, reader)
+        return *kept_of(options.output, settings, form, size), settings
 
-    found = from_all(lambda: begin() if is_main else None)
-    if not is_main:
-        aligner.layer, output.lines = found[0]
-        deque(islice(rows, output.lines), maxlen=0)
-    if page is not None:
-        add_to_page(page, aligner, pairs[:LINES_ON_PAGE])
-    tally, started = Tally(), time.monotonic()
-    with closing(output, screen), make_progress(screen, not options.output) as progress:
-        bar = progress.add_task("aligning", total=total, completed=output.lines)
-        for block, text, of_block in align_blocks(
-            aligner, reader, rows, output.lines, form, lambda pairs: progress.advance(bar, pairs)
-        ):
-            output.write(block, text)
-            tally += of_block
-            progress.update(bar, completed=output.lines)
+    done, place, settings = from_all(begin)[0]
+    if total is not None and total < done:
+        raise ValueError(f"{options.output} has the links of {done:,} pairs, and the input has only {total:,}.")
+    shown = list(islice(rows, 0 if page is None else LINES_ON_PAGE))  # few: may be a pipe
+    rows = islice(chain(shown, rows), done, None)
+    counts, started = Counter[str](), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        hold_signals()
+        stream = None if options.output else sys.stdout.buffer
+        progress = stack.enter_context(make_progress(screen, to_stdout=not options.output))
+        bar = progress.add_task("aligning", total=total, completed=done)
+        for text, of_block in align_blocks(aligner, reader, rows, done, size, form, state):
+            if is_main and stream is None:
+                write_json(f"{options.output}{STATE_ENDING}", settings)
+                stream = stack.enter_context(open(options.output, "r+b" if place else "wb"))
+                stream.truncate(place)
+                stream.seek(place)
+            if is_main:
+                stream.write((text if place or counts else form.header() + text).encode())
+                stream.flush()
+            counts += of_block
+            progress.update(bar, completed=done + counts["pairs"])
     if not sentences:
-        tally.report(screen, options.output, output.lines, aligner.window, time.monotonic() - started)
+        report_counts(counts, done, options, reader, aligner.window, time.monotonic() - started, screen)
         if total is None and options.split is None:  # a pipe could not be read beforehand
-            report_unspaced(reader.unspaced, tally.pairs, screen)
-        if reader.format == "tmx" and not options.languages:
-            screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
-    elif options.output:
-        screen.print("two sentences: there are no files of these names")
-    if page is not None:
-        facts = {"model": options.model, "method": aligner.method, "layer": str(aligner.layer)}
-        facts |= {"encoding": aligner.encoding, "precision": options.precision}
-        page.write(reader.title, facts, output.lines, threshold_of(aligner), options_of(aligner).get("link_all", False))
-        opened = " (opened in the browser)" if options.open and open_page(page.path) else ""
-        screen.print(f"page: {page.path}{opened}")
-        if options.quiet and not opened and not options.html:  # nobody would find it
-            print(f"page: {page.path}", file=sys.stderr)
+            report_unspaced(counts["unspaced"], screen)
+    if page is not None and is_main:
+        write_page(page, aligner, [reader.parse(*row) for row in zip(shown, range(len(shown)), strict=True)], options)
+        screen.print(f"page: {options.html}")
 
 
-def add_to_page(page: Page, aligner: Any, pairs: list[tuple[Side, Side]]) -> None:
-    """Adds pairs with all their likely links; the page's threshold selects among them."""
+def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
+    """Returns two arguments as a pair of sentences if neither is a file and one has white space; otherwise None."""
+    if len(arguments) != 2 or any(name == STDIN or os.path.exists(name) for name in arguments):
+        return None
+    if not any(map(str.isspace, "".join(arguments))):
+        return None
+    return arguments[0], arguments[1]
+
+
+def check_options(options: LinksOptions) -> None:
+    """Raises ValueError for files that are given twice or cannot be written, and for a run that cannot be resumed."""
+    if options.resume and not options.output:
+        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
+    state = f"{options.output}{STATE_ENDING}" if options.output else None
+    written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
+    require_different_files(written, {"the input": options.files})
+    if options.output:
+        for path in (options.output, str(state)):
+            require_writable(path, "--output")
+        path = Path(options.output)
+        has_links = path.exists() and path.stat().st_size > 0
+        if has_links and not options.resume:
+            raise ValueError(f"{path} exists and is not empty. Add --resume to resume, or name another --output.")
+        if has_links and not Path(str(state)).is_file():
+            raise ValueError(f"{path} cannot be resumed: {Path(str(state)).name} next to it is missing.")
+
+
+def align_blocks(
+    aligner: Any, reader: PairReader, rows: Iterator[Row], start: int, size: int, form: "Pharaoh", state: Any
+) -> Iterator[tuple[str, Counter[str]]]:
+    """Yields the text of the links of each block of `size` rows and its counts, in the order of the input.
+
+    Each block is aligned by one of the processes, and all get all texts: they do not depend on the number of processes.
+    Memory holds one block per process. `start` is the number of the first row. Raises `Stopped` in all processes after
+    a signal to one of them, between two batches.
+    """
+    from zoo_core.processes import from_all
+
+    while given := list(islice(rows, state.num_processes * size)):
+        first = state.process_index * size
+
+        def work(own: list[Row] = given[first : first + size], first: int = start + first) -> tuple[str, Counter[str]]:
+            return align_block(aligner, reader, own, first, form, lambda _: stop_if_told())
+
+        yield from (block for block in from_all(work) if block[1])
+        start += len(given)
+
+
+def align_block(
+    aligner: Any, reader: PairReader, rows: list[Row], first: int, form: "Pharaoh", progress: Callable[[float], None]
+) -> tuple[str, Counter[str]]:
+    """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
+    progress(0)
+    reader.unspaced = 0
+    pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
+    texts, counts = [], Counter(unspaced=reader.unspaced)
     with memory_errors():
-        for found in with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True):
-            page.add(found)
+        found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
+        for number, alignment in enumerate(found, first):
+            texts.append(form.record(number, alignment))
+            one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
+            counts.update(one | {"long": alignment.windows > 1})
+    return "".join(texts), +counts
 
 
-@contextlib.contextmanager
-def closing(output: OutputFile | StandardOutput | NoOutput, screen: Any) -> Iterator[None]:
-    """Closes the output. A signal takes effect between two batches. A run that stops prints how to resume it."""
-    hold_signals()
-    try:
-        yield
-        output.close(complete=True)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            output.close(complete=False)
-        kept = f"{output.path} can be resumed: the same command and --resume." if output.path and output.lines else ""
-        if isinstance(error, Stopped):
-            screen.print(f"{count_of(output.lines, 'pair')} aligned. {kept}".rstrip())
-        elif kept and not isinstance(error, BrokenPipeError):
-            screen.print(kept)
-        raise
+def kept_of(path: str, settings: dict[str, Any], form: "Pharaoh", size: int) -> tuple[int, int]:
+    """Returns how many pairs of a stopped run are kept, and their bytes.
+
+    Whole blocks are kept, so that the other pairs are encoded together as in an uninterrupted run, and their links are
+    the same to the last bit. Raises ValueError for other settings than those of the stopped run.
+    """
+    if not Path(path).exists() or not Path(path).stat().st_size:
+        return 0, 0
+    if differences := recipe_differences(read_json(Path(f"{path}{STATE_ENDING}")), settings):
+        raise ValueError(f"{path} was made with other settings: {'; '.join(differences)}. Give the same.")
+    kept = done = place = 0
+    with open(path, "rb") as stream:
+        place = end = len(stream.readline()) if form.header() else 0
+        for line in stream:
+            if not line.endswith(b"\n"):  # the run was killed
+                break
+            number = form.number_of(line, done)
+            if number // size * size > kept:
+                kept, place = number // size * size, end
+            end += len(line)
+            done += 1
+    if not form.header() and done % size == 0:
+        return done, end
+    return kept, place
 
 
 def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
-    """Returns the settings that determine the links and how they are written, for the state file."""
+    """Returns the settings that determine the links and how they are written."""
     from finetuning.models import find_model
     from zoo_core.provenance import model_fingerprint
 
     return {
+        "input": reader.name,
         "model": model_fingerprint(find_model(options.model)),
-        "tokenizer": options.tokenizer,
-        **{name: getattr(aligner, name) for name in ("method", "layer", "encoding", "window", "overlap", "matching")},
-        "precision": options.precision,
+        **{name: getattr(aligner, name) for name in ("method", "layer", "window", "overlap", "matching")},
+        **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},
         "output_format": options.output_format or "pharaoh",
-        "probabilities": options.probabilities,
         "format": reader.format,
-        "columns": options.columns,
-        "languages": options.languages,
         "split": reader.splits_text,
     }
+
+
+def report_counts(
+    counts: Counter[str], done: int, options: LinksOptions, reader: PairReader, window: int, seconds: float, screen: Any
+) -> None:
+    """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
+    before = f", after {done:,} of earlier runs" if done else ""
+    rate = f"{counts['pairs'] / max(seconds, 1e-9):,.0f} pairs/s"
+    screen.print(f"{counts['pairs']:,} pairs, {counts['links']:,} links in {seconds:,.1f} s ({rate}){before}")
+    if counts["without words"]:
+        screen.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
+    if counts["long"]:
+        screen.print(f"{counts['long']:,} pairs longer than {window:,} positions, split into windows that overlap")
+    if reader.format == "tmx" and not options.languages:
+        screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
+
+
+def write_page(page: Page, aligner: Any, pairs: list[Any], options: LinksOptions) -> None:
+    """Writes the page: pairs with all their likely links, among which its slider selects."""
+    from finetuning.align.score import LOWEST, options_of, threshold_of, with_threshold
+
+    with memory_errors():
+        found = list(with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True))
+    facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+    page.write(found, facts, threshold_of(aligner), options_of(aligner).get("link_all", False))
+
+
+class Pharaoh:
+    """`0-0 1-2` a line, or with probabilities `0-0:0.9731 1-2:0.4250`."""
+
+    def __init__(self, probabilities: bool):
+        self.has_probabilities = probabilities
+
+    def header(self) -> str:
+        """The text before the first pair."""
+        return ""
+
+    def record(self, number: int, found: Any) -> str:
+        """The text of a pair: its number from 0, its `WordAlignment`."""
+        return pharaoh_line(found.links, found.probabilities if self.has_probabilities else None) + "\n"
+
+    def number_of(self, line: bytes, lines: int) -> int:
+        """The number of the pair of a line after `lines` others."""
+        return lines
+
+
+class Json(Pharaoh):
+    """An object a line: words, their offsets where a text was split, links."""
+
+    def record(self, number: int, found: Any) -> str:
+        fields = {"source": found.source, "target": found.target, "links": found.links}
+        if self.has_probabilities:
+            fields["probabilities"] = [round(probability, 6) for probability in found.probabilities]
+        offsets = {"source_offsets": found.source_offsets, "target_offsets": found.target_offsets}
+        fields |= {name: value for name, value in offsets.items() if value is not None}
+        return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+class Tsv(Pharaoh):
+    """A table of a row a link, with a header line; a line break or a tab in a word becomes a space."""
+
+    COLUMNS = ("sentence", "source_index", "target_index", "source_word", "target_word", "probability")
+
+    def header(self) -> str:
+        return "\t".join(self.COLUMNS if self.has_probabilities else self.COLUMNS[:-1]) + "\n"
+
+    def record(self, number: int, found: Any) -> str:
+        text = io.StringIO()
+        write = csv.writer(text, "excel-tab", lineterminator="\n").writerow
+        breaks = str.maketrans("\t\r\n", "   ")
+        for place, (i, j) in enumerate(found.links):
+            probability = [f"{found.probabilities[place]:.4f}"] if self.has_probabilities else []
+            words = found.source[i].translate(breaks), found.target[j].translate(breaks)
+            write([number, i, j, *words, *probability])
+        return text.getvalue()
+
+    def number_of(self, line: bytes, lines: int) -> int:
+        return int(line.split(b"\t")[0])
+
+
+class Drawing(Pharaoh):
+    """For a terminal: one line per link, with its probability if it is calibrated, then words without a link."""
+
+    def __init__(self, is_calibrated: bool):
+        super().__init__(True)
+        self.is_calibrated = is_calibrated
+
+    def record(self, number: int, found: Any) -> str:
+        rows = [(found.source[i], found.target[j]) for i, j in found.links]
+        shown = [f"{probability:.2f}" if self.is_calibrated else "" for probability in found.probabilities]
+        linked = [{link[side] for link in found.links} for side in (0, 1)]
+        rows += [(word, "–") for place, word in enumerate(found.source) if place not in linked[0]]
+        rows += [("–", word) for place, word in enumerate(found.target) if place not in linked[1]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
+        shown += [""] * (len(rows) - len(shown))
+        lines = [f"{x:{widths[0]}}  {y:{widths[1]}}  {p}".rstrip() for (x, y), p in zip(rows, shown, strict=True)]
+        return "\n".join(lines) + "\n"
+
+
+FORMATS = {"pharaoh": Pharaoh, "json": Json, "tsv": Tsv}
+
+
+def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float] | None = None) -> str:
+    """Links as `0-0 1-2`, or with probabilities as `0-0:0.9731 1-2:0.4250`; words from 0."""
+    if probabilities is None:
+        return " ".join(f"{i}-{j}" for i, j in links)
+    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(links, probabilities, strict=True))

@@ -1,4 +1,4 @@
-"""Sentence pairs for the word aligner, read one by one: `source ||| target`, tabs, two files, JSONL, TMX or XLIFF.
+"""Sentence pairs for the word aligner, read one by one: lines, two files, tables, JSONL, TMX or XLIFF.
 
     pairs = PairReader(["corpus.de", "corpus.en"])
     total = pairs.check()                          # reads the whole input once, before hours of work
@@ -10,6 +10,7 @@ other character separates them. JSON strings, TMX and XLIFF hold text, which the
 Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory does not grow with the input.
 """
 
+import csv
 import json
 import re
 import sys
@@ -19,7 +20,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-from finetuning.align.screen import count_of
 from finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
 from zoo_core.input_lines import lines_of, open_input
 from zoo_core.recipes import nearest
@@ -29,14 +29,15 @@ Side = str | list[str]
 Row = tuple[str, ...]  # the raw text of a pair: its line of each file, or its two texts
 
 STDIN = "-"
-FORMATS = ("text", "jsonl", *ROOTS)
+FORMATS = ("text", "csv", "jsonl", *ROOTS)
 ENDINGS = {
+    "csv": (".csv",),
     "jsonl": (".jsonl", ".json"),
     "tmx": (".tmx",),
     "xliff": (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mqxlz", ".mxliff"),  # ..., Trados, memoQ (two), Phrase
 }
 
-BLANKS = " \t\n"  # lines have no newlines; JSON strings and XML have
+BLANKS = " \t\n"  # lines have no newlines; JSON strings, cells of CSV and XML have
 WORD = re.compile(f"[^{BLANKS}]+")
 SEPARATOR = re.compile(rf"(?<![^{BLANKS}]){re.escape(PAIR_SEPARATOR)}(?![^{BLANKS}])")
 # letters of the scripts without blanks between words: Thai, Lao, Burmese, Khmer; kana and Han
@@ -52,14 +53,16 @@ class PairReader:
 
     files: none or "-" (standard input), one file of pairs, or a file of source and one of target sentences. format: one
     of `FORMATS`, or "auto": from the file's ending (`ENDINGS`), from the first element of other XML, or else text. A
-    line of text is a pair by `|||` between blanks, or else by a tab. columns: of source and target: in JSONL names
-    (default: "source" and "target"), whose values are strings or lists of words; in one file of text numbers, from 1,
-    of columns between tabs. languages: see `XmlPairs`; after reading, the languages of the input. split: whether
-    sentences come as strings, for the aligner to split, or as the words between blanks; default: lines as words, all
-    other text as strings. Lists of words stay unchanged. sentences: a pair to use instead of files.
+    line of text is a pair by `|||` between blanks, or else by a tab. columns: of source and target: names in CSV and
+    JSONL (default: "source" and "target"), numbers from 1 in text with tabs. languages: see `XmlPairs`. split: whether
+    sentences come as strings, for the aligner to split, or as the words between blanks; default: lines and CSV as
+    words, other text as strings. Lists of words stay unchanged. sentences: a pair to use instead of files.
 
     An empty line is a pair of empty sentences, so that lines keep their numbers. `unspaced` counts the pairs of the
     current pass that have a side in a script without blanks (`is_unspaced`).
+
+    Raises ValueError for files and options that do not fit; reading raises it for a line that is no pair, with its
+    number, and if there is none.
     """
 
     def __init__(
@@ -71,37 +74,32 @@ class PairReader:
         split: bool | None = None,
         sentences: tuple[str, str] | None = None,
     ):
-        if sentences:
-            files = []
-            if columns or format not in ("auto", "text"):
-                raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
+        files = [] if sentences else list(files)
+        if sentences and (columns or format not in ("auto", "text")):
+            raise ValueError("--format and --columns are of files, and the input is two sentences. Leave them out.")
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
-        self.files = [] if files == [STDIN] else list(files)
+        self.files = [] if files == [STDIN] else files
         for name in self.files:
             _require_file(name)
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
         if format != "text" and len(self.files) == 2:
             raise ValueError(f"The input is two files, {' and '.join(files)}, and the format {format}.")
-        self.format = format
-        self.sentences = sentences
-        self.splits_text = (format != "text" or bool(sentences)) if split is None else split
-        self.unspaced = 0
+        self.format, self.sentences, self.unspaced = format, sentences, 0
+        self.splits_text = (format not in ("text", "csv") or bool(sentences)) if split is None else split
         self.columns, self.languages, self.given_languages = columns, languages, languages
         self.name = "two sentences" if sentences else " and ".join(self.files) or "standard input"
-        self.title = " and ".join(Path(file).name for file in self.files) or self.name  # of a page
+        if languages and format not in ROOTS:
+            raise ValueError(f"--languages is for TMX and XLIFF, and the input ({self.name}) is {format}.")
         if columns and (format in ROOTS or len(self.files) == 2):
-            given = "two files" if len(self.files) == 2 else format
-            raise ValueError(
-                f"--columns is given with {given} ({self.name}): only JSONL and lines with tabs have columns."
-            )
+            raise ValueError(f"--columns is for tables and JSONL, and the input is {self.name}.")
         if columns and columns[0] == columns[1]:
             raise ValueError(f"--columns is {' '.join(columns)}: name two columns, of source and target.")
         if columns and format == "text" and not all(re.fullmatch("[1-9][0-9]{0,5}", name) for name in columns):
             raise ValueError(
-                f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. For the names of "
-                "JSONL, add --format jsonl."
+                f"--columns is {' '.join(columns)}: the columns of {self.name} have numbers, from 1. Names need "
+                "--format csv or --format jsonl."
             )
 
     def check(self, process: int = 0, processes: int = 1) -> int | None:
@@ -109,9 +107,7 @@ class PairReader:
 
         Of several processes, each checks only its share of the pairs.
         """
-        if self.sentences:
-            return 1
-        if not self.files or not all(Path(name).is_file() for name in self.files):
+        if not self.sentences and not (self.files and all(Path(name).is_file() for name in self.files)):
             return None
         self.unspaced = 0
         for number, row in enumerate(self.rows()):
@@ -124,93 +120,100 @@ class PairReader:
         return (self.parse(row, number) for number, row in enumerate(self.rows()))
 
     def rows(self) -> Iterator[Row]:
-        """What is read for each pair. Raises ValueError where there is none."""
+        """What is read for each pair."""
         row = None
         with ExitStack() as stack:
             files = self.files or ([] if self.sentences else [sys.stdin.buffer])
             streams = [stack.enter_context(open_input(file)) for file in files]
-            if self.sentences:
-                rows: Iterable[Row] = [self.sentences]
-            elif self.format in ROOTS:
-                rows = self._parse_xml(streams[0])
-            else:
-                rows = self._lines(streams)
-            for row in rows:
+            for row in self._read(streams):
                 yield row
         if row is None:
             raise ValueError(f"{self.name} is empty: there are no sentence pairs to align.")
 
-    def parse(self, row: Row, number: int) -> tuple[Side, Side]:
-        """The pair of a row; `number` counts rows from 0. Raises ValueError for a line that holds none."""
-        is_pair = self.sentences or self.format in ROOTS
-        pair = (row[0], row[1]) if is_pair else self._parse(row, number + 1)
-        if self.splits_text:
-            return pair
-        self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
-        return split_at_blanks(pair)
+    def _read(self, streams: list[BinaryIO]) -> Iterable[Row]:
+        if self.sentences:
+            return [self.sentences]
+        if self.format in ROOTS:
+            return self._read_xml(streams[0])
+        sides = [lines_of(*side) for side in zip(streams, self.files or [self.name], strict=True)]
+        if self.format == "csv":
+            return self._read_csv(sides[0])
+        return zip(*sides, strict=True) if len(sides) == 1 else self._read_two(sides)
 
-    def _parse_xml(self, stream: BinaryIO) -> Iterator[tuple[str, str]]:
+    def _read_xml(self, stream: BinaryIO) -> Iterator[Row]:
         found = XmlPairs(stream, self.name, self.format, self.given_languages)
         for pair in found:
             self.languages = found.languages
             yield pair
 
-    def _lines(self, streams: list[BinaryIO]) -> Iterator[Row]:
-        sides = [lines_of(*side) for side in zip(streams, self.files or [self.name], strict=True)]
-        if len(sides) == 1:
-            yield from zip(*sides, strict=True)
-            return
+    def _read_csv(self, lines: Iterator[str]) -> Iterator[Row]:
+        rows = csv.DictReader((f"{line}\n" for line in lines), strict=True)
+        names = self.columns or ("source", "target")
+        try:
+            for row in rows:
+                for name in names:
+                    if row.get(name) is None:
+                        known = ", ".join(rows.fieldnames or ())
+                        raise ValueError(
+                            f"{self.name}, line {rows.line_num}: no value of column {name!r}; the columns are {known}. "
+                            "--columns names the two of a pair."
+                        )
+                yield row[names[0]], row[names[1]]
+        except csv.Error as error:
+            raise ValueError(f"{self.name}, line {rows.line_num + 1}: no CSV: {error}.") from None
+
+    def _read_two(self, sides: list[Iterator[str]]) -> Iterator[Row]:
         for number, lines in enumerate(zip_longest(*sides)):
             if None in lines:
                 longer = lines.index(None) ^ 1
-                surplus = 1 + sum(1 for _ in sides[longer])
+                count = number + 1 + sum(1 for _ in sides[longer])
                 raise ValueError(
-                    f"{self.files[longer]} has {count_of(number + surplus, 'line')}, "
-                    f"{self.files[1 - longer]} {number:,}: the former is longer by {surplus:,}. Line n of one "
+                    f"{self.files[longer]} has {count:,} lines, {self.files[1 - longer]} {number:,}. Line n of one "
                     "file translates line n of the other."
                 )
             yield lines
 
-    def _parse(self, lines: Row, number: int) -> tuple[Side, Side]:
-        if len(lines) == 2:
-            return lines[0], lines[1]
-        if not lines[0].strip():
-            return "", ""
+    def parse(self, row: Row, number: int) -> tuple[Side, Side]:
+        """The pair of a row; `number` counts rows from 0. Raises ValueError for a line that holds none."""
+        if len(row) == 2:
+            pair: tuple[Side, Side] = row[0], row[1]
+        elif not row[0].strip():
+            pair = "", ""
+        else:
+            pair = self._parse(row[0], f"{self.name}, line {number + 1}")
+        if self.splits_text:
+            return pair
+        self.unspaced += any(isinstance(side, str) and is_unspaced(side) for side in pair)
+        return split_at_blanks(pair)
+
+    def _parse(self, line: str, where: str) -> tuple[Side, Side]:
         if self.format == "jsonl":
-            return self._parse_json(lines[0], number)
-        sides, where = lines[0].split("\t"), f"{self.name}, line {number}"
+            return self._parse_json(line, where)
+        sides = line.split("\t")
         if self.columns:
             wanted = [int(column) for column in self.columns]
             if max(wanted) > len(sides):
                 raise ValueError(
-                    f"{where}: --columns is {' '.join(self.columns)}, and the line has {len(sides)}, between tabs: "
-                    f"{_shorten(lines[0])}."
+                    f"{where}: --columns is {' '.join(self.columns)}, and the line has {len(sides)} columns between "
+                    f"tabs: {_shorten(line)}."
                 )
             sides = [sides[column - 1] for column in wanted]
-        elif len(separated := SEPARATOR.split(lines[0])) > 1:
+        elif len(separated := SEPARATOR.split(line)) > 1:
             sides = separated
-        elif len(sides) > 2:
-            raise ValueError(
-                f"{where} has {len(sides)} columns between tabs: {_shorten(lines[0])}. Name source and target, counted "
-                "from 1, for example --columns 1 2."
-            )
         if len(sides) != 2:
             raise ValueError(
-                f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(lines[0])}. "
-                "JSONL, TMX and XLIFF need --format."
+                f"{where}: no pair by one `{PAIR_SEPARATOR}` between spaces, or by one tab: {_shorten(line)}. A table "
+                "needs --columns, another format --format."
             )
         return sides[0].strip(BLANKS), sides[1].strip(BLANKS)
 
-    def _parse_json(self, line: str, number: int) -> tuple[Side, Side]:
-        where = f"{self.name}, line {number}"
+    def _parse_json(self, line: str, where: str) -> tuple[Side, Side]:
         try:
             row = json.loads(line)
             # half of a surrogate pair can be escaped, but is no text; NaN and infinity are read, but no JSON
             json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{where}: no JSON: {error}. It reads {_shorten(line)}. JSONL has an object a line."
-            ) from None
+            raise ValueError(f"{where}: no JSON: {error}. It reads {_shorten(line)}.") from None
         if not isinstance(row, dict):
             raise ValueError(f"{where}: JSON, but no object: {_shorten(line)}. JSONL has an object a line.")
         source, target = self.columns or ("source", "target")
@@ -249,21 +252,17 @@ def _format_of(file: str) -> str:
     with open_input(file) as stream:
         root = root_of(stream)
     if name.endswith(".xml") and root not in ROOTS:
-        what = f"its first element is <{root}>" if root else "it is no XML"
-        raise ValueError(
-            f"{file} is neither TMX nor XLIFF: {what}. Lines of text need --format text, JSONL needs --format jsonl."
-        )
+        raise ValueError(f"{file} is neither TMX nor XLIFF. Lines of text need --format text.")
     return root if root in ROOTS else "text"
 
 
 def _require_file(name: str) -> None:
     path = Path(name)
-    if path.is_file() or path.is_fifo() or path.is_char_device():
-        return
     if path.is_dir():
         raise ValueError(f"{name} is a folder. Name a file in it.")
-    names = sorted(item.name for item in path.parent.iterdir()) if path.parent.is_dir() else []
-    raise ValueError(f"Input file not found: {name}. {nearest(path.name, names) if names else ''}".rstrip())
+    if path.exists():
+        return
+    raise ValueError(f"Input file not found: {name}.")
 
 
 def _shorten(text: str) -> str:

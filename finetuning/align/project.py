@@ -1,4 +1,4 @@
-"""`word-align project`: copies labels of source sentences to their translations, and lists lost labels.
+"""`word-align project`: copies labels of source sentences to their translations, and counts lost labels.
 
 `projection` has the rules, and `finetuning.data.label_schemes` says which labels are spans.
 """
@@ -11,20 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
-from finetuning.align.options import AlignerOptions, make_parser, require_different_files
-from finetuning.align.output import require_writable
+from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors
+from finetuning.align.options import AlignerOptions, make_parser, require_different_files, require_writable
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
-from finetuning.align.screen import count_of, make_progress, make_screen
-from finetuning.data.label_schemes import BARE, OUTSIDE, UNLABELED, form_of, to_iob2
-from finetuning.data.word_lists import BREAKS, count_invisible, text_lists
+from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2
+from finetuning.data.word_lists import BREAKS, text_lists
 from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
-from zoo_core.tables import SUFFIXES, Table, load_table
+from zoo_core.tables import Table, load_table
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
-LOST_ENDING = ".lost.tsv"
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"
 DESCRIPTION = """Copy labels of sentences to their translations, along word links.
 
@@ -35,8 +32,7 @@ DESCRIPTION = """Copy labels of sentences to their translations, along word link
 The first command reads tokens with their labels (CoNLL, CoNLL-U, or any table with `tokens` and one of `tags`,
 `ner_tags`, `upos`, `labels`) and one translation per line. It writes CoNLL: on each line a word, a tab and its label,
 or `_` for none. The second command reads texts with spans of characters, and adds `target_spans` to each row. A word
-that is partly in a span is labeled as a whole. Both commands count lost labels, and --output FILE lists them in
-FILE.lost.tsv."""
+that is partly in a span is labeled as a whole. Both commands count lost labels."""
 
 
 @dataclass
@@ -68,58 +64,38 @@ def read_options(arguments: list[str]) -> ProjectOptions:
 def run(options: ProjectOptions) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     screen = make_screen(options.quiet)
-    lost_path = f"{options.output}{LOST_ENDING}" if options.output else None
     read = {"the labels": [options.labels], "the translations": [options.translations] if options.translations else []}
-    require_different_files({"--output": options.output, "the list of what is lost": lost_path}, read)
-    for path in filter(None, (options.output, lost_path)):
-        require_writable(path, "--output")
-        if Path(path).exists() and Path(path).stat().st_size:
-            raise ValueError(f"{path} exists and is not empty. Name another --output.")
+    require_different_files({"--output": options.output}, read)
+    if options.output:
+        require_writable(options.output, "--output")
+        if Path(options.output).exists() and Path(options.output).stat().st_size:
+            raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
     rule = options.rule()
-    with screen.status("reading the labels"):
-        given = read_labels(options.labels, options.translations, options.columns, options.pre_split)
+    if options.translations and options.columns:
+        raise ValueError("--columns is for JSON lines, and a file of translations has one column. Leave it out.")
+    if options.pre_split and not options.translations:
+        raise ValueError("--pre-split is for a file of translations, and spans of characters need texts. Leave it out.")
+    given: LabeledWords | TextsWithSpans
+    if options.translations:
+        given = LabeledWords(options.labels, options.translations, options.pre_split)
+    else:
+        given = TextsWithSpans(options.labels, options.columns)
     aligner = load_aligner(options, screen, **rule)
-    report_precision(options.precision, screen)
-    for line in given.notes:
-        screen.print(line)
-    if rule["layer"] is None:
-        choose_layer(aligner, given.pairs, screen)
+    screen.print(given.note)
     counts: Counter[str] = Counter()
     lost_counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
-        output, listed = (
-            stack.enter_context(written_aside(path)) if path else None for path in (options.output, lost_path)
-        )
-        if listed:
-            listed.write("line\tlabel\tbegin\tend\ttext\n")
+        output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
         bar = stack.enter_context(make_progress(screen, to_stdout=not options.output))
         stack.enter_context(memory_errors())
         found = aligner.align(given.pairs, probabilities=True)
         for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
             text, spans, lost = given.project(number, alignment)
-            (output or sys.stdout).write(text)
+            output.write(text)
             counts.update(span.label for span in spans)
             lost_counts.update(span.label for span in lost)
-            for span in lost if listed else ():
-                shown = " ".join(given.text_of(number, span).split())
-                listed.write(f"{number + 1}\t{span.label or BARE}\t{span.begin}\t{span.end}\t{shown}\n")
-    by_label = ", ".join(
-        f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common()
-    )
-    screen.print(f"{count_of(len(given.pairs), 'sentence')}; lost: {by_label or 'nothing, there are no labels'}")
-    if lost_path:
-        screen.print(f"list of what is lost: {lost_path}")
-
-
-def read_labels(
-    labels: str, translations: str | None, columns: list[str] | None, pre_split: bool
-) -> "LabeledWords | TextsWithSpans":
-    """The labeled sentences with their translations. Raises ValueError for files that do not fit each other."""
-    if translations and columns:
-        raise ValueError("--columns is for JSON lines, and a file of translations has one column. Leave it out.")
-    if pre_split and not translations:
-        raise ValueError("--pre-split is for a file of translations, and spans of characters need texts. Leave it out.")
-    return LabeledWords(labels, translations, pre_split) if translations else TextsWithSpans(labels, columns)
+    lost_of = ", ".join(f"{lost_counts[label]:,} of {count:,} {label or BARE}" for label, count in counts.most_common())
+    screen.print(f"{len(given.pairs):,} sentences; lost: {lost_of or 'nothing, there are no labels'}")
 
 
 class LabeledWords:
@@ -129,11 +105,6 @@ class LabeledWords:
         import datasets
 
         datasets.disable_progress_bars()
-        if Path(path).is_file() and SUFFIXES.get(Path(path.removesuffix(".gz")).suffix, "text") == "text":
-            raise ValueError(
-                f"{path}: the ending does not say how tokens and labels are written. If each line has a token "
-                "and its label (CoNLL), name the file .conll."
-            )
         rows = load_table(Table(path=path))
         column = next((name for name in LABEL_COLUMNS if name in rows.column_names), None)
         if column is None or "tokens" not in rows.column_names:
@@ -145,18 +116,17 @@ class LabeledWords:
 
         tokens = text_lists(rows, "tokens", path, "word")
         self.labels = text_lists(rows, column, path, "label")
-        require_words(tokens, self.labels, path)
         for row, (words, labels) in enumerate(zip(tokens, self.labels, strict=True)):
             if len(words) != len(labels):
                 raise ValueError(
-                    f"{place_of(row)}: {count_of(len(words), 'word')} in column tokens and "
-                    f"{count_of(len(labels), 'label')} in column {column}. Correct or remove the row."
+                    f"{place_of(row)}: {len(words)} words in column tokens and {len(labels)} labels in column "
+                    f"{column}. Correct or remove the row."
                 )
         texts = list(read_lines(translations))
         if len(texts) != len(tokens):
             raise ValueError(
-                f"{path} has {count_of(len(tokens), 'sentence')}, {translations} {count_of(len(texts), 'line')}. "
-                "Line n translates sentence n."
+                f"{path} has {len(tokens):,} sentences, {translations} {len(texts):,} lines. Line n translates "
+                "sentence n."
             )
         self.pairs: list[Any] = [
             split_at_blanks(pair) if pre_split else pair for pair in zip(tokens, texts, strict=True)
@@ -164,12 +134,10 @@ class LabeledWords:
         rows_of_labels = {label: row for row in reversed(range(len(tokens))) for label in self.labels[row]}
         form = form_of(rows_of_labels, lambda label: place_of(rows_of_labels[label]))
         self.are_spans = form is not None
-        self.notes = ["labels are tags, one a word: they are copied word by word"]
+        self.note = "labels are tags, one a word: they are copied word by word"
         if form:
             self.labels = [to_iob2(labels, form) for labels in self.labels]
-            self.notes = ["labels mark spans: they are written as IOB2"]
-        if invisible := count_invisible(tokens):
-            self.notes.append(f"{invisible}; a word without a subword has no link")
+            self.note = "labels mark spans: they are written as IOB2"
 
     def project(self, number: int, alignment: Any) -> tuple[str, list[Span], list[Span]]:
         """Lines of CoNLL, all source spans, and those that are lost."""
@@ -179,43 +147,20 @@ class LabeledWords:
         spans = spans_of(own) if self.are_spans else [Span(word, word + 1, tag) for word, tag in enumerate(own)]
         return f"{text}\n", *([span for span in found if span.label != UNLABELED] for found in (spans, lost))
 
-    def text_of(self, number: int, span: Span) -> str:
-        """The words of a source span."""
-        return " ".join(self.pairs[number][0][span.begin : span.end])
-
-
-def require_words(tokens: list[list[str]], labels: list[list[str]], name: str) -> None:
-    """Raises ValueError where the column that is read as tokens counts them, as in GermEval, or has their labels."""
-    seen = {token for sentence in tokens for token in sentence}
-    form = None
-    with contextlib.suppress(ValueError):  # of words, some of which look like labels
-        form = form_of(seen)
-    if len(seen) > 1 and all(sentence == [str(number + 1) for number in range(len(sentence))] for sentence in tokens):
-        what, how = "numbers", f"cut -f 2,3 {name}"
-    elif form not in (None, BARE) and len(seen) > 1 and OUTSIDE in seen:
-        what, how = "labels", f"awk '{{print $2, $1}}' {name}"
-    else:
-        return
-    first = next(row for row, sentence in enumerate(tokens) if sentence)
-    raise ValueError(
-        f"{name}: the first column has {what} ({', '.join(tokens[first][:3])}, ...), the last one "
-        f"{', '.join(labels[first][:3])}, ... Write the tokens first and the labels last, for example with `{how}`."
-    )
-
 
 class TextsWithSpans:
     """JSON lines of two texts and the spans of the first. `pairs`: (source, target)."""
 
     def __init__(self, path: str, columns: list[str] | None):
         self.pairs = list(PairReader([path], "jsonl", columns))
-        self.notes: list[str] = []
+        self.note = "labels are spans of characters"
         lines = read_lines(path)
         self.rows: list[dict[str, Any]] = [json.loads(line) if line.strip() else {} for line in lines]
         self.spans = []
         for number, (row, (source, target)) in enumerate(zip(self.rows, self.pairs, strict=True), start=1):
-            if not isinstance(source, str) or not isinstance(target, str):
-                raise ValueError(f"{path}, line {number}: spans are of characters: give texts, not words.")
             where = f"{path}, line {number}"
+            if not isinstance(source, str) or not isinstance(target, str):
+                raise ValueError(f"{where}: spans are of characters: give texts, not words.")
             if "target_spans" in row:
                 raise ValueError(f"{where}: the row has `target_spans`, which are written here. Rename or remove them.")
             if not isinstance(given := row.get("spans", []), list):
@@ -243,27 +188,18 @@ class TextsWithSpans:
                 projected.append({**ends, "label": span.label})
         return json.dumps({**row, "target_spans": projected}, ensure_ascii=False) + "\n", spans, lost
 
-    def text_of(self, number: int, span: Span) -> str:
-        """The characters of a source span."""
-        return self.pairs[number][0][span.begin : span.end]
-
 
 def span_of(value: Any, source: str, where: str) -> Span:
     """A span of a JSON row. Raises ValueError for what is no object of `start`, `end` and `label`, or does not fit."""
-    span = Span(*(value.get(name) if isinstance(value, dict) else None for name in ("start", "end", "label")))
+    begin, end, label = (value.get(name) if isinstance(value, dict) else None for name in ("start", "end", "label"))
     # true and false are whole numbers to Python
-    if not (
-        type(span.begin) is type(span.end) is int
-        and 0 <= span.begin < span.end <= len(source)
-        and isinstance(span.label, str)
-        and span.label.strip()
-        and not BREAKS.search(span.label)
-    ):
+    has_ends = type(begin) is type(end) is int and 0 <= begin < end <= len(source)
+    if not has_ends or not isinstance(label, str) or not label.strip() or BREAKS.search(label):
         raise ValueError(
-            f"{where} is {json.dumps(value, ensure_ascii=False)[:80]}. A span is an object of start and end, whole "
-            f"numbers from 0 to {len(source)}, the length of the source, and a label without tabs or line breaks."
+            f"{where} is {json.dumps(value, ensure_ascii=False)[:80]}. A span has start and end, from 0 to "
+            f"{len(source)}, and a label without tabs or line breaks."
         )
-    return span
+    return Span(begin, end, label)
 
 
 def words_of(offsets: list[tuple[int, int]], span: Span) -> Span:

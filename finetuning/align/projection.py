@@ -8,12 +8,6 @@ Each target word belongs to one source word, that of its most probable link (of 
   runs, the one with the greatest sum of probabilities is taken: a distant word is probably a stray link, and of a split
   span the better part remains. Two spans share a target word only if they share a source word;
 - a tag or span to which no target word belongs is lost.
-
-    >>> links, probabilities = [(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7]
-    >>> project(links, probabilities, ["B-PER", "I-PER", "O"], 4)
-    (['O', 'B-PER', 'I-PER', 'O'], [])
-    >>> project(links[1:], probabilities[1:], ["PROPN", "PROPN", "VERB"], 4)
-    (['VERB', None, 'PROPN', None], [Span(begin=0, end=1, label='PROPN')])
 """
 
 from collections.abc import Sequence
@@ -59,6 +53,8 @@ def project(
     Example:
         >>> project([(0, 1), (1, 2), (2, 0)], [0.9, 0.8, 0.7], ["B-PER", "I-PER", "O"], 4)
         (['O', 'B-PER', 'I-PER', 'O'], [])
+        >>> project([(1, 2), (2, 0)], [0.8, 0.7], ["PROPN", "PROPN", "VERB"], 4)
+        (['VERB', None, 'PROPN', None], [Span(begin=0, end=1, label='PROPN')])
 
     Source: this zoo (finetuning/align_words.md, "Project labels").
     """

@@ -1,5 +1,6 @@
-"""`word-align score`: evaluates links on gold links, by the chosen layer or by every layer."""
+"""`word-align score`: evaluates links on gold links, by one layer or by every layer; how far probabilities hold."""
 
+import copy
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,13 +8,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from finetuning.align.confidence import LOWEST, Confidence, cut, with_threshold
 from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_found, read_gold
-from finetuning.align.loading import choose_layer, load_aligner, memory_errors, report_precision
+from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
 from finetuning.align.options import AlignerOptions, PairOptions, make_parser
 from finetuning.align.pairs import Side
-from finetuning.align.screen import count_of, make_progress, make_screen, report_unspaced
 
+LOWEST = 0.01  # probability; less likely links are no candidates
+BINS = 10
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
 DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
 
@@ -26,10 +27,7 @@ AER (alignment error rate) is the share of wrong and missing links. LINKS has a 
 or one for each sentence, `0-0 1p2 2-1`, where p marks a possible link. If it has links for some of the sentences, only
 these are evaluated. All pairs are held in memory.
 
-Pairs of all formats are split into words at spaces, tabs and line breaks, or with --split at Unicode's word boundaries.
-
-A table shows the recall of sure links by kind. A link is one to one if neither word has another sure link. The distance
-from the diagonal is |(i + 0.5) / n - (j + 0.5) / m| for word i of n and word j of m."""
+Pairs of all formats are split at spaces, tabs and line breaks, or with --split at Unicode's word boundaries."""
 
 
 @dataclass
@@ -48,21 +46,12 @@ def read_options(arguments: list[str]) -> ScoreOptions:
     group = parser.add_argument_group("scores")
     text = "gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table"
     group.add_argument("--gold", metavar="LINKS", required=True, help=text)
-    add_gold_base(group)
+    text = "first number in LINKS: of its words, or of the sentences in `sentence i j`"
+    group.add_argument("--gold-base", type=int, choices=(0, 1), help=text)
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
     return parser.parse_args(arguments, ScoreOptions())
-
-
-def add_gold_base(group: Any) -> None:
-    """Adds the option with the first number of the gold links."""
-    group.add_argument(
-        "--gold-base",
-        type=int,
-        choices=(0, 1),
-        help="first number in LINKS: of its words, or of the sentences in `sentence i j`",
-    )
 
 
 def run(options: ScoreOptions) -> None:
@@ -71,13 +60,13 @@ def run(options: ScoreOptions) -> None:
     for name, default in (vars(AlignerOptions()) | {"sweep_layers": False}).items():
         if options.links and name != "quiet" and getattr(options, name) != default:
             raise ValueError(f"--links needs no model. Leave out --{name.replace('_', '-')} or --links.")
-    if options.sweep_layers and options.layer not in (None, "auto"):
+    if options.sweep_layers and options.layer is not None:
         raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
     rule = options.rule()
     reader = options.read_pairs(bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     if options.split is None:
-        report_unspaced(reader.unspaced, len(pairs), screen)
+        report_unspaced(reader.unspaced, screen)
     if options.links:
         from finetuning.tasks.word_alignment.layers import score
 
@@ -85,16 +74,10 @@ def run(options: ScoreOptions) -> None:
             found = read_found(path, count_words(pairs))
             print_scores(path, score({number: found[number] for number in gold}, gold), gold)
         return
-    aligner = load_aligner(options, screen, options.sweep_layers or None, **rule)
-    report_precision(options.precision, screen)
-    if rule["layer"] is None:
-        choose_layer(aligner, pairs, screen)
+    aligner = load_aligner(options, screen, options.sweep_layers, **rule)
     if options.sweep_layers:
-        sweep_layers(aligner, pairs, gold, screen)
-        return
-    scores, recalls = score_links(aligner, pairs, gold, screen)
-    print_scores(options.gold, scores, gold)
-    print_recalls(recalls)
+        return sweep_layers(aligner, pairs, gold)
+    print_scores(options.gold, score_links(aligner, pairs, gold, screen), gold)
 
 
 def read_with_gold(
@@ -121,30 +104,14 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
     return list(zip(lengths[::2], lengths[1::2], strict=True))
 
 
-def score_links(
-    aligner: Any,
-    pairs: list[tuple[Side, Side]],
-    gold: dict[int, Gold],
-    screen: Any,
-    confidence: Confidence | None = None,
-) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
-    """Scores in percent of the aligner's links, and `recall_by_kind`.
+def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], screen: Any) -> dict[str, float]:
+    """Scores in percent of the aligner's links."""
+    from finetuning.tasks.word_alignment.layers import score
 
-    `confidence` takes the candidates, more than these links.
-    """
-    from finetuning.tasks.word_alignment.layers import recall_by_kind, score
-
-    alignments = {}
-    given, chosen = (pairs[number] for number in gold), with_threshold(aligner, LOWEST) if confidence else aligner
-    with make_progress(screen, to_stdout=False) as progress, memory_errors():
+    with make_progress(screen) as progress, memory_errors():
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
-        found = chosen.align(given, probabilities=confidence is not None, progress=advance)
-        for (number, of_sentence), candidates in zip(gold.items(), found, strict=True):
-            alignments[number] = cut(candidates, aligner)
-            if confidence:
-                confidence.add(candidates, of_sentence)
-    links = {number: alignment.links for number, alignment in alignments.items()}
-    return score(links, gold), recall_by_kind(alignments, gold)
+        found = aligner.align((pairs[number] for number in gold), progress=advance)
+        return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
 
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
@@ -152,27 +119,88 @@ def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> 
     from finetuning.tasks.word_alignment.layers import METRICS
 
     text = ", ".join(f"{metric} {scores[key]:.1f}" for key, metric in METRICS.items())
-    print(f"{name}: {text} (%, {count_of(len(gold), 'sentence')})")
+    print(f"{name}: {text} (%, {len(gold):,} sentences)")
 
 
-def print_recalls(recalls: dict[str, tuple[int, int]]) -> None:
-    """Prints a table of `recall_by_kind`; nothing where there are no sure links."""
-    from finetuning.page import print_table
-
-    rows = [[kind, f"{count:,}", f"{100 * hits / count:.1f}"] for kind, (hits, count) in recalls.items()]
-    if rows:
-        print_table("Recall of sure links, %", (["sure links", "number", "recall"], rows), [])
-
-
-def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], screen: Any) -> None:
+def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
     """Prints the scores of every layer."""
     from finetuning.page import print_table
     from finetuning.tasks.word_alignment.layers import METRICS, sweep
 
-    with screen.status(f"aligning {len(gold):,} sentences by {aligner.num_layers + 1} layers"), memory_errors():
+    with memory_errors():
         scores = sweep(aligner, pairs, gold)[aligner.method]
-    rows = [[str(layer), *(f"{of_layer[name]:.1f}" for name in METRICS)] for layer, of_layer in scores.items()]
-    print_table("Word alignment by layer, %", (["layer", *METRICS.values()], rows), [])
-    aer, default = {layer: of_layer["aer"] for layer, of_layer in scores.items()}, aligner.layer
-    best = min(aer, key=aer.get)
-    print(f"Layer {best} has the lowest AER, {aer[best]:.1f}; the default, {default}, has {aer[default]:.1f}.")
+    best = min(scores, key=lambda layer: scores[layer]["aer"])
+    notes = {aligner.layer: "default"} | {best: "lowest AER, default" if best == aligner.layer else "lowest AER"}
+    rows = [
+        [str(layer), *(f"{of_layer[key]:.1f}" for key in METRICS), notes.get(layer, "")]
+        for layer, of_layer in scores.items()
+    ]
+    print_table("Word alignment by layer, %", (["layer", *METRICS.values(), ""], rows), [])
+
+
+def options_of(aligner: Any) -> dict[str, Any]:
+    """All options of the aligner's method."""
+    from modeling.optimal_transport import METHOD_OPTIONS
+
+    return METHOD_OPTIONS[aligner.method] | aligner.matching
+
+
+def threshold_of(aligner: Any) -> float | None:
+    """The lowest probability of a link; None if the aligner's method has none that is calibrated."""
+    return options_of(aligner)["threshold"] if aligner.method == "ot_words" else None
+
+
+def with_threshold(aligner: Any, threshold: float) -> Any:
+    """The aligner with a threshold of at most `threshold`; the same aligner if its method has no probability."""
+    if (own := threshold_of(aligner)) is None:
+        return aligner
+    other = copy.copy(aligner)
+    other.matching = aligner.matching | {"threshold": min(threshold, own)}
+    return other
+
+
+@dataclass
+class Confidence:
+    """Candidate links with their probabilities, compared with links made by hand."""
+
+    candidates: list[tuple[float, bool]] = field(default_factory=list)  # probability, whether it is sure or possible
+
+    def add(self, alignment: Any, gold: Gold) -> None:
+        """Takes the candidates of a sentence."""
+        self.candidates += [
+            (probability, link in gold.possible)
+            for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
+        ]
+
+    def calibration(self) -> list[float]:
+        """Slope and offset of the logits with which the probabilities fit the candidates best; [1, 0] if they do.
+
+        Platt (1999): logistic regression of whether a candidate is right on its logit. It begins with, and of few
+        candidates stays near, slope 1 and offset 0.
+        """
+        import torch
+
+        start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        logits_N = torch.tensor([probability for probability, _ in self.candidates], dtype=torch.float64).logit(1e-6)
+        right_N = torch.tensor([is_right for _, is_right in self.candidates], dtype=torch.float64)
+        found_2 = start_2.clone().requires_grad_()
+        optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            scores_N = found_2[0] * logits_N + found_2[1]
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(scores_N, right_N, reduction="sum")
+            total = losses + (found_2 - start_2).square().sum()
+            total.backward()
+            return total
+
+        optimizer.step(loss)
+        return found_2.tolist()
+
+    def error(self) -> float:
+        """Expected calibration error: how far mean probability and share of right links of a bin lie apart, on
+        average over the candidates, in ten bins of the same width."""
+        bins: dict[int, list[float]] = {}
+        for probability, is_right in self.candidates:
+            bins.setdefault(min(int(probability * BINS), BINS - 1), []).append(probability - is_right)
+        return sum(abs(sum(of)) for of in bins.values()) / max(len(self.candidates), 1)

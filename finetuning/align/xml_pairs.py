@@ -27,9 +27,7 @@ UNDETERMINED = "und"  # the language tag of files that name none
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 ZIP = b"PK\x03\x04"  # memoQ's .mqxlz is one
-CHUNK = 2**16  # bytes
-DEEPEST = 200  # elements in each other; `_pieces` calls itself for each
-ELEMENT_BYTES = 64  # memory of an element without text, roughly
+CHUNK = 2**14  # bytes
 
 
 class XmlPairs:
@@ -45,8 +43,7 @@ class XmlPairs:
 
     A unit without one of the languages, or without a target, is a pair with an empty side, so that units keep their
     numbers. Raises ValueError, with line or unit, for a file of another format; if no unit has text in both languages;
-    for XLIFF with several pairs of languages unless `languages` names one; and for a unit of more than `LONGEST_LINE`
-    bytes.
+    and for XLIFF with several pairs of languages unless `languages` names one.
     """
 
     def __init__(self, stream: BinaryIO, name: str, format: str, languages: tuple[str, str] | None):
@@ -57,38 +54,56 @@ class XmlPairs:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         pairs_of = self._tmx_pairs if self.format == "tmx" else self._xliff_pairs
         is_found, number = False, 0
-        for number, (unit, about) in enumerate(self._units(), start=1):
-            for pair in pairs_of(f"{self.name}, unit {number}", unit, about):
-                is_found |= all(map(str.strip, pair))
-                yield pair
+        try:
+            for number, (unit, about) in enumerate(self._units(), start=1):
+                for pair in pairs_of(f"{self.name}, unit {number}", unit, about):
+                    is_found |= all(map(str.strip, pair))
+                    yield pair
+        except (ElementTree.ParseError, LookupError) as error:  # the latter: of an encoding
+            raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
+        except RecursionError:
+            raise ValueError(f"{self.name}, unit {number}: elements are nested too deep.") from None
         if number and not is_found:
             wanted = " and ".join(self.languages or ("two languages",))
-            sides = " (<source> and <target>)" if self.format == "xliff" else ""
-            how = " --languages names two of them." if len(self.with_text) > 1 else ""
             raise ValueError(
-                f"{self.name} has no unit with text in {wanted}{sides}; there is text in "
-                f"{', '.join(self.with_text) or 'no language'}.{how}"
+                f"{self.name} has no unit with text in {wanted}; there is text in "
+                f"{', '.join(self.with_text) or 'no language'}. --languages names two of them."
             )
 
     def _units(self) -> Iterator[tuple[Any, dict[str, str]]]:
-        """Each unit, and the attributes of the header or the file around it."""
-        found = _Units(self.name, self.format)
-        parser = ElementTree.XMLParser(target=found)
-        is_first, chunk = True, b" "
-        while chunk:
-            chunk = self.stream.read(CHUNK + found.unseen)  # the parser scans an unfinished element again
-            if is_first and chunk.startswith(ZIP):
+        """Each unit, and the attributes of the header or file around it. Other elements are dropped at their end."""
+        parser = ElementTree.XMLPullParser(["start", "end"])
+        head: dict[str, str] = {}  # attributes
+        file: dict[str, str] = {}
+        opened: list[Any] = []
+        inside = 0  # units that are open
+        for chunk in iter(lambda: self.stream.read(CHUNK), b""):
+            if chunk.startswith(ZIP) and not opened:
                 raise ValueError(f"{self.name} is a zip archive. Unpack it and name the file of {self.format} in it.")
-            is_first = False
-            found.unseen += len(chunk)
             try:
-                parser.feed(chunk) if chunk else parser.close()
-            except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding
-                raise found.refusal or ValueError(f"{self.name} is no XML that can be read: {error}.") from None
-            if found.unseen > LONGEST_LINE:
-                raise found.too_long()
-            yield from found.units
-            found.units.clear()
+                parser.feed(chunk)
+            except ValueError as error:
+                raise ValueError(f"{self.name} is no XML that can be read: {error}.") from None
+            for event, element in parser.read_events():
+                name = _local(element.tag)
+                if event == "start":
+                    if not opened and name != self.format:
+                        raise ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>.")
+                    if name in ("header", "xliff"):
+                        head |= element.attrib
+                    elif name == "file":
+                        file = element.attrib
+                    opened.append(element)
+                    inside += name in UNITS
+                    continue
+                opened.pop()
+                inside -= name in UNITS
+                if not inside:
+                    if name in UNITS:
+                        yield element, head | file
+                    if opened:
+                        opened[-1].remove(element)
+        parser.close()
 
     def _tmx_pairs(self, where: str, unit: Any, about: dict[str, str]) -> Iterator[tuple[str, str]]:
         texts: dict[str, str] = {}
@@ -132,77 +147,10 @@ def root_of(stream: BinaryIO) -> str:
     """The name of an XML stream's first element; empty where its first bytes have none."""
     parser = ElementTree.XMLPullParser(["start"])
     with contextlib.suppress(ElementTree.ParseError, LookupError, ValueError):
-        parser.feed(stream.read(CHUNK))
+        parser.feed(stream.read(4 * CHUNK))
         for _, element in parser.read_events():
             return _local(element.tag)
     return ""
-
-
-class _Units:
-    """Collects the units from the events of an XML parser.
-
-    unseen: bytes that the parser has received since its last event, such as a long comment. refusal: the error that
-    stopped it.
-    """
-
-    def __init__(self, name: str, format: str):
-        self.name, self.format = name, format
-        self.units: list[tuple[Any, dict[str, str]]] = []
-        self.refusal: ValueError | None = None
-        self.number = self.depth = self.unseen = self.held = 0
-        self.head: dict[str, str] = {}  # attributes
-        self.file: dict[str, str] = {}
-        self.builder: Any = None  # of the unit that has begun, and how deep that is
-        self.unit_depth = 0
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        name = _local(tag)
-        self.unseen = 0
-        self.depth += 1
-        if self.depth == 1 and name != self.format:
-            self._refuse(ValueError(f"{self.name} is no {self.format.upper()}: it is <{name}>."))
-        if self.depth > DEEPEST:
-            self._refuse(ValueError(f"{self.name}, unit {self.number}: elements are nested more than {DEEPEST} deep."))
-        if self.builder is None and name in UNITS:
-            self.builder, self.unit_depth, self.held = ElementTree.TreeBuilder(), self.depth, 0
-            self.number += 1
-        if self.builder is not None:
-            self._hold(ELEMENT_BYTES + sum(map(len, attributes.values())))
-            self.builder.start(tag, attributes)
-        elif name == "file":
-            self.file = attributes
-        elif name in ("header", "xliff"):
-            self.head |= attributes
-
-    def data(self, text: str) -> None:
-        self.unseen = 0
-        if self.builder is not None:
-            self._hold(len(text))
-            self.builder.data(text)
-
-    def end(self, tag: str) -> None:
-        self.unseen = 0
-        if self.builder is not None:
-            self.builder.end(tag)
-            if self.depth == self.unit_depth:
-                self.units.append((self.builder.close(), self.head | self.file))
-                self.builder = None
-        self.depth -= 1
-
-    def too_long(self) -> ValueError:
-        return ValueError(
-            f"{self.name}, unit {self.number}: a unit, a comment or an attribute has more than {LONGEST_LINE // 2**20} "
-            "MiB. Write a sentence or a paragraph in each unit."
-        )
-
-    def _hold(self, size: int) -> None:
-        self.held += size
-        if self.held > LONGEST_LINE:  # few bytes of a file can become many: gzip, entities
-            self._refuse(self.too_long())
-
-    def _refuse(self, error: ValueError) -> None:
-        self.refusal = error
-        raise error
 
 
 def _segments(where: str, unit: Any) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,6 @@ import torch
 from bench import finetuning
 from bench._steps import ENCODERS, Contest, Size, features, made_up_examples, made_up_tokenizer, our_batch, read_lengths
 from bench.masked_lm_step import LONGEST, OURS, PARTS, PEER, Part, round_batches, row_lengths, that_fits
-from bench.word_alignment import draw_sorted, require_same
 
 SIZE = Size(layers=1, hidden=64, vocab=300)
 PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
@@ -66,12 +65,3 @@ def test_fine_tuning_by_another_padding_scores_the_same(tmp_path):
     ways = (finetuning.TOGETHER, finetuning.APART, finetuning.APART_WHOLE)
     together, apart, whole = (contest.evaluate(name)[1] for name in ways)
     assert together == apart == whole
-
-
-def test_pairs_to_align():
-    batches = draw_sorted(64, 16)
-    drawn = [sum(pair) for batch in batches for pair in batch]
-    assert [len(batch) for batch in batches] == [16] * 4 and drawn == sorted(drawn)
-    assert require_same(1, 200, "x") == "same links in 199 of 200 pairs"
-    with pytest.raises(ValueError, match="3 of 200"):
-        require_same(3, 200, "x")

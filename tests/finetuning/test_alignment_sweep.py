@@ -1,9 +1,9 @@
-"""Scores by layer and method, with an aligner whose links are known; the table and the plot."""
+"""Scores by layer and method, with an aligner whose links are known."""
 
 import pytest
 
 from finetuning.align.gold import Gold
-from finetuning.tasks.word_alignment.layers import position_links, recall_by_kind, score, sweep
+from finetuning.tasks.word_alignment.layers import position_links, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
@@ -64,32 +64,6 @@ def test_links_are_of_the_sentences_of_the_gold():
         score({0: []}, GOLD)
     with pytest.raises(ValueError, match="without a gold link"):
         score({0: [(0, 0)]}, {0: Gold()})
-
-
-def test_recall_counts_the_sure_links_of_each_kind():
-    """Distances from the diagonal are 0, 0, 0.2, 0.4, 0.25 and 0.1, in this order."""
-    sure = {(0, 0), (1, 1), (1, 2), (4, 2)}
-    gold = {
-        3: Gold(sure, sure | {(3, 3)}),
-        5: Gold({(0, 1)}, {(0, 1)}),
-        6: Gold(set(), {(0, 0)}),
-        8: Gold({(0, 1)}, {(0, 1)}),
-    }
-    found = {
-        3: WordAlignment([*"abcde"], [*"vwxyz"], [(0, 0), (1, 2), (3, 3)]),
-        5: WordAlignment(["a"], [*"yz"], [(0, 1)]),
-        6: WordAlignment(["a"], ["z"], [(0, 0)]),
-        8: WordAlignment([*"abcdefghij"], [*"qrstuvwxyz"], []),
-    }
-    near, middle, far = ("up to 0.1 from the diagonal", "0.1 to 0.25", "above 0.25")
-    assert recall_by_kind(found, gold) == {
-        "one to one": (2, 3),
-        "other": (1, 3),
-        near: (1, 3),
-        middle: (2, 2),
-        far: (0, 1),
-    }
-    assert recall_by_kind({6: found[6]}, {6: gold[6]}) == {}
 
 
 def test_links_by_position_run_along_the_diagonal():

@@ -1,7 +1,5 @@
-"""Word alignment by layer: scores of every layer and method from one forward pass, as a table."""
+"""Word alignment by layer: scores of every layer and method from one forward pass."""
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +8,6 @@ from finetuning.align.pairs import Side
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 BY_POSITION = "position"  # links that do not depend on the words
-# kinds of sure links: whether neither word has another one, and how far from the diagonal they are at most
-ONE_TO_ONE, OTHER = "one to one", "other"
-DISTANCES = {"up to 0.1 from the diagonal": 0.1, "0.1 to 0.25": 0.25, "above 0.25": math.inf}
 
 Pairs = Sequence[tuple[Side, Side]]
 Scores = dict[str, dict[int, dict[str, float]]]  # by method, layer and name of the score
@@ -28,7 +23,7 @@ def sweep(
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
     `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are lists of words or texts, which the aligner
-    splits, and `gold` holds links that fit them (`align.files.fit_gold`), by the sentence's position. Layers
+    splits, and `gold` holds links that fit them (`align.gold.fit_gold`), by the sentence's position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
@@ -61,28 +56,6 @@ def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dic
         predictions=[links[sentence] for sentence in gold],
         references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
     )
-
-
-def recall_by_kind(found: dict[int, Any], gold: dict[int, Gold]) -> dict[str, tuple[int, int]]:
-    """How many sure links of each kind were found, and how many there are; kinds without any are left out.
-
-    A link of word i of n to word j of m is |(i + 0.5) / n - (j + 0.5) / m| from the diagonal. `found` holds
-    `modeling.word_alignment.WordAlignment`s of the sentences of the gold.
-    """
-    counts, hits = Counter[str](), Counter[str]()
-    for sentence, of_sentence in gold.items():
-        alignment, sure = found[sentence], of_sentence.sure
-        linked, n, m = set(alignment.links), len(alignment.source), len(alignment.target)
-        by_source, by_target = Counter(i for i, _ in sure), Counter(j for _, j in sure)
-        for i, j in sure:
-            distance = abs((2 * i + 1) * m - (2 * j + 1) * n) / (2 * n * m)  # whole numbers: only one rounding
-            kinds = [
-                ONE_TO_ONE if by_source[i] == by_target[j] == 1 else OTHER,
-                next(kind for kind, most in DISTANCES.items() if distance <= most),
-            ]
-            counts.update(kinds)
-            hits.update(kinds if (i, j) in linked else ())
-    return {kind: (hits[kind], counts[kind]) for kind in (ONE_TO_ONE, OTHER, *DISTANCES) if counts[kind]}
 
 
 def position_links(source: int, target: int) -> list[tuple[int, int]]:

@@ -1,0 +1,111 @@
+"""The page of word links: its content, that words cannot become markup, and what it does in a browser."""
+
+import json
+import re
+
+import pytest
+
+from finetuning.align.command import main
+from finetuning.align.page import MARKER, MATRIX_WORDS, Page
+from modeling.word_alignment import WordAlignment
+
+HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
+HOUSE = WordAlignment(["the", "house"], ["das", "Haus"], [(0, 0), (1, 1), (1, 0)], [0.95, 0.6, 0.2])
+HOUSE.similarity = [[0.9, 0.1], [0.2, 0.8]]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(alignments, *settings) -> the text of their page."""
+
+    def page_of(alignments, facts="a & b, <b>layer", *settings):
+        Page(tmp_path / "page.html").write(alignments, facts, *settings)
+        return (tmp_path / "page.html").read_text(encoding="utf-8")
+
+    return page_of
+
+
+def data_of(text):
+    """The data of the page's script."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_write_holds_pairs_links_and_similarity(write):
+    alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.9876549], [[-0.126], [0.5]], 2)
+    pair = {"source": ["a", "b"], "target": ["x"], "links": [[1, 0, 0.987654]], "similarity": [[-13], [50]]}
+    assert data_of(write([alignment])) == {"pairs": [pair], "threshold": None, "linkAll": False}
+    long = WordAlignment(["a"] * (MATRIX_WORDS + 1), ["x"], [(0, 0)], [1.0], [[0.5]] * (MATRIX_WORDS + 1))
+    assert data_of(write([long]))["pairs"][0]["similarity"] is None
+
+
+def test_write_makes_no_markup_of_words_and_loads_nothing(write):
+    alignment = WordAlignment(HOSTILE, HOSTILE[::-1], [], [], [[0.0] * len(HOSTILE)] * len(HOSTILE))
+    text = write([alignment])
+    assert data_of(text)["pairs"][0]["source"] == HOSTILE
+    assert text.count("<script") == text.count("</script>") == 2  # data and program, nothing of the words
+    assert "a &amp; b, &lt;b&gt;layer" in text and "<b>" not in text
+    script = text.rpartition("<script>")[2]
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML", script)
+    assert not re.search(r"""(src|href)\s*=|url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)""", text)
+    assert "default-src 'none'" in text and MARKER in text
+
+
+def test_page_overwrites_only_a_page(write, tmp_path):
+    write([])
+    write([])
+    (own := tmp_path / "thesis.html").write_text("<h1>years of work</h1>")
+    with pytest.raises(ValueError, match="thesis.html exists and is no page of word links"):
+        Page(own)
+
+
+@pytest.mark.parametrize("options", [(), ("--link-all",)])
+def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+    monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
+    pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
+    pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
+    main(["--model", str(tiny_model), str(pairs), "--html", str(page), *options])
+    out, _ = capsys.readouterr()
+    data = data_of(page.read_text(encoding="utf-8"))
+    assert out.count("\n") == 4
+    assert [pair["source"] for pair in data["pairs"]] == [["ein", "Mann"], [], ["zwei", "Hunde"]]
+    shown = []
+    for links in (pair["links"] for pair in data["pairs"]):
+        likeliest = [max((link for link in links if link[0] == i), key=lambda link: link[2]) for i, _, _ in links]
+        always = likeliest if data["linkAll"] else []
+        shown.append(" ".join(f"{i}-{j}" for i, j, p in links if p >= data["threshold"] or [i, j, p] in always))
+    assert data["linkAll"] == bool(options) and shown == out.splitlines()[:3] and shown[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_in_a_browser(write, tmp_path, width):
+    from tests.browser import open_browser
+
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 844})
+
+        def show(*settings):
+            write([HOUSE, HOUSE], "", *settings)
+            page.goto((tmp_path / "page.html").as_uri())
+
+        show(0.5)
+        strokes = "all => all.map(one => one.getAttribute('stroke-dasharray'))"
+        assert page.eval_on_selector_all("path", strokes) == [None, None] and page.locator("td.link").count() == 2
+        page.locator("input").fill("0.1")
+        assert [of is not None for of in page.eval_on_selector_all("path", strokes)] == [False, False, True]
+        page.locator("input").fill("0.9")
+        assert page.locator(".word.alone").all_inner_texts() == ["house", "Haus"] and page.locator("path").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#next").click()
+        assert page.locator("path").count() == 1 and page.locator("#next").is_disabled()  # the slider stays
+        page.locator(".word").first.focus()
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".word:focus").inner_text() == "house"
+        show(0.97, True)  # the likeliest link of each source word is always shown
+        assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
+        page.locator("td").nth(3).hover()
+        assert "similarity 0.8" in page.locator(".note").inner_text()
+        show(None)  # no probabilities, and so no slider
+        assert page.locator("path").count() == 3 and page.locator("input").count() == 0
+        page.locator(".word").first.click()
+        assert "score" in page.locator(".note").inner_text()

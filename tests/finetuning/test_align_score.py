@@ -1,0 +1,128 @@
+"""`word-align score`: scores, calibration; looking at candidates changes no link."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetuning.align.command import main
+from finetuning.align.gold import Gold
+from finetuning.align.score import Confidence, with_threshold
+from modeling.word_alignment import WordAlignment
+from tests.finetuning.conftest import PAIRS
+
+GOLD = "1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n"  # one link past its sentence
+
+
+def test_error_compares_probabilities_with_what_is_right():
+    found = Confidence()
+    links, gold = [(0, 0), (1, 1), (1, 0)], Gold({(0, 0), (2, 2)}, {(0, 0), (2, 2), (1, 1)})
+    found.add(WordAlignment(["a", "b", "c"], ["x", "y", "z"], links, [0.95, 0.65, 0.15]), gold)
+    found.add(WordAlignment(["a"], ["x"], [(0, 0)], [0.61]), Gold({(0, 0)}, {(0, 0)}))
+    assert found.error() == pytest.approx((0.15 + 2 * 0.37 + 0.05) / 4)
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (2.0, -1.0), (0.5, 0.7)])
+def test_calibration_finds_slope_and_offset(slope, offset):
+    generator = np.random.default_rng(0)
+    logits = generator.uniform(-4, 4, 20_000)
+    is_right = generator.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + offset)))
+    probabilities = 1 / (1 + np.exp(-logits))
+    found = Confidence([*zip(probabilities.tolist(), is_right.tolist(), strict=True)])
+    assert found.calibration() == pytest.approx([slope, offset], abs=0.08)
+
+
+def test_with_threshold_keeps_a_lower_one_and_other_methods(tiny_model):
+    from transformers import AutoModel, AutoTokenizer
+
+    from modeling.word_alignment import WordAligner
+
+    model, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
+    for threshold, expected in ((0.5, 0.01), (0.005, 0.005)):
+        aligner = WordAligner(model, tokenizer, threshold=threshold)
+        assert with_threshold(aligner, 0.01).matching == {"threshold": expected}
+        assert aligner.matching == {"threshold": threshold}
+    mutual = WordAligner(model, tokenizer, "mutual")
+    assert with_threshold(mutual, 0.01) is mutual
+
+
+# ---- the command
+
+
+@pytest.fixture
+def score(tiny_model, tmp_path, capsys):
+    """score(text of gold, *arguments) -> (stdout, stderr) of the command with five pairs and the tiny model."""
+    (tmp_path / "pairs.txt").write_text("\n".join(PAIRS) + "\n", encoding="utf-8")
+
+    def with_gold(gold, *arguments, files=(tmp_path / "pairs.txt",), name="gold.txt"):
+        (tmp_path / name).write_text(gold)
+        main(["score", *map(str, [*files, "--gold", tmp_path / name, "--model", tiny_model, *arguments])])
+        return capsys.readouterr()
+
+    return with_gold
+
+
+def test_scores_are_those_of_the_links(score, tiny_model, tmp_path, capsys):
+    out, err = score(GOLD)
+    assert "sentence 5: (99, 1), of 7 and 8 words" in err and "3 of the 5 sentences" in err
+    main(["--model", str(tiny_model), str(tmp_path / "pairs.txt")])
+    lines = capsys.readouterr().out.splitlines()
+    links = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in lines]
+    sure = [{(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), set(), {(0, 0)}]
+    possible = [sure[0] | {(2, 2)}, *sure[1:]]
+    linked = sum(len(links[n]) for n in (0, 1, 4))
+    hits = [sum(len(links[n] & of[n]) for n in (0, 1, 4)) for of in (sure, possible)]
+    assert f"AER {100 - 100 * sum(hits) / (linked + 5):.1f}, precision {100 * hits[1] / linked:.1f}" in out
+    swept = score(GOLD, "--sweep-layers").out.splitlines()
+    assert [line.split()[1] for line in swept if line.startswith("│")] == ["0", "1", "2"]
+
+
+def test_links_in_files_are_scored_without_a_model(score, tiny_model, tmp_path, capsys):
+    expected = score(GOLD).out.splitlines()[0].partition(": ")[2]
+    pairs, files = str(tmp_path / "pairs.txt"), [str(tmp_path / name) for name in ("plain", "probable")]
+    for path, option in zip(files, ([], ["--probabilities"]), strict=True):
+        main(["--model", str(tiny_model), pairs, "--output", path, *option])
+    capsys.readouterr()
+    given = ["score", pairs, "--gold", str(tmp_path / "gold.txt"), "--links", *files]
+    main(given)
+    assert capsys.readouterr().out.splitlines() == [f"{path}: {expected}" for path in files]
+    links = Path(files[1]).read_text()
+    for text, option, named in (
+        (links, "--layer=1", "--layer"),
+        (links + "\n", "--quiet", f"{files[1]} has 6 lines"),
+        ("0-70:0.5 " + links, "--quiet", f"{files[1]}, line 1: '0-70:0.5'"),
+    ):
+        Path(files[1]).write_text(text)
+        with pytest.raises(SystemExit) as stopped:
+            main([*given, option])
+        assert stopped.value.code == 2 and named in capsys.readouterr().err
+
+
+def test_gold_counts_the_words_between_blanks_or_those_of_split_text(score, tmp_path, capsys):
+    """In lines and in JSON strings; a no-break space is part of a word."""
+    (tmp_path / "x.txt").write_text("ein Mann,\u00a0zwei Hunde. ||| a man, two dogs.\n", encoding="utf-8")
+    row = {"source": "ein Mann,\u00a0zwei Hunde.", "target": "a man, two dogs."}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row) + "\n")
+    for name in ("x.txt", "x.jsonl"):
+        given = {"files": (tmp_path / name,)}
+        with pytest.raises(SystemExit):
+            score("1 6 6 S\n", **given)
+        assert "of 3 and 4 words" in capsys.readouterr().err
+        assert "AER" in score("1 3 4 S\n", **given).out and "AER" in score("1 6 6 S\n", "--split", **given).out
+
+
+def test_sentences_and_links_of_one_table(score, tmp_path):
+    table = "a\tein Mann\ta man\t0-0 1-1\nb\tzwei Hunde\ttwo dogs\t0-0 1p1\n"
+    given = ("--columns", "2", "3", "--quiet")
+    of_table = score(table, *given, files=(tmp_path / "x.tsv",), name="x.tsv")
+    of_links = score("0-0 1-1\n0-0 1p1\n", *given, files=(tmp_path / "x.tsv",))
+    assert of_table.out.replace("x.tsv", "gold.txt") == of_links.out and "AER" in of_links.out
+
+
+@pytest.mark.parametrize("arguments", ["--sweep-layers --layer 1", "--output x", "--languages de en"])
+def test_refusals(score, tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.setattr("finetuning.align.score.load_aligner", None)  # all is found before the model is loaded
+    with pytest.raises(SystemExit) as stopped:
+        score(GOLD, *arguments.split())
+    assert stopped.value.code == 2 and arguments.split()[-2 if "layer" in arguments else 0] in capsys.readouterr().err
