@@ -69,6 +69,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
         "pipeline_word_alignment",
         "word_alignment",
         "layer_states",
+        "model_types",
         "word_probabilities",
         "word_tokens",
         "optimal_transport",
