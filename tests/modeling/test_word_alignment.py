@@ -270,10 +270,9 @@ def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tok
     for encoding, same in (("joint", False), ("separate", True)):
         aligner = WordAligner(model, sample_tokenizer, encoding=encoding, layer=3)
         tokens = cut_into_tokens(sample_tokenizer, [text.split() for pair in pairs for text in pair])
-        table = aligner.format.table(tokens.ids_F, 1)
-        begins_B2, lengths_B2 = tokens.bounds[:-1].view(2, 2), tokens.bounds.diff().view(2, 2)
         with torch.no_grad():
-            x_BSH, _ = aligner.encode(table, begins_B2, lengths_B2, [3])[0][3]
+            ((_, vectors, _),) = aligner.batches(tokens, aligner.windows(tokens), [3])
+        x_BSH, _ = vectors[3]
         assert torch.allclose(x_BSH[0], x_BSH[1], atol=1e-5) == same
 
 
