@@ -162,7 +162,8 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     from transformers.dynamic_module_utils import get_relative_import_files
 
     from hub_cards.sentence_transformer import MODULES
-    from modeling.checkpoints import MODEL_TYPES, config_class
+    from modeling.checkpoints import installed_class
+    from modeling.model_types import MODEL_TYPES
 
     ours = REPOSITORY / "modeling"
     for path in files:
@@ -176,7 +177,8 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
                 yield Problem(path, f"it names {target}, and {min(lacking)} is missing. Save the model again.")
     config = _read_json(folder / "config.json")
     own = config.get("auto_map") if isinstance(config.get("auto_map"), dict) else {}
-    full = config_class(config["model_type"])().auto_map if config.get("model_type") in MODEL_TYPES else {}
+    kind = config.get("model_type")
+    full = installed_class(kind, "AutoConfig")().auto_map if kind in MODEL_TYPES else {}
     if lacking := [name for name, target in full.items() if own.get(name) != target]:
         yield Problem("config.json", f"its auto_map lacks {lacking[0]}: {full[lacking[0]]}. Save the model again.")
     modules = _read_json(folder / "modules.json") if "modules.json" in files else []
