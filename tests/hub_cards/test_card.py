@@ -102,7 +102,7 @@ def test_the_alignment_score_is_that_of_the_pipelines_default_rule(made_up_run):
     text = card_of(folder, [file])
     [entry] = ModelCard(text).data.eval_results
     assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
-    assert "| AER 21.4 | lower |" in text and "layer=1)" in text and "(links by `ot_words`): layer 1" in text
+    assert "| aer 21.4 | lower |" in text and "layer=1)" in text and "(links by `ot_words`): layer 1" in text
 
 
 @pytest.mark.parametrize(
