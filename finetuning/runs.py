@@ -195,7 +195,7 @@ def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     options = read_options(argv)
-    with stop_signals(SAME_COMMAND, SAME_COMMAND), user_errors(SAME_COMMAND):
+    with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         points = list(recipes_of(options))
         from accelerate import PartialState
 

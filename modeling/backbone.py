@@ -86,9 +86,8 @@ def make_backbone(config, auto_class=AutoModel) -> PreTrainedModel:
     """The encoder of `config.backbone_config` by its library's class, or with its masked-LM head (`auto_class`)."""
     architecture_of(config.backbone_config)
     wanted = config._attn_implementation
-    # sdpa is the library's default, where the architecture has it
-    options = {} if wanted == "sdpa" else {"attn_implementation": wanted}
-    return auto_class.from_config(config.backbone_config, **options)
+    # None is the library's choice: sdpa where the architecture has it
+    return auto_class.from_config(config.backbone_config, attn_implementation=None if wanted == "sdpa" else wanted)
 
 
 def renamed(whole: PreTrainedModel, name: str) -> str:

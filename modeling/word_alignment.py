@@ -326,13 +326,13 @@ class WordAligner:
     def encode(self, table, begins_GK, lengths_GK, layers):
         """States of G inputs of K texts, sorted by length, (F, H) by layer, and (G, K) where those of texts begin."""
         found, firsts_GK, total = [], torch.zeros_like(begins_GK), 0
-        special_K = torch.tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
+        special_K = begins_GK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
         for batch_B in lengths_GK.sum(1).argsort(descending=True, stable=True).split(self.batch_size):
             lengths_BK, longest = lengths_GK[batch_B], int(lengths_GK[batch_B[0]].sum())
             text = begins_GK[batch_B].to(table.device), lengths_BK.to(table.device), longest
             states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
             found.append({layer: states_BTH.flatten(0, 1) for layer, states_BTH in states.items()})
-            rows_B1 = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1)[:, None]
+            rows_B1 = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)[:, None]
             firsts_GK[batch_B], total = rows_B1[:-1] + special_K + lengths_BK.cumsum(1) - lengths_BK, int(rows_B1[-1])
         return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 

@@ -97,9 +97,9 @@ def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
     return ", ".join(name for name in names if name not in cannot), reason
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Makes a table: columns of numbers are aligned right; a row called `all` is bold."""
-    table = Table(*columns, title=title, title_justify="left")
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
+    """Makes a table: columns of numbers are aligned right; a row called `all` is bold. `note` is below it."""
+    table = Table(*columns, title=title, title_justify="left", caption=note, caption_justify="left")
     for row in rows:
         table.add_row(*row, style="bold" if row[0] == "all" else None)
         for column, cell in zip(table.columns[1:], row[1:], strict=False):

@@ -123,10 +123,6 @@ FILES = {  # a file's name and content: commands that are given its path as `{fi
         pickle.dumps(Trap()),
         [(*FINE_TUNE, "train=[{{path: {file}}}]"), (*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
     ),
-    "deep.jsonl": (
-        '{"text": ' + "[" * 50_000 + "]" * 50_000 + ', "topic": "a"}\n',
-        [(*FINE_TUNE, "train=[{{path: {file}}}]"), (*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
-    ),
     "mixed.json": (
         '[{"text": [1], "topic": "a"}, {"text": [[[2]]], "topic": "b"}, {"text": 3, "topic": "b"}]',
         [(*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],

@@ -188,6 +188,8 @@ def _recipe(recipe_class: type, files: list[tuple[str, Mapping[str, Any]]], over
         # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
         if isinstance(text, str) and "${" in FIELD.sub("", text):
             raise ValueError(f"{name} is {text!r}, but recipes can insert only their own fields, as in ${{task}}.")
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError(f"{name} is {text!r}, which has a null byte.")
     try:
         values = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:

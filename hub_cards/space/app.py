@@ -114,7 +114,7 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
             tokenizer=tokenizer,
             device="cpu",
         ),
-        positions=min(states.positions or sys.maxsize, tokenizer.model_max_length),  # 1e30 where it has no limit
+        positions=min(states.longest_input or sys.maxsize, tokenizer.model_max_length),  # 1e30 where it has no limit
     )
 
 

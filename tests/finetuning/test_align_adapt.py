@@ -13,6 +13,7 @@ from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
 from finetuning.align.loading import load_aligner, make_screen
 from finetuning.align.options import ModelOptions
+from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import run_lock
 
 TAB = "\t"
@@ -37,8 +38,10 @@ def short(pytestconfig, tmp_path_factory):
     folder, paths = tmp_path_factory.mktemp("recipe"), []
     for recipe, objectives in zip(adaptation.RECIPES, (["tlm"], ["word_links"]), strict=True):
         phase = {"steps": 4, "warmup_steps": 0, "learning_rate": 1e-2}
-        phase["objectives"] = {name: {"batch_size": 8} for name in objectives}
-        short = {"extends": str(pytestconfig.rootpath / recipe), "phases": {0: phase}}
+        short = read_yaml(str(pytestconfig.rootpath / recipe))
+        short["phases"][0] |= phase
+        for name in objectives:
+            short["phases"][0]["objectives"][name]["batch_size"] = 8
         paths.append(str(folder / Path(recipe).name))
         Path(paths[-1]).write_text(yaml.safe_dump(short), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:

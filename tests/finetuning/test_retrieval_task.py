@@ -123,7 +123,7 @@ def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
     def nothing(source, target, device):
         return torch.zeros(len(source), dtype=torch.long), torch.zeros(len(target), dtype=torch.long)
 
-    monkeypatch.setattr(retrieval, "nearest", nothing)
+    monkeypatch.setattr(retrieval, "nearest_of_each", nothing)
     main(found)
     results = read_results(tmp_path / "out")
     assert results.average["mean"] == pytest.approx(100 / 60)

@@ -139,9 +139,9 @@ def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sampl
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
     model = ErnieMForPreTraining(config)
-    batch, draws = next(iter(loader)), next(iter(loader.batch_sampler))
+    batch, draws = next(iter(loader)), next(iter(loader.sampler))
     for name, objective in phase.objectives.items():
-        texts = loader.dataset.dataset._texts(name, [draw for draw in draws if draw.objective == name])
+        texts = loader.dataset._texts(name, [draw for draw in draws if draw.objective == name])
         collator = objective.collator_class(sample_tokenizer, max_length=64)
         own = collator.sub_batch(texts, (recipe.seed, 0))
         assert own.keys() == batch[name].keys()
