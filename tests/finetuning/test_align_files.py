@@ -57,7 +57,7 @@ def test_read_gold(file, content, base, expected):
         (b"0-0\n1:1\n", None, "line 2: '1:1' is no link `i-j`"),
         (b"1 1 1 S\n1 1 S\n", None, "line 2: '1 1 S' is not `sentence i j"),
         (b"a b\tc\t0-0 1-0\na\tb\tc\n", None, "line 2: 'c' is no link"),
-        (b"\x80\x04\x95", None, "is a pickle"),
+        (b"\x80\x04\x95", None, "line 1: byte 0x80"),
         (b"1-1 2p3\n", None, "--gold-base 1"),
         (b"0-1 2p3\n", 1, "do not count from 1"),
         (b"0 1 1 S\n", 1, "has a sentence 0"),
@@ -223,7 +223,7 @@ def test_standard_input(monkeypatch):
         (b"source,x\na,b\n", "x.csv", "line 2: no value of column 'target'; the columns are source, x"),
         (b"source,target\na,b\nc\n", "x.csv", "line 3: no value of column 'target'"),
         (b'source,target\n"a" b,c\n', "x.csv", "line 2: no CSV"),
-        (b"PK\x03\x04\x95\x0c", "x.pt", "archive"),
+        (b"PK\x03\x04\x95\x0c", "x.pt", "line 1: byte 0x95"),
         (b"<?xml version='1.0'?><html/>\n", "x.txt", "line 1: no pair .*--format"),
     ],
 )

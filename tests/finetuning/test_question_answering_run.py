@@ -141,11 +141,11 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (row_of("q", " ", " "), "line 2: its context is empty"),
-        (row_of(" \u3000", "a b", "b"), "line 2: its question is empty.*remove the row"),
-        (row_of("q", "a b"), "line 2: it has no answer. Every question needs one"),
-        (row_of("q", "a b", " "), "line 2: it has no answer"),
-        ({**row_of("q", "a b", "b"), "question": None}, "line 2: its question is empty"),
+        (row_of("q", " ", " "), "row 1 .*: its context is empty"),
+        (row_of(" \u3000", "a b", "b"), "row 1 .*: its question is empty.*remove the row"),
+        (row_of("q", "a b"), "row 1 .*: it has no answer. Every question needs one"),
+        (row_of("q", "a b", " "), "row 1 .*: it has no answer"),
+        ({**row_of("q", "a b", "b"), "question": None}, "row 1 .*: its question is empty"),
         ({**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}}, "1 answers and 2 values"),
     ],
 )

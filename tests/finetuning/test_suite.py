@@ -175,7 +175,7 @@ def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     ("arguments", "named"),
     [
         (("trainin.epochs=1",), "Did you mean 'training'"),
-        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: override `layr=1`"),
+        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: layr is not a field"),
         (("retrieval.model=other",), "retrieval.model=other"),
         (("further.init_from=elsewhere",), "further.init_from=elsewhere"),
         (("topics.training.precision=fp16", "--tasks", "topics"), "this run is on a CPU"),

@@ -340,7 +340,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
 def test_models_that_do_not_fit_are_refused(captions, tiny_veco, tmp_path, refused):
     bare = tmp_path / "bare"
     shutil.copytree(tiny_veco, bare, ignore=shutil.ignore_patterns("*tokenizer*", "sentencepiece*"))
-    assert "holds no tokenizer" in refused([*captions, f"model={bare}"])
+    assert str(bare) in refused([*captions, f"model={bare}"])
     foreign = tmp_path / "foreign"
     MarianConfig().save_pretrained(foreign)
     assert "encoder-decoder of type marian" in refused([*captions, f"model={foreign}"])
