@@ -8,7 +8,7 @@ import runpy
 import shutil
 import sys
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
@@ -75,20 +75,3 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch
             assert (folder / "veco" / name).stat().st_size > 0
     finally:
         shutil.rmtree(folder)
-
-
-def test_reports_of_models_that_run_at_once_stay_whole(monkeypatch, capsys):
-    monkeypatch.setattr(demo.console, "_width", 20)
-    rows = [f"a row that is wider than the terminal: {number}" for number in range(50)]
-
-    def report(model):
-        demo.running.set(model)
-        demo.say("\n".join(rows))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(report, demo.MODELS))
-    printed = capsys.readouterr().out.splitlines()
-    blocks = [printed[start : start + len(rows)] for start in range(0, len(printed), len(rows))]
-    models = [block[0].partition("]")[0].removeprefix("[") for block in blocks]
-    assert sorted(models) == sorted(demo.MODELS)
-    assert blocks == [[f"[{model}] {row}" for row in rows] for model in models]

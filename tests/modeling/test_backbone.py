@@ -8,17 +8,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForMaskedLM,
     BertForPreTraining,
-    PreTrainedConfig,
-    PreTrainedModel,
 )
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
-from modeling import backbone
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
-from modeling.backbone import Architecture, honors_block_masks, one_mask
+from modeling.backbone import honors_block_masks
 from modeling.configuration_veco import VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
@@ -364,76 +359,3 @@ def test_bert_s_special_ids_are_those_of_the_loaded_revision(tmp_path, sample_to
     ids = {name: (config.pad_token_id, config.bos_token_id, config.eos_token_id) for name, config in found.items()}
     special = sample_tokenizer.pad_token_id, sample_tokenizer.cls_token_id, sample_tokenizer.sep_token_id
     assert ids["old"] == special and ids["main"][0] == 7
-
-
-class ToyConfig(PreTrainedConfig):
-    """An encoder that nobody has heard of."""
-
-    model_type = "toy"
-    vocab_size: int = 60
-    hidden_size: int = 32
-    num_hidden_layers: int = 1
-    pad_token_id: int = 0
-    max_position_embeddings: int = 64
-    tie_word_embeddings: bool = True
-
-
-class ToyModel(PreTrainedModel):
-    """A layer of attention that has no positions."""
-
-    config_class = ToyConfig
-    base_model_prefix = "toy"
-    _supports_sdpa = True
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.attention = nn.MultiheadAttention(config.hidden_size, 4, batch_first=True)
-        self.post_init()
-
-    def get_input_embeddings(self):
-        return self.words
-
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, **kwargs):
-        states = self.words(input_ids) if inputs_embeds is None else inputs_embeds
-        forbidden = None if attention_mask is None else ~attention_mask[:, 0].repeat_interleave(4, 0)
-        out = self.attention(states, states, states, attn_mask=forbidden, need_weights=False)[0]
-        return BaseModelOutput(last_hidden_state=out, hidden_states=(states, out))
-
-
-class ToyForMaskedLM(PreTrainedModel):
-    """Tied output embeddings right behind the encoder."""
-
-    config_class = ToyConfig
-    base_model_prefix = "toy"
-    _supports_sdpa = True
-    _tied_weights_keys = {"decoder.weight": "toy.words.weight"}
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.toy = ToyModel(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    def get_output_embeddings(self):
-        return self.decoder
-
-    def forward(self, input_ids, **kwargs):
-        return MaskedLMOutput(logits=self.decoder(self.toy(input_ids, **kwargs)[0]))
-
-
-def test_an_architecture_is_an_entry_of_a_table(tmp_path, monkeypatch):
-    AutoConfig.register("toy", ToyConfig, exist_ok=True)
-    AutoModel.register(ToyConfig, ToyModel, exist_ok=True)
-    AutoModelForMaskedLM.register(ToyConfig, ToyForMaskedLM, exist_ok=True)
-    monkeypatch.setitem(backbone.ARCHITECTURES, "toy", Architecture(transform=None, block_mask=one_mask))
-    theirs = ToyForMaskedLM(ToyConfig()).eval()
-    theirs.save_pretrained(tmp_path)
-    ours, report = XlmAlignForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert {name.split(".")[0] for name in report["missing_keys"]} == {"q_linear", "k_linear"}
-    batch = {field: value[:1] for field, value in batch_of().items()}
-    block = batch["attention_mask"].bool()[:, :, None] & batch["attention_mask"].bool()[:, None]
-    loss = ours(mlm=batch | {"attention_mask": block}).loss_sum
-    logits = theirs(batch["input_ids"]).logits
-    expected = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum")
-    torch.testing.assert_close(loss, expected)

@@ -1,6 +1,5 @@
 """The word aligner: on encoders whose states make the links known, and on tiny ones of every kind."""
 
-import copy
 import itertools
 from types import SimpleNamespace
 
@@ -217,18 +216,6 @@ def test_layers_are_those_of_the_model_and_none_above_is_run(encoder, sample_tok
     assert aligners[0].window == 80
 
 
-def test_lower_layers_together_are_the_same_every_time(sample_tokenizer):
-    """The library hooks the layers of a model that it has not seen: of a copy again."""
-    inputs = dict(sample_tokenizer(*PAIRS[0], return_tensors="pt"))
-    config = XLMRobertaConfig(vocab_size=2000, max_position_embeddings=82, **TINY | {"num_hidden_layers": 5})
-    model = XLMRobertaModel(config).eval()
-    expected = copy.deepcopy(model)(**inputs, output_hidden_states=True).hidden_states
-    states = WordAligner(model, sample_tokenizer).states
-    for layers in ([1, 2, 3], [4], [1, 2, 3], range(6)):
-        found = states(inputs, layers)
-        assert all(torch.equal(found[layer], expected[layer]) for layer in layers), layers
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
     options = dict(encoding=encoding, batch_size=4)
@@ -385,19 +372,6 @@ def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_position
     assert cut.windows == 2 and cut.links and len(cut.similarity) == len(whole.similarity)
 
 
-def test_windows_of_a_long_pair_show_what_the_whole_shows(tokenizer):
-    """States that know no context: then cutting changes nothing but what is out of sight."""
-    pair = words("s", *range(60)), words("t", *range(8, 14), *range(8), *range(14, 60))
-    whole, cut = (
-        next(WordAligner(Knowing(size), tokenizer, "mutual", 1, "joint").align([pair], True, True))
-        for size in (512, 64)
-    )
-    assert whole.windows == 1 and cut.windows == 3
-    assert len(whole.links) == 60 and cut.links == whole.links
-    seen = torch.tensor(cut.similarity) > 0
-    assert seen.any() and torch.equal(torch.tensor(whole.similarity)[seen], torch.tensor(cut.similarity)[seen])
-
-
 @pytest.mark.parametrize("symmetrization", [None, "reverse"])
 @pytest.mark.parametrize("window", [512, 64])
 def test_all_source_words_are_linked(window, symmetrization, tokenizer):
@@ -434,14 +408,6 @@ def test_a_word_longer_than_the_positions(tokenizer):
     pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
     found = next(aligner.align([pair]))
     assert found.windows > 3 and found.links == [(1, 0), (2, 1)]
-
-
-def test_a_model_without_positions_takes_any_length(tokenizer):
-    assert WordAligner(Knowing(None), tokenizer).window == 512  # the tokenizer's
-    without_limit = copy.deepcopy(tokenizer)
-    without_limit.model_max_length = int(1e30)
-    pair = words("s", *range(190)) * 4, words("t", *range(190))
-    assert next(WordAligner(Knowing(None), without_limit, layer=1).align([pair])).windows == 1
 
 
 # input
