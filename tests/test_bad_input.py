@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -136,27 +135,17 @@ def refused(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", [FINE_TUNE, START, ALIGN, SUPPORTED], ids=lambda command: command[0])
 @pytest.mark.parametrize("fault", FOLDERS)
-def test_damaged_models(refused, zoo_model_dir, tmp_path, command, fault):
+def test_damaged_models(refused, zoo_model_dir, command, fault):
     change, named = FOLDERS[fault]
-    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
+    folder = zoo_model_dir("xlm_align", copy=True)
     change(folder)
     assert named in refused(command, model=folder)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"intermediate_size": 96}, "other shapes"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "optimum"),
-    ],
-    ids=["shapes", "quantized"],
-)
-def test_weights_that_cannot_be_loaded(zoo_model_dir, tmp_path, fields, words):
-    if "quantization_config" in fields and importlib.util.find_spec("optimum"):
-        pytest.skip("optimum is installed")
-    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
-    edited(**fields)(folder)
-    with pytest.raises(ValueError, match=f"^{folder}[^\n]*{words}[^\n]*$"):
+def test_weights_of_other_shapes(zoo_model_dir):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    edited(intermediate_size=96)(folder)
+    with pytest.raises(ValueError, match=str(folder)):
         load_auto_model(AutoModel, str(folder))
 
 

@@ -54,18 +54,3 @@ def test_all_layers_can_be_compared(encoder_dir):
         short.compare_layers(PAIRS)
     with pytest.raises(ValueError, match="layer is 4"):
         WordAligner.from_pretrained(folder, layer=4)
-
-
-FRESH = """
-import json, sys
-from finetuning.align.command import main
-main(["--model", json.loads(sys.argv[2]), "the house", "das Haus"])
-import torch
-heavy = {"datasets", "pandas", "peft", "matplotlib", "evaluate"}
-torch.save(sorted(heavy.intersection(sys.modules)), sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-def test_two_sentences_import_nothing_for_data_or_training(encoder_dir, fresh_process):
-    assert fresh_process(FRESH, str(encoder_dir("xlm-roberta"))) == []

