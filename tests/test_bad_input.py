@@ -175,10 +175,3 @@ def test_torn_events_of_a_run(tmp_path, content):
     (tmp_path / "events.jsonl").write_text(content)
     with pytest.raises(ValueError, match="events.jsonl"):
         read_events(tmp_path)
-
-
-def test_a_line_of_events_that_a_kill_has_cut_off_is_left_out(tmp_path):
-    whole = '{"step": 1, "phase": "a"}\n'
-    for rest in ("", '{"step": 2, "pha', '{"step": 2'):
-        (tmp_path / "events.jsonl").write_text(whole + rest)
-        assert [event["step"] for event in read_events(tmp_path)] == [1]

@@ -73,11 +73,10 @@ def notices(caplog):
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-@pytest.mark.parametrize("repository", ["", "owner/other"])
-def test_code_of_a_checkpoint_is_refused_by_name(stranger, part, repository):
-    folder, marker = stranger(part, repository)
+def test_code_of_a_checkpoint_is_refused_by_name(stranger, part):
+    folder, marker = stranger(part)
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match=f"stranger_code.py of {repository or folder}"):
+    with pytest.raises(ValueError, match=f"stranger_code.py of {folder}"):
         load(str(folder))
     assert not marker.exists()
 
@@ -99,7 +98,7 @@ def test_code_of_a_second_repository_runs_where_it_is_trusted(stranger, hub, par
     hub.create("owner/other")
     hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match="owner/other"):
+    with pytest.raises(ValueError, match="stranger_code.py of owner/other"):
         load(str(folder))
     assert not marker.exists()
     load(str(folder), trust_remote_code=True)
@@ -198,11 +197,8 @@ def test_a_revision_is_pinned(hub, zoo_model_dir):
     assert load_config(there).layer_norm_eps == load_config(str(first)).layer_norm_eps != 0.5
     assert len(load_tokenizer(there)) == len(load_tokenizer(str(first)))
     load_auto_model(AutoModel, there)
-    assert load_config("owner/pinned", trust_remote_code=True).layer_norm_eps == 0.5
-    assert load_config(there, trust_remote_code=True).layer_norm_eps != 0.5
     with pytest.raises(ValueError, match="owner/pinned@nowhere"):
         download_pinned("owner/pinned@nowhere")
-    assert download_pinned("owner/pinned") == "owner/pinned"
 
 
 # ---- every command
@@ -213,10 +209,7 @@ def word_align(*options):
 
 
 def fine_tune(*options):
-    return lambda folder, work: (
-        "finetuning.run",
-        [*options, f"model={folder}", f"output_dir={work / 'run'}"],
-    )
+    return lambda folder, work: ("finetuning.run", [*options, f"model={folder}", f"output_dir={work / 'run'}"])
 
 
 def pre_train(**fields):

@@ -3,13 +3,7 @@
 import torch
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from crosslingual_zoo import (
-    CamlmCollator,
-    ErnieMForPreTraining,
-    TlmCollator,
-    dwa_labels,
-    dwa_loss,
-)
+from crosslingual_zoo import CamlmCollator, ErnieMForPreTraining, TlmCollator, dwa_labels, dwa_loss
 
 PAIRS = [
     {"source": "The house is small.", "target": "Das Haus ist klein."},
@@ -42,8 +36,6 @@ def test_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 6 and losses[-1] < losses[0] - 1
     assert 0 < trainer.evaluate()["eval_loss"] < losses[0]
-    trainer.save_model(tmp_path / "model")
-    assert ErnieMForPreTraining.from_pretrained(tmp_path / "model").config.hidden_size == model.config.hidden_size
 
 
 def test_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_dir, sample_tokenizer):

@@ -100,34 +100,23 @@ def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_
 # VECO, fairseq
 
 
-@pytest.mark.parametrize("decoder", [(0, 1, 2), (1, 2), (0,)])
+@pytest.mark.parametrize("decoder, tied", [((0, 1, 2), True), ((1, 2), True), ((0,), True), ((1, 2), False)])
 @torch.no_grad()
-def test_fairseq_translation_of_tied_layers(originals, decoder, options, tmp_path):
+def test_fairseq_translation(originals, decoder, tied, options, tmp_path):
     """The words are this zoo's, of any length, where the file says no_scale_embedding."""
-    state = originals.fairseq_state(decoder=decoder, words=0.05)
+    state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.05)
     args = {"no_scale_embedding": True}
     convert_veco(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     config = model.config
-    assert config.tie_decoder and config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
-    assert model.decoder.layer[0].attention.self.query.weight is (
-        model.roberta.encoder.layer[decoder[0]].attention.self.query.weight
-    )
+    assert config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
+    layers = model.decoder.layer[0], model.roberta.encoder.layer[decoder[0]]
+    query, of_encoder = (layer.attention.self.query.weight for layer in layers)
+    assert config.tie_decoder == (query is of_encoder) == tied
     source, target = originals.ids(9), originals.ids(6, seed=2)
     expected = originals.FairseqForward(state, 1.0).logits(source, target)
     originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
     assert model.generate(source, max_new_tokens=4).shape[0] == 2
-
-
-@torch.no_grad()
-def test_fairseq_translation_of_other_layers_is_not_tied(originals, options, tmp_path):
-    state = originals.fairseq_state(decoder=(1, 2), tied=False)
-    convert_veco(originals.saved(tmp_path, state), str(tmp_path / "veco"), **options)
-    model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
-    assert not model.config.tie_decoder and model.config.decoder_layer_indices == [1, 2]
-    source, target = originals.ids(9), originals.ids(6, seed=2)
-    expected = originals.FairseqForward(state, 1.0).logits(source, target)
-    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
 @pytest.mark.parametrize("words, setting, factor", [

@@ -157,16 +157,9 @@ def test_the_length_is_bounded_by_the_sources_unless_something_else_is_said(tran
     assert [len(own_subwords(row)) for row in model.generate(source, settings, attention_mask=mask)] == [7] * 4
     prompt = torch.tensor([[2, 7, 8]]).expand(4, -1)
     assert lengths(source, attention_mask=mask, decoder_input_ids=prompt) == [n + 2 for n in by_source]
+    assert lengths(source, attention_mask=mask, max_new_tokens=200) == [48] * 4  # the positions
     model.generation_config.max_length = 8
     assert lengths(source, attention_mask=mask) == [7] * 4
-
-
-def test_no_translation_runs_beyond_the_positions(translator, sources):
-    """48 positions: 48 subwords after the start, the last of which is never read."""
-    model = endless(translator())
-    source, mask = sources()
-    for settings in ({}, {"max_new_tokens": 200}):
-        assert model.generate(source, attention_mask=mask, num_beams=1, **settings).shape == (4, 49)
 
 
 # Folders

@@ -25,23 +25,17 @@ torch.save(found, sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def folders(zoo_model_dir):
-    """By model type, as pre-training leaves them."""
-    return {name: str(zoo_model_dir(name)) for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def found(folders, fresh_process):
+def found(zoo_model_dir, fresh_process):
     """What the pipelines of each folder give in a process of their own."""
-    return fresh_process(PROGRAM, folders, TEXTS, TOP_K)
+    return fresh_process(PROGRAM, {name: str(zoo_model_dir(name)) for name in NAMES}, TEXTS, TOP_K)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_fill_mask_is_the_softmax_of_the_head(folders, found, sample_tokenizer, name):
+def test_fill_mask_is_the_softmax_of_the_head(zoo_model_dir, found, sample_tokenizer, name):
     (alone, batch), code = found[name]
     assert code == "transformers_modules"
-    model = class_of(name.split(" on ")[0], "ForMaskedLM").from_pretrained(folders[name]).eval()
+    model = class_of(name.split(" on ")[0], "ForMaskedLM").from_pretrained(zoo_model_dir(name)).eval()
     for position, text in enumerate(TEXTS):
         inputs = sample_tokenizer(text, return_tensors="pt")
         with torch.no_grad():

@@ -97,10 +97,8 @@ def assert_alike(found, expected):
                 assert found[name][what] == value, f"{name} {what}"
 
 
-def test_the_oldest_and_the_installed_transformers_run_the_same_folders_alike(oldest, newest):
+def test_the_oldest_and_the_installed_transformers_run_the_same_folders_alike(folders, oldest, newest):
     assert newest["version"] == transformers.__version__
     assert_alike(newest, oldest)
-
-
-def test_the_installed_transformers_runs_what_the_oldest_saved(folders, oldest, newest):
+    # and what the oldest saved again
     assert_alike({name: newest[name + AGAIN] for name in folders}, oldest)

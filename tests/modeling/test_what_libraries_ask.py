@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    ElectraConfig,
-    ElectraModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -45,11 +43,8 @@ def test_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_only_weights_that_fit_are_loaded(model_type, tiny, tmp_path):
+def test_a_folder_of_another_model_gets_the_files_of_the_class(model_type, tiny, tmp_path):
     cls = class_of(model_type, "ForPreTraining")
-    ElectraModel(ElectraConfig(**tiny)).save_pretrained(tmp_path / "electra")
-    with pytest.raises(ValueError, match="electra"):
-        cls.from_pretrained(tmp_path / "electra")
     model = cls(cls.config_class(**tiny))
     other = class_of("metaxlm" if model_type == "veco" else "veco", "Model")
     model.save_pretrained(tmp_path / "ours")

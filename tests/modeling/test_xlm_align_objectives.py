@@ -95,10 +95,7 @@ def test_special_tokens_and_padding_are_never_linked():
     model = one_hot_model({token: token % 3 for token in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
     batch = batch_of(PAIRS, "padded right")
     labels = model.self_label(batch)
-    for words, exists in (
-        (labels.source_PS, labels.source_mask_PS),
-        (labels.target_PT, labels.target_mask_PT),
-    ):
+    for words, exists in ((labels.source_PS, labels.source_mask_PS), (labels.target_PT, labels.target_mask_PT)):
         assert (batch["special_tokens_mask"].flatten()[words[exists]] == 0).all()
     exists_PST = labels.source_mask_PS[:, :, None] & labels.target_mask_PT[:, None]
     assert labels.links_PST.any() and not (labels.links_PST & ~exists_PST).any()
