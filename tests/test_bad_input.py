@@ -6,15 +6,14 @@ import json
 import logging
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModel
 
-from modeling.checkpoints import load_auto_model, readable
+from modeling.checkpoints import load_auto_model
+from pretraining.tracking import read_events
 
 DEEP = '{"a":' * 9999 + "1" + "}" * 9999
 FINE_TUNE = ("finetuning.run", "--config", "finetuning/recipes/xlm_align/sample.yaml", "model={model}", "--check_data")
@@ -71,72 +70,40 @@ def cut_off(folder: Path) -> None:
 
 FOLDERS = {  # what is done to a model's folder: what the message names
     "hidden_size negative": (edited(hidden_size=-4), "hidden_size"),
-    "hidden_size text": (edited(hidden_size="32"), "hidden_size"),
-    "heads 5": (edited(num_attention_heads=5), "num_attention_heads"),
     "layers": (edited(num_hidden_layers=10**9), "num_hidden_layers"),
     "dropout NaN": (edited(hidden_dropout_prob=float("nan")), "hidden_dropout_prob"),
     "activation": (edited(hidden_act="gleu"), "gleu"),
     "padding": (edited(pad_token_id=50_000), "pad_token_id"),
-    "padding negative": (edited(pad_token_id=-2), "pad_token_id"),
-    "padding null": (edited(pad_token_id=None), "pad_token_id"),
     "flash attention": (edited(_attn_implementation="flash_attention_3"), "flash_attention_3"),
     "kernel": (edited(backbone_config={"text_config": {"_attn_implementation": "owner/kernel"}}), "owner/kernel"),
     "config deep": (holding("config.json", DEEP), "config.json"),
-    "config list": (holding("config.json", "[]"), "config.json"),
     "config cut off": (holding("config.json", '{"model_type": "veco'), "config.json"),
     "tokenizer_config cut off": (holding("tokenizer_config.json", '{"mask'), "tokenizer_config.json"),
-    "tokenizer length": (holding("tokenizer_config.json", '{"model_max_length": "x"}'), "model_max_length"),
-    "tokenizer cut off": (holding("tokenizer.json", '{"version":'), "tokenizer.json"),
     "tokenizer missing": (holding("tokenizer.json", None), "tokenizer"),
     "weights cut off": (cut_off, "model.safetensors"),
-    "weights something else": (holding("model.safetensors", b"\xff" * 99), "model.safetensors"),
     "weights pickled": (pickled, "pytorch_model.bin"),
 }
-VALUES = {  # one of each kind of bound, and of each kind of value
-    PRE_TRAIN: {
-        f"{MLM}.batch_size": ["0", "1e11", "[8]"],
-        f"{MLM}.mask_probability": [".nan", "1"],
-        f"{MLM}.weight": [".inf"],
-        "phases.0.learning_rate": ["-1e-3"],
-        "optimizer.betas": ["[0.9]", "[.nan, 0.9]"],
-        "seed": ["-1", str(2**64)],
-        "model.config.hidden_size": ["96.5"],
-        "model.config.num_attention_heads": ["7"],
-        "model.config.layer_norm_eps": [".nan"],
-    },
-    FINE_TUNE: {
-        "training.epochs": [".inf", "1e300"],
-        "training.max_steps": [str(10**20)],
-        "training.betas": ["[0.9]"],
-        "seeds": ["[-1]", "[]", "1"],
-        "max_length": ["1000000000000", "7"],
-    },
-}
+VALUES = [  # one of each kind of bound, and of each kind of value
+    (PRE_TRAIN, f"{MLM}.batch_size", "[8]"),
+    (PRE_TRAIN, f"{MLM}.mask_probability", ".nan"),
+    (PRE_TRAIN, "optimizer.betas", "[0.9]"),
+    (PRE_TRAIN, "seed", "-1"),
+    (PRE_TRAIN, "model.config.num_attention_heads", "7"),
+    (FINE_TUNE, "training.epochs", "1e300"),
+    (FINE_TUNE, "training.max_steps", str(10**20)),
+    (FINE_TUNE, "seeds", "[]"),
+    (FINE_TUNE, "max_length", "7"),
+]
 FILES = {  # a file's name and content: commands that are given its path as `{file}`
     "deep.yaml": (
         "a: " + "[" * 5000,
         [(PRE_TRAIN[0], "--config", "{file}"), (FINE_TUNE[0], "--suite={file}", "model=x")],
     ),
-    "null.yaml": ('model: "a\\0b"\ntask: x', [("finetuning.run", "--config", "{file}")]),
     "recipe.pkl": (pickle.dumps(Trap()), [(name, "--config", "{file}") for name in (PRE_TRAIN[0], FINE_TUNE[0])]),
     "table.pt": (
         pickle.dumps(Trap()),
         [(*FINE_TUNE, "train=[{{path: {file}}}]"), (*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
     ),
-    "mixed.json": (
-        '[{"text": [1], "topic": "a"}, {"text": [[[2]]], "topic": "b"}, {"text": 3, "topic": "b"}]',
-        [(*PRE_TRAIN, "monolingual=[{{path: {file}, language: en}}]")],
-    ),
-}
-NAMED = {"null.yaml": "model", "mixed.json": "column text"}  # what the line names where that is not the file
-ARGUMENTS = {
-    "override": (*FINE_TUNE, "task=\udcff"),
-    "recipe": ("pretraining.run", "--config", "caf\udce9.yaml"),
-    "text file": (*ALIGN[:1], "corpus.\udcfc"),
-    "folder": ("hub_cards.card", "--model", "\udcff"),
-    "option": ("finetuning.compare", "--\udcff"),
-    "no option": ("hub_cards.push", "--modle", "x"),
-    "required": ("pretraining.tools.prepare",),
 }
 
 
@@ -168,52 +135,21 @@ def refused(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", [FINE_TUNE, START, ALIGN, SUPPORTED], ids=lambda command: command[0])
 @pytest.mark.parametrize("fault", FOLDERS)
-def test_damaged_models(refused, zoo_model_dir, tmp_path, command, fault):
+def test_damaged_models(refused, zoo_model_dir, command, fault):
     change, named = FOLDERS[fault]
-    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
+    folder = zoo_model_dir("xlm_align", copy=True)
     change(folder)
     assert named in refused(command, model=folder)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"intermediate_size": 96}, "other shapes"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "optimum"),
-    ],
-    ids=["shapes", "quantized"],
-)
-def test_weights_that_cannot_be_loaded(zoo_model_dir, tmp_path, fields, words):
-    if "quantization_config" in fields and importlib.util.find_spec("optimum"):
-        pytest.skip("optimum is installed")
-    folder = Path(shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "model"))
-    edited(**fields)(folder)
-    with pytest.raises(ValueError, match=f"^{folder}[^\n]*{words}[^\n]*$"):
+def test_weights_of_other_shapes(zoo_model_dir):
+    folder = zoo_model_dir("xlm_align", copy=True)
+    edited(intermediate_size=96)(folder)
+    with pytest.raises(ValueError, match=str(folder)):
         load_auto_model(AutoModel, str(folder))
 
 
-@pytest.mark.parametrize("error", [AssertionError("x"), RuntimeError("CUDA error"), OSError("x"), ZeroDivisionError()])
-def test_errors_that_no_damaged_file_raises_are_left_as_they_are(error):
-    with pytest.raises(type(error)) as raised, readable("model"):
-        raise error
-    assert raised.value is error
-
-
-@pytest.mark.parametrize("error", [Exception("x"), KeyError("x"), SafetensorError("x"), EOFError(), RecursionError()])
-def test_errors_of_damaged_files_are_one_line(error):
-    with pytest.raises(ValueError, match="^model: "), readable("model"):
-        raise error
-
-
-@pytest.mark.parametrize(
-    ("command", "name", "value"),
-    [
-        pytest.param(command, name, value, id=f"{name}={value}")
-        for command, fields in VALUES.items()
-        for name, values in fields.items()
-        for value in values
-    ],
-)
+@pytest.mark.parametrize(("command", "name", "value"), [pytest.param(*case, id="=".join(case[1:])) for case in VALUES])
 def test_numbers(refused, zoo_model_dir, command, name, value):
     change = f"{name}={value}".replace("{", "{{")
     assert name.removeprefix("model.config.") in refused((*command, change), model=zoo_model_dir("xlm_align"))
@@ -226,36 +162,16 @@ def test_files(refused, zoo_model_dir, tmp_path, name, command):
     content, _ = FILES[name]
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
-    line = refused(command, file=file, model=zoo_model_dir("xlm_align"))
-    assert NAMED.get(name, name) in line
+    assert name in refused(command, file=file, model=zoo_model_dir("xlm_align"))
 
 
-@pytest.mark.parametrize("case", ARGUMENTS)
-def test_arguments(refused, zoo_model_dir, case):
-    refused(ARGUMENTS[case], model=zoo_model_dir("xlm_align"))
+def test_arguments(refused, zoo_model_dir):
+    refused((*FINE_TUNE, "task=\udcff"), model=zoo_model_dir("xlm_align"))
+    refused(("hub_cards.push", "--modle", "x"))
 
 
-RUNS = {  # a file of a run's folder, and what is in it: what the message of a resumed run, or of a reader, names
-    "run.json": ["", "{", "[]", "{}", DEEP],
-    "events.jsonl": ["[1]\n", "null\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"],
-}
-
-
-@pytest.mark.parametrize(("name", "content"), [(name, content) for name, of in RUNS.items() for content in of])
-def test_torn_files_of_a_run(tmp_path, name, content):
-    """The functions with which --resume, the tools and the cards read them."""
-    from pretraining.tracking import read_events
-    from zoo_core.provenance import read_json
-
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=name):
-        read_events(tmp_path) if name == "events.jsonl" else read_json(tmp_path / name, needs=["sessions"])
-
-
-def test_a_line_of_events_that_a_kill_has_cut_off_is_left_out(tmp_path):
-    from pretraining.tracking import read_events
-
-    whole = '{"step": 1, "phase": "a"}\n'
-    for rest in ("", '{"step": 2, "pha', '{"step": 2'):
-        (tmp_path / "events.jsonl").write_text(whole + rest)
-        assert [event["step"] for event in read_events(tmp_path)] == [1]
+@pytest.mark.parametrize("content", ["[1]\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"])
+def test_torn_events_of_a_run(tmp_path, content):
+    (tmp_path / "events.jsonl").write_text(content)
+    with pytest.raises(ValueError, match="events.jsonl"):
+        read_events(tmp_path)

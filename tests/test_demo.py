@@ -8,7 +8,7 @@ import runpy
 import shutil
 import sys
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
@@ -62,33 +62,11 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch
     printed = capsys.readouterr().out
     folder = pytestconfig.rootpath / re.search(r"links in (runs/demo-[\d-]+)\.", printed)[1]
     try:
-        assert "Dry run: nothing was sent." in printed
-        assert "mean only that everything runs" in " ".join(printed.split())
-        results = read_results(folder / "veco-topics")
-        row = re.search(r"│ veco +│(.+)│", printed)[1].split("│")
-        shown = [f"{entry['mean']:.1f}" for entry in results.languages.values()]
-        assert list(results.languages) == ["en", "de", "fr", "es", "zh"]
-        assert [cell.strip() for cell in row][:5] == shown
-        card = (folder / "veco" / "model" / "README.md").read_text(encoding="utf-8")
-        assert "pipeline_tag: fill-mask" in card and "not meant for use" in card
+        languages = read_results(folder / "veco-topics").languages
+        assert list(languages) == ["en", "de", "fr", "es", "zh"]
+        assert all(f"{entry['mean']:.1f}" in printed for entry in languages.values())
+        assert "pipeline_tag: fill-mask" in (folder / "veco" / "model" / "README.md").read_text(encoding="utf-8")
         for name in ("curves.png", "events.jsonl", "run.json", "recipe.yaml"):
             assert (folder / "veco" / name).stat().st_size > 0
     finally:
         shutil.rmtree(folder)
-
-
-def test_reports_of_models_that_run_at_once_stay_whole(monkeypatch, capsys):
-    monkeypatch.setattr(demo.console, "_width", 20)
-    rows = [f"a row that is wider than the terminal: {number}" for number in range(50)]
-
-    def report(model):
-        demo.running.set(model)
-        demo.say("\n".join(rows))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(report, demo.MODELS))
-    printed = capsys.readouterr().out.splitlines()
-    blocks = [printed[start : start + len(rows)] for start in range(0, len(printed), len(rows))]
-    models = [block[0].partition("]")[0].removeprefix("[") for block in blocks]
-    assert sorted(models) == sorted(demo.MODELS)
-    assert blocks == [[f"[{model}] {row}" for row in rows] for model in models]

@@ -16,13 +16,7 @@ PACKAGES = {"crosslingual_zoo", "finetuning", "hub_cards", "modeling", "pretrain
 # by package, the data that code reads
 DATA = {
     "crosslingual_zoo": ("*.pyi",),
-    "finetuning": (
-        "recipes/**/*.yaml",
-        "published/*.yaml",
-        "suites/*.yaml",
-        "metrics/**/*.py",
-        "align/templates/*",
-    ),
+    "finetuning": ("recipes/**/*.yaml", "published/*.yaml", "suites/*.yaml", "metrics/**/*.py", "align/templates/*"),
     "hub_cards": ("templates/**/*", "space/*"),
     "pretraining": ("recipes/**/*.yaml", "accelerate/*.yaml"),
     "sample_corpus": ("**/*",),

@@ -73,11 +73,10 @@ def notices(caplog):
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-@pytest.mark.parametrize("repository", ["", "owner/other"])
-def test_code_of_a_checkpoint_is_refused_by_name(stranger, part, repository):
-    folder, marker = stranger(part, repository)
+def test_code_of_a_checkpoint_is_refused_by_name(stranger, part):
+    folder, marker = stranger(part)
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match=f"stranger_code.py of {repository or folder}"):
+    with pytest.raises(ValueError, match=f"stranger_code.py of {folder}"):
         load(str(folder))
     assert not marker.exists()
 
@@ -99,7 +98,7 @@ def test_code_of_a_second_repository_runs_where_it_is_trusted(stranger, hub, par
     hub.create("owner/other")
     hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match="owner/other"):
+    with pytest.raises(ValueError, match="stranger_code.py of owner/other"):
         load(str(folder))
     assert not marker.exists()
     load(str(folder), trust_remote_code=True)
@@ -164,13 +163,6 @@ def test_a_tokenizers_code_that_the_configuration_names_is_refused(stranger):
     assert not marker.exists()
 
 
-def test_a_class_that_a_model_has_not_is_an_error(zoo_model_dir):
-    from transformers import AutoModelForSeq2SeqLM
-
-    with pytest.raises(ValueError, match="AutoModelForSeq2SeqLM"):
-        load_auto_model(AutoModelForSeq2SeqLM, str(zoo_model_dir("metaxlm")))
-
-
 # ---- owner/name@revision
 
 
@@ -205,17 +197,8 @@ def test_a_revision_is_pinned(hub, zoo_model_dir):
     assert load_config(there).layer_norm_eps == load_config(str(first)).layer_norm_eps != 0.5
     assert len(load_tokenizer(there)) == len(load_tokenizer(str(first)))
     load_auto_model(AutoModel, there)
-    assert load_config("owner/pinned", trust_remote_code=True).layer_norm_eps == 0.5
-    assert load_config(there, trust_remote_code=True).layer_norm_eps != 0.5
     with pytest.raises(ValueError, match="owner/pinned@nowhere"):
         download_pinned("owner/pinned@nowhere")
-    assert download_pinned("owner/pinned") == "owner/pinned"
-
-
-def test_a_folder_may_have_an_at_in_its_name(tmp_path, monkeypatch):
-    (tmp_path / "runs" / "model@2").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert download_pinned("runs/model@2") == "runs/model@2"
 
 
 # ---- every command
@@ -226,10 +209,7 @@ def word_align(*options):
 
 
 def fine_tune(*options):
-    return lambda folder, work: (
-        "finetuning.run",
-        [*options, f"model={folder}", f"output_dir={work / 'run'}"],
-    )
+    return lambda folder, work: ("finetuning.run", [*options, f"model={folder}", f"output_dir={work / 'run'}"])
 
 
 def pre_train(**fields):
@@ -312,7 +292,7 @@ def test_a_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir
         assert (work / "trusted" / "model" / file.name).read_text() == file.read_text()
 
 
-@pytest.mark.parametrize("name", ["links of a file", "data", "vectors", "supported"])
+@pytest.mark.parametrize("name", ["links of a file", "data"])
 def test_a_command_runs_the_code_where_it_is_trusted(stranger, work, name):
     folder, marker = stranger("tokenizer")
     module, arguments = COMMANDS[name](str(folder), work)

@@ -9,7 +9,6 @@
 import argparse
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -312,16 +311,6 @@ class ErnieMOracle:
 def ernie_m_oracle():
     """What ErnieM of transformers 4.57.6 gives on tiny models and short texts."""
     return ErnieMOracle()
-
-
-@pytest.fixture(scope="session")
-def pickled():
-    """Writes what paddle.save writes: a pickle."""
-
-    def write(content, path, protocol=4):
-        path.write_bytes(pickle.dumps(content, protocol))
-
-    return write
 
 
 # programs that load saved folders

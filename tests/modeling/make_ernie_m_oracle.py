@@ -45,11 +45,11 @@ SIZES = dict(
     classifier_dropout=0.2,
 )
 # neither the names nor the number of labels are the default's
-LABELS = {0: "O", 1: "B-PER", 2: "I-PER"}
+LABELS = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}, "label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
 CLASSES = {
     ErnieMModel: {},
-    ErnieMForSequenceClassification: {"id2label": LABELS, "label2id": {name: index for index, name in LABELS.items()}},
-    ErnieMForTokenClassification: {"id2label": LABELS, "label2id": {name: index for index, name in LABELS.items()}},
+    ErnieMForSequenceClassification: LABELS,
+    ErnieMForTokenClassification: LABELS,
     ErnieMForQuestionAnswering: {},
 }
 
@@ -140,15 +140,8 @@ def tokens(found: dict) -> int:
         vocabulary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         tokenizer = ErnieMTokenizer(str(model), str(vocabulary))
         found |= {f"tokenizer/{path.name}": np.frombuffer(path.read_bytes(), np.uint8) for path in (model, vocabulary)}
-        settings = {
-            "cls_token": "[CLS]",
-            "do_lower_case": False,
-            "mask_token": "[MASK]",
-            "pad_token": "[PAD]",
-            "sep_token": "[SEP]",
-            "tokenizer_class": "ErnieMTokenizer",
-            "unk_token": "[UNK]",
-        }
+        settings = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
+        settings |= {"do_lower_case": False, "tokenizer_class": "ErnieMTokenizer"}
         found["tokenizer/tokenizer_config.json"] = np.frombuffer(json.dumps(settings).encode(), np.uint8)
     others = texts[1:] + texts[:1]
     content = {

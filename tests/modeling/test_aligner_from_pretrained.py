@@ -30,7 +30,7 @@ def encoder_dir(zoo_model_dir, sample_tokenizer, tmp_path):
     return folder_of
 
 
-@pytest.mark.parametrize("layer", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("layer", [0, 3, None])
 @pytest.mark.parametrize("model_type", [*LOADABLE, "xlm_align on modernbert", "distilbert"])
 def test_layers_above_are_not_read_and_links_are_those_of_the_whole_model(encoder_dir, model_type, layer):
     folder = str(encoder_dir(model_type))
@@ -48,30 +48,9 @@ def test_all_layers_can_be_compared(encoder_dir):
     folder = str(encoder_dir("xlm-roberta"))
     aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
     assert set(aligner.compare_layers(PAIRS)) == {0, 1, 2, 3} and aligner.layer == 2
-    for layer in (1, None):
-        short = WordAligner.from_pretrained(folder, layer=layer)
-        with pytest.raises(ValueError, match="all_layers=True"):
-            short.compare_layers(PAIRS)
-        assert short.default_layer == 2
-    for layer in (2.0, True):
-        with pytest.raises(ValueError, match=f"layer is {layer}: "):
-            WordAligner.from_pretrained(folder, layer=layer)
-    with pytest.raises(ValueError, match="layer is 4: .* from 0 .* to 3"):
+    short = WordAligner.from_pretrained(folder, layer=1)
+    assert short.default_layer == 2
+    with pytest.raises(ValueError, match="all_layers"):
+        short.compare_layers(PAIRS)
+    with pytest.raises(ValueError, match="layer is 4"):
         WordAligner.from_pretrained(folder, layer=4)
-    with pytest.raises(ValueError, match="method must be .*, got 'no'"):
-        WordAligner.from_pretrained(folder, method="no")
-
-
-FRESH = """
-import json, sys
-from finetuning.align.command import main
-main(["--model", json.loads(sys.argv[2]), "the house", "das Haus"])
-import torch
-heavy = {"datasets", "pandas", "peft", "matplotlib", "evaluate"}
-torch.save(sorted(heavy.intersection(sys.modules)), sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-def test_two_sentences_import_nothing_for_data_or_training(encoder_dir, fresh_process):
-    assert fresh_process(FRESH, str(encoder_dir("xlm-roberta"))) == []

@@ -59,12 +59,9 @@ def test_every_head_loads_through_every_auto_class(model_type, zoo_model_dir, fr
 @pytest.mark.slow
 def test_importing_modeling_registers_nothing():
     script = (
-        "import transformers, modeling.modeling_veco, modeling.modeling_ernie_m, modeling.modeling_xlm_align, "
-        "modeling.modeling_metaxlm\n"
-        "from transformers.models.auto.configuration_auto import CONFIG_MAPPING\n"
+        "import modeling.modeling_veco, modeling.modeling_ernie_m, modeling.modeling_xlm_align\n"
+        "from transformers import CONFIG_MAPPING\n"
         "assert not {'veco', 'xlm_align', 'metaxlm', 'ernie_m'} & set(CONFIG_MAPPING)\n"
-        "from transformers import AutoModel\n"
-        "assert not [c for c in AutoModel._model_mapping._extra_content if c.__module__.startswith('modeling')]\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

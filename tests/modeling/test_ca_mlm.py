@@ -231,12 +231,10 @@ def broken(**changes):
 
 
 BLOCKS = {"x_attention_mask": torch.ones(3, 7, 7).bool(), "y_attention_mask": torch.ones(3, 9, 9).bool()}
-SPECIAL_ALONE = torch.zeros(3, 7, dtype=torch.long).index_fill(0, torch.tensor([2]), 1)
 EMPTIED = torch.tensor([[1], [0], [1]])
 SIDES = [
     ({"y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
     (broken(y_attention_mask=lambda mask: mask * EMPTIED), "pair 1: side y"),
-    (broken(x_special_tokens_mask=SPECIAL_ALONE), "pair 2: side x"),
     (broken(x_labels=lambda labels: labels[:, 1:]), "label"),
     (broken(x_attention_mask=BLOCKS["x_attention_mask"]), "attention_mask"),
     (broken(**BLOCKS), "cross_attention_mask"),
@@ -251,9 +249,7 @@ NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
         *(({}, {"ca_mlm_pairs": pair() | sides}, {}, named) for sides, named in SIDES),
         ({"cross_attention": False}, {"ca_mlm_segments": pair()}, {}, "cross_attention"),
         ({}, {"ca_mlm_pairs": pair()}, NOTHING, "weight 0"),
-        ({}, {"mlm": side(3, (8, 9))}, {"mlm": 0.0}, "weight 0"),
         ({}, {"ca_mlm_pairs": pair()}, {"ca_mlm_pairs": 0.0}, "'ca_mlm_pairs'"),
-        ({}, {}, {}, "sub-batch"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(config, batches, weights, named):

@@ -30,7 +30,7 @@ from modeling.convert import (
     read_state,
     renamed,
 )
-from modeling.modeling_ernie_m import ErnieMForSequenceClassification, ErnieMModel
+from modeling.modeling_ernie_m import ErnieMModel
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM, VecoForPreTraining, VecoModel
 
 CLASSES = {cls.__name__: head for head, cls in ERNIE_M_HEADS.items()}
@@ -100,34 +100,23 @@ def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_
 # VECO, fairseq
 
 
-@pytest.mark.parametrize("decoder", [(0, 1, 2), (1, 2), (0,)])
+@pytest.mark.parametrize("decoder, tied", [((0, 1, 2), True), ((1, 2), True), ((0,), True), ((1, 2), False)])
 @torch.no_grad()
-def test_fairseq_translation_of_tied_layers(originals, decoder, options, tmp_path):
+def test_fairseq_translation(originals, decoder, tied, options, tmp_path):
     """The words are this zoo's, of any length, where the file says no_scale_embedding."""
-    state = originals.fairseq_state(decoder=decoder, words=0.05)
+    state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.05)
     args = {"no_scale_embedding": True}
     convert_veco(originals.saved(tmp_path, state, args), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     config = model.config
-    assert config.tie_decoder and config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
-    assert model.decoder.layer[0].attention.self.query.weight is (
-        model.roberta.encoder.layer[decoder[0]].attention.self.query.weight
-    )
+    assert config.decoder_layer_indices == list(decoder) and not config.lm_head_transform
+    layers = model.decoder.layer[0], model.roberta.encoder.layer[decoder[0]]
+    query, of_encoder = (layer.attention.self.query.weight for layer in layers)
+    assert config.tie_decoder == (query is of_encoder) == tied
     source, target = originals.ids(9), originals.ids(6, seed=2)
     expected = originals.FairseqForward(state, 1.0).logits(source, target)
     originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
     assert model.generate(source, max_new_tokens=4).shape[0] == 2
-
-
-@torch.no_grad()
-def test_fairseq_translation_of_other_layers_is_not_tied(originals, options, tmp_path):
-    state = originals.fairseq_state(decoder=(1, 2), tied=False)
-    convert_veco(originals.saved(tmp_path, state), str(tmp_path / "veco"), **options)
-    model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
-    assert not model.config.tie_decoder and model.config.decoder_layer_indices == [1, 2]
-    source, target = originals.ids(9), originals.ids(6, seed=2)
-    expected = originals.FairseqForward(state, 1.0).logits(source, target)
-    originals.close(model(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
 @pytest.mark.parametrize("words, setting, factor", [
@@ -306,15 +295,12 @@ def test_configuration(converted, ernie_m_oracle, tmp_path):
     assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"} and config.num_labels == 3
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 2, 1)
     assert config.longest_input == expected["max_position_embeddings"] - 2
-    # what the configuration does not say is assumed, and said
+    # what the configuration does not say is assumed
     old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
-    convert_ernie_m(str(old), str(tmp_path / "a"), num_attention_heads=8)
-    assert ErnieMModel.from_pretrained(tmp_path / "a").config.num_attention_heads == 8
     (old / "config.json").unlink()
-    with pytest.raises(ValueError, match="--num_attention_heads"):
-        convert_ernie_m(str(old), str(tmp_path / "b"))
-    notes = convert_ernie_m(str(old), str(tmp_path / "b"), num_attention_heads=4)
-    assert {"assumed: hidden_act gelu", "assumed: layer_norm_eps 1e-05"} <= set(notes)
+    convert_ernie_m(str(old), str(tmp_path / "b"), num_attention_heads=8)
+    config = ErnieMModel.from_pretrained(tmp_path / "b").config
+    assert (config.num_attention_heads, config.hidden_act, config.layer_norm_eps) == (8, "gelu", 1e-5)
 
 
 def arrays_of(weights):
@@ -327,7 +313,7 @@ def arrays_of(weights):
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
-def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
+def test_paddlenlp(cls, converted, ernie_m_oracle, tmp_path):
     expected = load(cls, converted[cls][1])
     old = ernie_m_oracle.weights(cls)
     if CLASSES[cls] != "base":  # there, every head has a pooler below it, and the span head is a classifier too
@@ -340,20 +326,18 @@ def test_paddlenlp(cls, converted, ernie_m_oracle, pickled, tmp_path):
         }
     )
     source = ernie_m_oracle.save_tokenizer(tmp_path / "paddle")
-    pickled(arrays | {"ernie_m.embeddings.position_ids": np.arange(24)[None]}, source / "model_state.pdparams")
+    arrays |= {"ernie_m.embeddings.position_ids": np.arange(24)[None]}
+    (source / "model_state.pdparams").write_bytes(pickle.dumps(arrays))
     base = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
     base |= {"init_class": "ErnieMModel"}
     settings = base if CLASSES[cls] == "base" else {"init_args": [base], "init_class": cls}
     (source / "model_config.json").write_text(json.dumps(settings))
-    notes = convert_ernie_m(str(source), str(tmp_path / "new"), tokenizer_type="ernie_m")
-    assert notes[1].startswith("layout: PaddleNLP")
+    convert_ernie_m(str(source), str(tmp_path / "new"), tokenizer_type="ernie_m")
     assert same(tmp_path / "new", expected)
     if CLASSES[cls] != "base":
         (source / "model_config.json").unlink()
         options = {"tokenizer": str(source), "tokenizer_type": "ernie_m", "num_attention_heads": 4}
         file = str(source / "model_state.pdparams")
-        with pytest.raises(ValueError, match="classifier"):  # --head says whose
-            convert_ernie_m(file, str(tmp_path / "other"), **options)
         convert_ernie_m(file, str(tmp_path / "other"), head=CLASSES[cls], **options)
         assert same(tmp_path / "other", expected)
 
@@ -393,7 +377,7 @@ STATIC_HEADS = {"sequence": "cls_out", "token": "cls_seq_label_out", "question_a
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
-def test_static_graph(cls, converted, ernie_m_oracle, tmp_path, capsys):
+def test_static_graph(cls, converted, ernie_m_oracle, tmp_path):
     source, head = ernie_m_oracle.save_tokenizer(tmp_path / "variables"), CLASSES[cls]
     for key, array in arrays_of(ernie_m_oracle.weights(cls)).items():
         module, _, kind = key.removeprefix("ernie_m.").rpartition(".")
@@ -413,29 +397,16 @@ def test_static_graph(cls, converted, ernie_m_oracle, tmp_path, capsys):
     settings = {name: value for name, value in ernie_m_oracle.config(cls).items() if name != "architectures"}
     (source / "ernie_config.json").write_text(json.dumps(settings))
     main(["ernie_m", str(source), str(tmp_path / "new"), "--tokenizer_type", "ernie_m", "--head", head])
-    assert "layout: static graph" in capsys.readouterr().out
     assert same(tmp_path / "new", load(cls, converted[cls][1]))
 
 
-def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, pickled, tmp_path):
+def test_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer_dir, sample_tokenizer, tmp_path):
     """The zoo's default for everything that brings no tokenizer of transformers 4."""
-    config = load("ErnieMModel", converted["ErnieMModel"][1]).config
-    config.vocab_size = len(sample_tokenizer)
     source = str(tmp_path / "all.pdparams")
-    config.add_pooling_layer = True
-    theirs = {
-        r"LayerNorm": "layer_norm",
-        r"\.layer\.": ".layers.",
-        r"attention\.self\.(query|key|value)": lambda found: f"self_attn.{found[1][0]}_proj",
-        r"attention\.output\.dense": "self_attn.out_proj",
-        r"attention\.output\.layer_norm": "norm1",
-        r"intermediate\.dense": "linear1",
-        r"(\d)\.output\.dense": r"\1.linear2",
-        r"output\.layer_norm": "norm2",
-    }
-    weights = renamed(ErnieMModel(config).state_dict(), theirs)
-    del weights["embeddings.token_type_embeddings.weight"]
-    pickled(arrays_of(weights), tmp_path / "all.pdparams")
+    weights = ernie_m_oracle.weights("ErnieMModel")
+    weights["embeddings.word_embeddings.weight"] = torch.zeros(len(sample_tokenizer), 32)
+    weights = {key.replace("self_attn.self_attn", "self_attn"): tensor for key, tensor in weights.items()}
+    Path(source).write_bytes(pickle.dumps(arrays_of(weights)))
     options = {"tokenizer": str(sample_tokenizer_dir), "num_attention_heads": 4}
     convert_ernie_m(source, str(tmp_path / "new"), **options)
     loaded = XLMRobertaTokenizer.from_pretrained(tmp_path / "new")
@@ -448,14 +419,6 @@ def test_tokenizer_of_xlm_r(converted, sample_tokenizer_dir, sample_tokenizer, p
     (tmp_path / "vocab.txt").write_text("\n".join([*lines[:7], "other", *lines[8:]]) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match="row 7 is 'other'"):
         convert_ernie_m(source, str(tmp_path / "another"), **options)
-    with pytest.raises(ValueError, match="FacebookAI/xlm-roberta-base"):
-        convert_ernie_m(source, str(tmp_path / "other"), num_attention_heads=4)
-
-
-def test_the_head_needs_the_pooler(converted):
-    config = load("ErnieMModel", converted["ErnieMModel"][1]).config
-    with pytest.raises(ValueError, match="add_pooling_layer"):
-        ErnieMForSequenceClassification(type(config)(**{**config.to_dict(), "add_pooling_layer": False}))
 
 
 # Paddle's files
@@ -471,12 +434,15 @@ def read_as(path, arrays):
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_state_dicts(protocol, pickled, tmp_path):
+def test_state_dicts(protocol, tmp_path):
     path = tmp_path / "a.pdparams"
-    pickled(WEIGHTS | {"StructuredToParameterName@@": {"linear.weight": "linear_0.w_0"}}, path, protocol)
+    path.write_bytes(
+        pickle.dumps(WEIGHTS | {"StructuredToParameterName@@": {"linear.weight": "linear_0.w_0"}}, protocol)
+    )
     assert read_as(path, WEIGHTS)
     # newer versions write (name, array)
-    pickled(collections.OrderedDict((name, (f"{name}_0", array)) for name, array in WEIGHTS.items()), path, protocol)
+    named = collections.OrderedDict((name, (f"{name}_0", array)) for name, array in WEIGHTS.items())
+    path.write_bytes(pickle.dumps(named, protocol))
     assert read_as(path, WEIGHTS)
 
 
@@ -491,8 +457,9 @@ class Harmful:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_objects_are_refused_before_they_are_made(protocol, pickled, tmp_path):
-    pickled({"w": WEIGHTS["linear.bias"], "x": Harmful(str(tmp_path / "made"))}, tmp_path / "a.pdparams", protocol)
+def test_objects_are_refused_before_they_are_made(protocol, tmp_path):
+    content = {"w": WEIGHTS["linear.bias"], "x": Harmful(str(tmp_path / "made"))}
+    (tmp_path / "a.pdparams").write_bytes(pickle.dumps(content, protocol))
     with pytest.raises(ValueError, match="(posix|nt|os).mkdir"):
         read_state(tmp_path / "a.pdparams")
     assert not (tmp_path / "made").exists()
@@ -501,78 +468,42 @@ def test_objects_are_refused_before_they_are_made(protocol, pickled, tmp_path):
 # what does not fit is refused, and nothing is written
 
 
-def broken(originals, kind):
-    """A state dict of VECO with a fault."""
-    native, fairseq = originals.native_state(), originals.fairseq_state(decoder=(1, 2))
-    layer = "bert.encoder.layer.1"
-    return {
-        "missing": native | {f"{layer}.attention.self.key.bias": None},
-        "shape": native | {f"{layer}.cross_attention.output.LayerNorm.gamma": torch.ones(originals.HIDDEN + 1)},
-        "twice": native | {f"{layer}.output.LayerNorm.weight": torch.zeros(originals.HIDDEN)},  # in addition to gamma
-        "NaN": native | {f"{layer}.output.dense.bias": torch.full((originals.HIDDEN,), torch.nan)},
-        "integers": native | {f"{layer}.output.dense.bias": torch.ones(originals.HIDDEN, dtype=torch.int32)},
-        "left over": native | {"cls.bias": torch.zeros(3)},
-        "other words": originals.native_state(rows=1999),
-        "half a decoder": fairseq | {"decoder.layers.0.encoder_attn.q_proj.weight": None},
-        "other positions": fairseq | {"decoder.embed_positions.weight": fairseq["decoder.embed_positions.weight"] + 1},
-        "no decoder": originals.fairseq_state(decoder=()),
-        "of neither": {"weight": torch.ones(2)},
-    }[kind]
+LAYER = "bert.encoder.layer.1"
+UNFIT = [  # weights of VECO in addition, None where one is missing: what is named
+    ({f"{LAYER}.attention.self.key.bias": None}, "layer.1.attention.self.key.bias"),
+    ({f"{LAYER}.cross_attention.output.LayerNorm.gamma": torch.ones(9)}, "layer.1.crossattention.output.LayerNorm"),
+    ({f"{LAYER}.output.LayerNorm.weight": torch.zeros(16)}, "layer.1.output.LayerNorm.weight .*gamma"),
+    ({f"{LAYER}.output.dense.bias": torch.full((16,), torch.nan)}, "layer.1.output.dense.bias"),
+    ({"cls.bias": torch.zeros(3)}, "cls.bias"),
+    ({"bert.embeddings.word_embeddings.weight": torch.ones(1999, 16)}, "1,999"),
+    ({"decoder.embed_positions.weight": torch.zeros(40, 16)}, "decoder.embed_positions.weight"),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "named"),
-    [
-        ("missing", "lacks .*layer.1.attention.self.key.bias"),
-        ("shape", "layer.1.crossattention.output.LayerNorm.weight"),
-        ("twice", "layer.1.output.LayerNorm.weight differs from .*gamma"),
-        ("NaN", "layer.1.output.dense.bias"),
-        ("integers", "checkpoint.pt"),
-        ("left over", "cls.bias"),
-        ("other words", "1,999"),
-        ("half a decoder", "lacks .*crossattention.self.query.weight"),
-        ("other positions", "decoder.embed_positions.weight differs"),
-        ("no decoder", "encoder and decoder"),
-        ("of neither", "weight"),
-    ],
-)
-def test_weights_that_do_not_fit(originals, options, kind, named, tmp_path):
-    state = {key: tensor for key, tensor in broken(originals, kind).items() if tensor is not None}
-    path = originals.saved(tmp_path, state)
+@pytest.mark.parametrize(("change", "named"), UNFIT)
+def test_weights_that_do_not_fit(originals, options, change, named, tmp_path):
+    whole = originals.fairseq_state() if "decoder.embed_positions.weight" in change else originals.native_state()
+    state = {key: tensor for key, tensor in (whole | change).items() if tensor is not None}
     with pytest.raises(ValueError, match=named):
-        convert_veco(path, str(tmp_path / "veco"), **options)
+        convert_veco(originals.saved(tmp_path, state), str(tmp_path / "veco"), **options)
     assert not (tmp_path / "veco").exists()
 
 
 FILES = {  # a file's content: what is named
     "objects.pt": ({"model": {"w": torch.ones(2)}, "trainer": Fraction(1, 2)}, "fractions.Fraction"),
-    "mixed.pt": ({"weight": torch.ones(2), "step": 3}, "mixed.pt"),
     "list.pt": ([torch.ones(2)], "list.pt"),
     "text.pt": (b"hello", "text.pt"),
-    "text.safetensors": (b"hello", "text.safetensors"),
-    "nowhere.pt": (None, "nowhere.pt"),
-    "empty.pdparams": (b"", "empty.pdparams"),
     "cut_off.pdparams": (pickle.dumps(WEIGHTS)[:-20], "cut_off.pdparams"),
-    "list.pdparams": (pickle.dumps([1, 2]), "list.pdparams"),
     "mixed.pdparams": (pickle.dumps({"w": np.ones(2), "step": 3}), "mixed.pdparams"),
-    "texts.pdparams": (pickle.dumps({"w": np.array(["a"])}), "texts.pdparams"),
     # not even by a longer name of what is allowed
     "tofile.pdparams": (b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93.", "numpy.ndarray.tofile"),
-    "variables": (bytes(16) + b"\x04\0\0\0\x08\x05\x10\x03" + b"1234", "damaged"),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_are_no_checkpoints(name, tmp_path):
-    content, named = FILES[name]
-    path = tmp_path / name
-    if name == "variables":
-        path.mkdir()
-        (path / "word_embedding").write_bytes(content)
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        torch.save(content, path)
+    (content, named), path = FILES[name], tmp_path / name
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ValueError, match=named):
         read_state(path)
 
@@ -580,9 +511,7 @@ def test_files_that_are_no_checkpoints(name, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"tokenizer": "nowhere"}, "nowhere"),
         ({"num_attention_heads": None}, "--num_attention_heads"),
-        ({"num_attention_heads": 5}, "num_attention_heads 5"),
         ({"ignore_keys": ["pooler"]}, "--ignore_keys 'pooler'"),
         ({"output": "full"}, "full"),
     ],
@@ -612,55 +541,28 @@ def test_a_tokenizer_of_other_special_tokens_is_refused(originals, options, samp
     ("config", "named"),
     [
         ({"architectures": ["ErnieMForPoetry"]}, "ErnieMForPoetry"),
-        ({"hidden_act": "swirl"}, "swirl"),
-        ({"num_attention_heads": 5}, "num_attention_heads 5"),
         ({"pad_token_id": 3}, "padding id 3"),
-        ({"num_hidden_layers": 3}, r"lacks encoder.layer.2"),
-        ({"num_hidden_layers": 1}, r"has encoder.layer.1"),
-        ("{", "config.json"),
-        ("[]", "config.json"),
+        ({"num_hidden_layers": 3}, "encoder.layer.2"),
+        ({"num_hidden_layers": 1}, "encoder.layer.1"),
     ],
 )
 def test_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_path):
-    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old", **(config if isinstance(config, dict) else {}))
-    if isinstance(config, str):
-        (old / "config.json").write_text(config)
+    old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old", **config)
     with pytest.raises(ValueError, match=named):
         convert_ernie_m(str(old), str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 
 
-def test_folders_of_ernie_m_that_do_not_fit(converted, ernie_m_oracle, tmp_path):
-    old, empty = ernie_m_oracle.save("ErnieMModel", tmp_path / "old"), tmp_path / "empty"
-    empty.mkdir()
-
-    def refused(source, named, **options):
-        with pytest.raises(ValueError, match=named):
-            convert_ernie_m(str(source), str(tmp_path / "new"), **options)
-
-    refused(tmp_path / "nowhere", "nowhere")
-    refused(empty, "empty")
-    refused(converted["ErnieMModel"][1], "no conversion")
-    refused(old, "sentencepiece.bpe.model", tokenizer=str(empty), tokenizer_type="ernie_m")
-    vocabulary = (old / "vocab.txt").read_text(encoding="utf-8")
-    (old / "vocab.txt").write_text(vocabulary + "more\n", encoding="utf-8")
-    refused(old, "589 tokens")
-
-
 @pytest.mark.slow
-def test_the_command_writes_folders_that_every_auto_class_loads(originals, sample_tokenizer_dir, tmp_path, capfd):
+def test_the_command_writes_folders_that_every_auto_class_loads(originals, sample_tokenizer_dir, tmp_path):
     path, encoder = originals.saved(tmp_path, originals.fairseq_state()), str(tmp_path / "encoder")
     options = ["--tokenizer", str(sample_tokenizer_dir), "--num_attention_heads", "4"]
     main(["veco", path, str(tmp_path / "translation"), *options])
     main(["veco", path, encoder, *options, "--model", "encoder"])
-    assert capfd.readouterr().out.count("parameters: ") == 2
     with pytest.raises(SystemExit, match="2"):
         main(["veco", path, encoder, *options])
-    assert encoder in capfd.readouterr().err
     batch = AutoTokenizer.from_pretrained(encoder)(["a b", "c"], padding=True, return_tensors="pt")
     states = AutoModel.from_pretrained(encoder, trust_remote_code=True)(**batch).last_hidden_state
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translation", trust_remote_code=True)
     assert torch.equal(states, model.get_encoder()(**batch).last_hidden_state)
     assert not list(tmp_path.glob("*/convert*"))
-    settings = json.loads((tmp_path / "encoder" / "tokenizer_config.json").read_text())
-    assert not {"is_local", "local_files_only"} & settings.keys()

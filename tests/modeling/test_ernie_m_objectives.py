@@ -236,15 +236,10 @@ def without(batch, *names):
 BAD = [
     (lambda b: {"camlm": b}, {}, "attention_mask"),
     (lambda b: {"btmlm": without(pseudo(b), "generation_mask")}, {}, "generation_mask"),
-    (lambda b: {"btmlm": without(pseudo(b), "segment_ids")}, {}, "segment_ids"),
     (lambda b: {"btmlm": pseudo(b) | {"labels": b["labels"]}}, {}, "labels in segment 1"),
     (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature must be .*, got -1.0"),
-    (lambda b: {"btmlm": without(pseudo(b), "language_ids")}, {}, "language_ids"),
-    (lambda b: {"btmlm": pseudo(b)}, {"languages": None}, "num_languages 0"),
     (lambda b: {"mlm": b}, {"languages": None}, "language_ids"),
     (lambda b: {"mlm": b | {"language_ids": b["language_ids"] + 2}}, {}, "language_ids hold 4"),
-    (lambda b: {"mlm": b | {"language_ids": b["language_ids"][:, 1:]}}, {}, "language_ids have shape"),
-    (lambda b: {}, {"languages": ["en", "en"]}, "languages"),
     (lambda b: {}, {"languages": ["en"], "num_languages": 2}, "num_languages is 2"),
     (lambda b: {}, {"mask_token_id": None}, "mask_token_id"),
 ]

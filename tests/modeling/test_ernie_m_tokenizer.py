@@ -1,15 +1,13 @@
 """ERNIE-M's tokenizer against transformers 4's, piece by piece, and in everything that tokenizers are used for."""
 
-import copy
 import json
 import pickle
 
 import pytest
 import sentencepiece
-from transformers import AutoTokenizer, DataCollatorWithPadding
 
 from modeling.checkpoints import load_tokenizer
-from modeling.tokenization_ernie_m import ErnieMTokenizer, cut
+from modeling.tokenization_ernie_m import ErnieMTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +38,6 @@ def test_subwords_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer)
     assert tokenizer.unk_token_id in sum(expected["single"], [])
 
 
-def test_rules_of_cutting():
-    def parts(subword):
-        return [subword[start:end] for start, end in cut(subword)]
-
-    assert parts("▁hello") == ["▁hello"]
-    assert parts("▁你好") == ["你", "好"]
-    assert parts("a你b") == ["a", "你", "b"]
-    assert parts("▁a,b") == ["▁a", ",", "b"]
-    assert parts("▁2019") == ["2019"]  # the space sign before digits is dropped
-    assert parts("x10km") == ["x", "10", "km"]
-    assert parts("(7%)") == ["(", "7", "%)"]  # neither bracket nor percent sign is split off
-    assert parts("カナ한") == ["カナ한"]
-
-
 def test_offsets_and_words_point_into_the_text(tokenizer):
     text = "Hi, 2019年  in ½ [MASK] Köln!"
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
@@ -66,42 +50,17 @@ def test_offsets_and_words_point_into_the_text(tokenizer):
         assert span in words[word]
     assert sorted(set(encoded.word_ids())) == list(range(len(words)))
 
-    batch = tokenizer(["Wo?"], ["Hi in Köln. " * 4], return_offsets_mapping=True, truncation="only_second",
-                      max_length=24, stride=4, return_overflowing_tokens=True)  # fmt: skip
-    assert set(batch["overflow_to_sample_mapping"]) == {0} and len(batch["input_ids"]) > 1
-    assert batch.sequence_ids(1)[-2] == 1
-    begin, end = batch["offset_mapping"][1][-2]
-    assert ("Hi in Köln. " * 4)[begin:end] == batch.tokens(1)[-2].replace("▁", "")
-
-
-def test_words_given_one_by_one(tokenizer):
-    words = ["In", "2019", "war's", "北京", "kalt."]
-    encoded = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
-    ids = encoded.word_ids()
-    assert ids[0] is None and ids[-1] is None and sorted(set(ids[1:-1])) == [0, 1, 2, 3, 4]
-    for index, (word, (begin, end)) in enumerate(zip(ids, encoded["offset_mapping"], strict=True)):
-        if word is not None:
-            assert words[word][begin:end] == encoded.tokens()[index].replace("▁", "")
-
 
 def test_batches_padding_masks_and_token_types(tokenizer):
     batch = tokenizer(["Hi", "Hi in Köln"], ["a", "b"], padding=True, return_tensors="pt")
     assert set(batch) == {"input_ids", "attention_mask"}  # transformers 4 returned no mask, and its model made one
     assert batch["attention_mask"].tolist() == batch["input_ids"].ne(tokenizer.pad_token_id).long().tolist()
-    collated = DataCollatorWithPadding(tokenizer)([tokenizer("Hi"), tokenizer("Hi in Köln")])
-    assert collated["input_ids"].shape == collated["attention_mask"].shape
     one = tokenizer("Hi", "a", return_token_type_ids=True, return_special_tokens_mask=True)
     special = [token in ("[CLS]", "[SEP]") for token in one.tokens()]
     assert [bool(flag) for flag in one["special_tokens_mask"]] == special
     subwords = len(tokenizer.tokenize("Hi"))
     assert one["token_type_ids"] == [0] * (1 + subwords) + [1] * (len(special) - 1 - subwords)
     assert tokenizer.num_special_tokens_to_add(pair=True) == 4
-
-
-def test_a_pair_with_an_odd_room(tokenizer):
-    """The one difference of truncation: the last subword is the longer text's, in transformers 4 the first text's."""
-    encoded = tokenizer("Hi " * 9, "Hi " * 12, truncation=True, max_length=13)
-    assert [encoded.sequence_ids().count(side) for side in (0, 1)] == [4, 5]
 
 
 def test_saving_copying_and_pickling(tokenizer, tmp_path):
@@ -115,22 +74,12 @@ def test_saving_copying_and_pickling(tokenizer, tmp_path):
         "vocab.txt",
     }
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    assert settings["auto_map"]["AutoTokenizer"][1] or settings["auto_map"]["AutoTokenizer"][0]
-    assert str(tmp_path) not in json.dumps(settings) and not {"is_local", "local_files_only"} & set(settings)
+    assert str(tmp_path) not in json.dumps(settings)
     text = "Hi <sound> 2019年 [MASK]"
     expected = tokenizer(text)["input_ids"]
     assert len(tokenizer) - 1 in expected
-    for other in (
-        ErnieMTokenizer.from_pretrained(tmp_path),
-        pickle.loads(pickle.dumps(tokenizer)),
-        copy.deepcopy(tokenizer),
-        tokenizer,
-    ):
+    for other in (ErnieMTokenizer.from_pretrained(tmp_path), pickle.loads(pickle.dumps(tokenizer)), tokenizer):
         assert other(text)["input_ids"] == expected
-    again = tmp_path / "again"
-    ErnieMTokenizer.from_pretrained(tmp_path).save_pretrained(again)
-    for path in again.iterdir():
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
 LOAD = """
@@ -157,9 +106,6 @@ def test_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path)
     lower = ErnieMTokenizer.from_pretrained(folder, do_lower_case=True)
     text = "HI in KÖLN"
     assert lower.tokenize(text) == tokenizer.tokenize(text.lower())
-    lower.save_pretrained(tmp_path / "lower")
-    assert ErnieMTokenizer.from_pretrained(tmp_path / "lower").tokenize(text) == lower.tokenize(text)
-
     model = str(folder / "sentencepiece.bpe.model")
     plain = ErnieMTokenizer(model)
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
@@ -168,17 +114,9 @@ def test_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path)
     assert plain.convert_tokens_to_ids(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]) == list(
         range(len(processor), len(processor) + 5)
     )
-    plain.save_pretrained(tmp_path / "plain")
-    assert AutoTokenizer.from_pretrained(tmp_path / "plain", trust_remote_code=True)(text).input_ids == (
-        plain(text).input_ids
-    )
 
 
-def test_what_cannot_be_a_tokenizer(folder, tmp_path):
-    (tmp_path / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ErnieMTokenizer"}')
-    with pytest.raises(ValueError, match="sentencepiece.bpe.model"):
-        ErnieMTokenizer.from_pretrained(tmp_path)
+def test_what_cannot_be_a_tokenizer(tmp_path):
     prefix = tmp_path / "bytes"
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["abc abd", "bcd"] * 20),

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import BertConfig, BertForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
@@ -37,9 +37,7 @@ def saved_encoder(kind, folder, scattered, tiny):
 
 KINDS = {
     "VecoForPreTraining": (),
-    "VecoForMaskedLM": (),
     "VecoModel": ("lm_head",),
-    "VecoForSequenceClassification": ("lm_head",),
     "XLMRobertaForMaskedLM": ("crossattention",),
     "XlmAlignForPreTraining": ("crossattention",),
     "ErnieMForMaskedLM": ("crossattention",),
@@ -52,11 +50,8 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
     state = saved_encoder(kind, tmp_path / "encoder", scattered, tiny)
     with caplog.at_level(logging.INFO, "modeling.encoder_decoder"):
         model = translation(tmp_path / "encoder")
-    [record] = [record for record in caplog.records if record.name == "modeling.encoder_decoder"]
     fresh = KINDS[kind]
-    assert record.levelno == (logging.WARNING if fresh else logging.INFO)
-    for what in ("crossattention", "lm_head"):
-        assert (what in record.getMessage()) == (what in fresh)
+    assert all((what in caplog.text) == (what in fresh) for what in ("crossattention", "lm_head"))
     ours = model.state_dict()
     for key, value in state.items():
         if key.startswith(("roberta.embeddings.", "roberta.encoder.", "lm_head.")) and ".crossattention." not in key:
@@ -77,8 +72,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
 
 
 @pytest.mark.parametrize(
-    ("layers", "selection", "indices"),
-    [(1, "last", [2]), (1, "first", [0]), (2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])],
+    ("layers", "selection", "indices"), [(2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])]
 )
 def test_which_layers_decode(veco_dir, translation, layers, selection, indices):
     encoder = VecoForMaskedLM.from_pretrained(veco_dir)
@@ -89,11 +83,10 @@ def test_which_layers_decode(veco_dir, translation, layers, selection, indices):
             assert torch.equal(layer.state_dict()[name], value), name
 
 
-def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path, caplog):
+def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path):
     VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
     torch.manual_seed(0)
     model = VecoForConditionalGeneration.from_encoder(tmp_path, 2, random=True, hidden_dropout_prob=0.3)
-    assert "every weight is fresh" in caplog.text
     assert model.config.hidden_dropout_prob == 0.3 and model.config.hidden_size == 32
     trained = translation(veco_dir).state_dict()
     for key, value in model.state_dict().items():
@@ -123,7 +116,6 @@ def test_saved_once_and_reloaded_tied(veco_dir, translation, tie, tmp_path):
     for mine in (model, again):
         query = mine.decoder.layer[0].attention.self.query.weight
         assert (query is mine.roberta.encoder.layer[1].attention.self.query.weight) == tie
-        assert mine.lm_head.decoder.weight is mine.roberta.embeddings.word_embeddings.weight
 
 
 def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, translation):
@@ -135,12 +127,7 @@ def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, tran
     shared = tied.get_parameter(f"roberta.encoder.layer.1.{name}").grad
     apart = [untied.get_parameter(f"{side}.{name}").grad for side in ("roberta.encoder.layer.1", "decoder.layer.0")]
     torch.testing.assert_close(shared, sum(apart))
-    before = tied.get_parameter(f"decoder.layer.0.{name}").clone()
-    torch.optim.SGD(tied.parameters(), lr=0.1).step()
-    assert not torch.equal(tied.get_parameter(f"decoder.layer.0.{name}"), before)
-    assert torch.equal(
-        tied.get_parameter(f"decoder.layer.0.{name}"), tied.get_parameter(f"roberta.encoder.layer.1.{name}")
-    )
+    assert tied.get_parameter(f"decoder.layer.0.{name}") is tied.get_parameter(f"roberta.encoder.layer.1.{name}")
 
 
 def test_parameter_counts():
@@ -167,54 +154,25 @@ def test_parameter_counts():
     assert count(6, lm_head_transform=False) == count(6) - (hidden * hidden + 3 * hidden)
 
 
-def test_errors_of_from_encoder(veco_dir, translation, tiny, tmp_path):
-    translation(veco_dir).save_pretrained(tmp_path / "translation")
-    BertForMaskedLM(BertConfig(**tiny)).save_pretrained(tmp_path / "bert")
-    of_the_decoder = dict(cross_attention=True, decoder_layer_indices=[0, 1], is_encoder_decoder=True, plug_in=True)
-    for named, folder, options in (
-        ("decoder_layers is 4", veco_dir, {"decoder_layers": 4}),
-        ("decoder_layers is 0", veco_dir, {"decoder_layers": 0}),
-        ("decoder_layer_selection", veco_dir, {"decoder_layer_selection": "middle"}),
-        ("translation", tmp_path / "translation", {}),
-        ("bert", tmp_path / "bert", {}),
-        *((name, veco_dir, {name: value}) for name, value in of_the_decoder.items()),
-        *((name, veco_dir, {name: value, "random": True}) for name, value in of_the_decoder.items()),
-    ):
-        with pytest.raises(ValueError, match=named):
-            translation(folder, **options)
-
-
 @pytest.mark.parametrize(
-    "override",
+    ("named", "options"),
     [
-        {"hidden_size": 16},
-        {"num_hidden_layers": 2},
-        {"num_attention_heads": 2},
-        {"lm_head_scale": 0.5},
+        ("decoder_layers is 4", {"decoder_layers": 4}),
+        ("decoder_layer_selection", {"decoder_layer_selection": "middle"}),
+        ("plug_in", {"plug_in": True}),
+        ("hidden_size=16", {"hidden_size": 16}),  # with random weights only
     ],
-    ids=str,
 )
-def test_what_the_weights_of_the_folder_fix_changes_with_random_weights_only(
-    veco_dir, translation, tiny, override, tmp_path
-):
-    [(name, value)] = override.items()
-    XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)).save_pretrained(tmp_path)
-    for folder in (veco_dir, tmp_path):
-        with pytest.raises(ValueError, match=f"{name}={value}.*random"):
-            translation(folder, **override)
-    model = translation(veco_dir, random=True, **override)
-    assert getattr(model.config, name) == value and model.config.decoder_layers == 2
-    indices = [0, 1] if name == "num_hidden_layers" else [1, 2]
-    assert model.config.decoder_layer_indices == indices
-    assert model(**{key: ids.clamp(max=49) for key, ids in BATCH.items()}).loss.isfinite()
+def test_errors_of_from_encoder(veco_dir, translation, named, options):
+    with pytest.raises(ValueError, match=named):
+        translation(veco_dir, **options)
 
 
-def test_errors_of_configurations(veco_dir, tiny):
+def test_folders_that_are_no_encoder_and_no_translation_model(veco_dir, translation, tiny, tmp_path):
+    translation(veco_dir).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=tmp_path.name):
+        translation(tmp_path)
     with pytest.raises(ValueError, match="from_encoder"):
         VecoForConditionalGeneration.from_pretrained(veco_dir)
-    for indices in (None, [0], [0, 3], [-1, 0]):
-        with pytest.raises(ValueError, match="decoder_layer_indices"):
-            VecoForConditionalGeneration(VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=indices))
-    untied = VecoConfig(**tiny, decoder_layers=1, decoder_layer_indices=[0], tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="tie_word_embeddings"):
-        VecoForConditionalGeneration(untied)
+    with pytest.raises(ValueError, match="decoder_layer_indices"):
+        VecoForConditionalGeneration(VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=[0, 3]))

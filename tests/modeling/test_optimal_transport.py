@@ -52,19 +52,6 @@ def random_matrix(generator, kind="dots"):
     return (5 * values if kind == "dots" else 1 / (1 + np.exp(-values))).astype(generator.choice(["f4", "f8"]))
 
 
-def plain_sinkhorn(similarity, iterations, regularization, epsilon, first):
-    """Eq. 1 and 4-6 in float64."""
-    k = np.maximum(epsilon, similarity.astype(np.float64)) ** (1 / regularization)
-    u, v = np.ones(k.shape[0]), np.ones(k.shape[1])
-    for _ in range(iterations):
-        if first == "rows":
-            u = 1 / (k @ v)
-        v = 1 / (k.T @ u)
-        if first == "columns":
-            u = 1 / (k @ v)
-    return np.diag(u) @ k @ np.diag(v)
-
-
 def plain_argmaxes(scores):
     """Eq. 7: forward and backward links, of cells that have something."""
     rows, columns = range(scores.shape[0]), range(scores.shape[1])
@@ -114,39 +101,21 @@ def plain_softmax(similarity, threshold):
     return {tuple(cell) for cell in np.argwhere((forward > threshold) & (backward > threshold)).tolist()}
 
 
-@pytest.mark.parametrize("first", ["rows", "columns"])
-@pytest.mark.parametrize("regularization", [0.05, 0.2, 1, 2])
-def test_sinkhorn_is_a_plain_loop(first, regularization):
-    generator = np.random.default_rng(0)
-    for _ in range(30):
-        similarity = random_matrix(generator)
-        for iterations in (1, 2, 5):
-            plan = one(sinkhorn, similarity, iterations, regularization, 1e-3, first)
-            expected = plain_sinkhorn(similarity, iterations, regularization, 1e-3, first)
-            torch.testing.assert_close(plan, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("regularization", [0.3, 1, 3])
-def test_sinkhorn_with_columns_first_is_pot_s(shape, regularization):
-    """POT scales to any marginals, here 1 of each row and column, and its K = exp(-cost / reg)."""
+@pytest.mark.parametrize("regularization", [0.05, 0.3, 1, 3])
+@pytest.mark.parametrize("first", ["rows", "columns"])
+def test_sinkhorn_is_pot_s(first, regularization, shape):
+    """POT scales columns first, to any marginals, here 1 of each row and column; its K = exp(-cost / reg)."""
     similarity = np.random.default_rng(0).standard_normal(shape) * 5
-    cost, marginals = -np.log(np.maximum(1e-6, similarity)), [np.ones(size) for size in shape]
-    for iterations in (1, 2, 7):
+    cost, marginals = -np.log(np.maximum(1e-3, similarity)), [np.ones(size) for size in shape]
+    for iterations in (1, 2, 5, 7):
         settings = dict(numItermax=iterations, stopThr=0, warn=False)
-        expected = ot.sinkhorn(*marginals, cost, regularization, **settings)
-        plan = one(sinkhorn, similarity, iterations, regularization, first="columns")
+        if first == "columns":
+            expected = ot.sinkhorn(*marginals, cost, regularization, **settings)
+        else:
+            expected = ot.sinkhorn(*marginals[::-1], cost.T, regularization, **settings).T
+        plan = one(sinkhorn, similarity, iterations, regularization, 1e-3, first)
         torch.testing.assert_close(plan, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["sinkhorn", "log_sinkhorn"])
-def test_sinkhorn_with_rows_first_is_pot_s_batched_solver(method):
-    torch.manual_seed(0)
-    similarity_BST = torch.rand(4, 9, 7, dtype=torch.float64) * 40
-    marginals = torch.ones(4, 9, dtype=torch.float64), torch.ones(4, 7, dtype=torch.float64)
-    solved = ot.solve_batch(-similarity_BST.log(), 1.0, *marginals, max_iter=2, tol=0, method=method, grad="detach")
-    plan_BST = sinkhorn(similarity_BST, *whole(4, 9, 7))
-    torch.testing.assert_close(plan_BST, solved.plan, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("regularization", [0.2, 1])
@@ -264,7 +233,7 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
     differ = 0
     for number in range(150):
         similarity = random_matrix(generator, "cosine" if number % 3 else "dots").astype(np.float64)
-        plan = plain_sinkhorn(similarity, 2, 1, 1e-6, "rows")
+        plan = one(sinkhorn, similarity).numpy()
         if number % 5 == 0:
             plan = np.round(plan, 1)  # ties, and cells without anything
         for iterations in (1, 2, 4):
@@ -500,14 +469,11 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
         (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
         (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
-        (lambda: align(*VECTORS, method="ot_words", link_all=1), "link_all"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
-        (lambda: sinkhorn(*MATRIX, iterations=2.0), "iterations must be .*got 2.0"),
-        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*and nan"),
+        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*nan"),
         (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
-        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount must be .*got 0.4"),
-        (lambda: softmax_links(*MATRIX, threshold=1), "threshold must be .*got 1"),
+        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount .*0.4"),
     ],
 )
 def test_errors_name_the_argument(call, named):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaModel, pipeline
+from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining, XlmAlignModel
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
@@ -53,17 +53,8 @@ def test_a_folder_that_is_saved_again_brings_the_aligner(sample_tokenizer, fresh
 @pytest.mark.slow
 def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
     torch.manual_seed(0)
-    sizes = dict(max_position_embeddings=514, type_vocab_size=1)
-    model = XLMRobertaModel(
-        XLMRobertaConfig(vocab_size=len(sample_tokenizer), **sizes, **TINY), add_pooling_layer=False
-    )
-    model.save_pretrained(tmp_path / "plain")
-    sample_tokenizer.save_pretrained(tmp_path / "plain")
-    aligner = pipeline("word-alignment", model=str(tmp_path / "plain"), pipeline_class=WordAlignmentPipeline)
-    assert type(aligner) is WordAlignmentPipeline and type(aligner.model) is XLMRobertaModel
-    ours = XlmAlignModel(XlmAlignConfig(vocab_size=len(sample_tokenizer), **TINY))
-    ours.load_state_dict(model.state_dict(), strict=False)
-    assert aligner(PAIRS) == WordAlignmentPipeline(ours, sample_tokenizer)(PAIRS)
+    model = XLMRobertaModel(XLMRobertaConfig(vocab_size=len(sample_tokenizer), **TINY), add_pooling_layer=False)
+    aligner = WordAlignmentPipeline(model.eval(), sample_tokenizer)
     aligner.save_pretrained(tmp_path / "saved")
     assert {path.stem for path in (tmp_path / "saved").glob("*.py")} == {
         "pipeline_word_alignment",
@@ -96,18 +87,7 @@ def test_one_pair_a_list_and_anything_that_iterates(aligner):
     of_words = aligner((one["source"], one["target"]))
     assert of_words == {name: value for name, value in one.items() if "offsets" not in name}
     assert aligner([PAIRS[0], list(PAIRS[0])]) == [one, one]
-    assert aligner([]) == []
-
-    class Rows(torch.utils.data.Dataset):
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return [PAIRS[0], PAIRS[1]][index]
-
-    for several in (iter(PAIRS), (pair for pair in PAIRS), Rows()):
-        found = aligner(several)
-        assert not isinstance(found, list) and next(found) == one
+    assert aligner([]) == [] and next(aligner(iter(PAIRS))) == one
 
 
 def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
@@ -118,7 +98,5 @@ def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
     assert in_a_call == vars(expected)
     from_the_start = WordAlignmentPipeline(aligner.model, sample_tokenizer, device="cpu", batch_size=5, **options)
     assert from_the_start.aligner.batch_size == 5 and from_the_start(PAIRS[0]) == in_a_call
-    assert from_the_start.make_aligner(batch_size=2).batch_size == 2
-    assert "similarity" not in from_the_start(PAIRS[0], similarity=False)
     assert aligner(PAIRS[0]) != in_a_call and aligner.aligner.method == "mutual"  # the call left nothing behind
     assert aligner(PAIRS[0], window=8)["windows"] > 1

@@ -70,7 +70,6 @@ def test_words_of_a_text_get_the_spaces_that_it_has():
         ("\u200fשלום, נסיון\u202c", "שלום , נסיון"),
         ("👩\u200d👩\u200d👧 é e\u0301🇩🇪🇫🇷", "👩\u200d👩\u200d👧 é e\u0301 🇩🇪 🇫🇷"),
         ("a\x00b \x01", "a b"),
-        ("", ""),
     ],
 )
 def test_text_is_split_at_unicodes_word_boundaries(text, expected):
