@@ -91,12 +91,5 @@ def test_examples_in_yaml_are_recipes(pages, tmp_path):
         load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_citation_is_that_of_the_cards(pages, model):
-    (citation,) = pages[f"hub_cards/models/{model}.md"].of("bibtex")
-    about = yaml.safe_load((ROOT / f"hub_cards/templates/about/{model}.yaml").read_text(encoding="utf-8"))
-    assert citation.strip() == about["citation"].strip()
-
-
 def test_no_block_is_of_a_kind_that_nothing_checks(pages):
     assert {fence for page in pages.values() for fence, _ in page.blocks} <= {"", "python", "yaml", "bibtex"}

@@ -14,14 +14,9 @@ NOTHING = {"precision": 0, "recall": 0, "f1": 0, "support": 0}
 
 
 def percent(right, predicted, support):
-    return pytest.approx(
-        {
-            "precision": 100 * right / max(predicted, 1),
-            "recall": 100 * right / max(support, 1),
-            "f1": 200 * right / (predicted + support),
-            "support": support,
-        }
-    )
+    shares = {"precision": right / max(predicted, 1), "recall": right / max(support, 1)}
+    shares["f1"] = 2 * right / (predicted + support)
+    return pytest.approx({name: 100 * share for name, share in shares.items()} | {"support": support})
 
 
 def test_rows_count_for_the_label_that_they_have_and_for_the_one_that_is_predicted():

@@ -12,9 +12,8 @@ from transformers import AutoModel, AutoTokenizer
 from finetuning.page import warnings_of
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.mining import task as mining
 from finetuning.tasks.mining.recipe import MiningRecipe
-from finetuning.tasks.mining.search import Mined, mine
+from finetuning.tasks.mining.search import mine
 from finetuning.tasks.mining.task import Pool, chance_level, divide
 from finetuning.tasks.registry import task_of
 from tests.finetuning.feature_recipes import DEV, mining_of, sentence, write_pools
@@ -143,19 +142,6 @@ def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path
         assert tables in page
 
 
-def test_chance_edges_and_sentences_without_margin_are_said(mined, tmp_path, monkeypatch):
-    def shifted(source, target, neighbors, device):
-        places = torch.arange(len(source)).numpy()
-        return Mined(places, (places + 1) % len(places), 2.0 - places / 100, (3, 0))
-
-    monkeypatch.setattr(mining, "mine", shifted)
-    main(mined)
-    results = read_results(tmp_path / "out")
-    for fact in ("xx-en: the threshold", r"\b3 \D* 0 of the target are unlike", "at chance: 0 of 0"):
-        assert any(re.search(fact, line) for line in results["warnings"]), fact
-    assert results["mining"]["xx-en"]["1"][0]["threshold"] is None
-
-
 def test_chance_is_that_of_pairs_drawn_at_random():
     generator = torch.Generator().manual_seed(0)
     pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})
@@ -169,15 +155,8 @@ def test_chance_is_that_of_pairs_drawn_at_random():
 
 def test_pools_that_cannot_be_mined_are_refused(pools, write):
     table = {**pools(slice(20, 60)), "dev": pools(DEV, "dev")}
-    for changes, named in (
-        ({"dev": pools(slice(20, 60))}, "dev.gold"),
-        (
-            {"source": {"path": write("twice", [{"id": "s21", "text": text} for text in "xy"])}},
-            "'s21' .*once",
-        ),
-        ({"source": {"path": write("float", [{"id": 0.5, "text": "x"}])}}, "float64"),
-        ({"source": {"path": write("one", [{"id": "s21", "text": "x"}])}}, "source has 1 "),
-    ):
+    twice = write("twice", [{"id": "s21", "text": text} for text in "xy"])
+    for changes, named in (({"dev": pools(slice(20, 60))}, "dev.gold"), ({"source": {"path": twice}}, "'s21'")):
         recipe = load_recipe(MiningRecipe, None, ["model=m", "output_dir=o", "task=t", mining_of({**table, **changes})])
         with pytest.raises(ValueError, match=named):
             task_of(recipe).read()

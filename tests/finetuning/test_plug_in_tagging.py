@@ -1,6 +1,5 @@
 """Plug-in tagging: words with the words of their translation, and windows."""
 
-import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 
 from finetuning.tasks.tagging.recipe import TaggingRecipe
@@ -29,14 +28,6 @@ def test_words_and_labels_of_both_sides_are_read_by_name(write):
     for mine, theirs in (("tags", "labels"), ("translation_tags", "labels_en")):
         named = [[data.label_names[tag] for tag in tags] for tags in data.train[mine][:]]
         assert named == [row[theirs] for row in rows]
-
-
-@pytest.mark.parametrize("change", [{"tokens_en": [], "labels_en": []}, {"tokens_en": ["a\tb"], "labels_en": ["O"]}])
-def test_read_refuses_translations_without_words(write, change):
-    rows = sentences(6)
-    rows[1] |= change
-    with pytest.raises(ValueError, match="row 1 .*tokens_en"):
-        KIND.read(write("train", rows), write("test", sentences(6)))
 
 
 def test_a_label_of_the_translations_alone_is_one_of_the_labels(write):

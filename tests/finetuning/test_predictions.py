@@ -115,23 +115,6 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
 
 
-def test_sentences_of_a_language_have_the_numbers_of_the_whole_table(write):
-    rows = [
-        {"tokens": [f"word{n}", "x"], "tags": ["B-PER", "O"], "lang": ["es", "pt"][n % 2], "part": str(n % 3)}
-        for n in range(12)
-    ]
-    columns = "text_columns: [tokens], label_column: tags, language_column: lang, where: {part: '1'}"
-    tables = [
-        f"train=[{{path: {write('train', rows)}, {columns}}}]",
-        f"evaluation=[{{path: {write('test', rows)}, {columns}}}]",
-    ]
-    base = ["kind=tagging", "model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-    recipe = load_recipe(TaggingRecipe, None, [*base, "setting=supervised", "source_language=es", *tables])
-    found = task_of(recipe).read().evaluation
-    assert {language: dataset["row"][:] for language, dataset in found.items()} == {"pt": [1, 7], "es": [4, 10]}
-    assert found["es"]["words"][:] == [["word4", "x"], ["word10", "x"]]
-
-
 @pytest.mark.parametrize("ids", [None, ["q7", "q8"], [7, 8]])
 def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
     contexts = ["ten and twenty or " * 9 + "thirty", "a river"]

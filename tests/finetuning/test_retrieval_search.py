@@ -128,18 +128,10 @@ def test_bert_is_read_with_its_own_special_tokens(tmp_path):
 
 
 def test_accuracy_counts_both_directions_by_hand():
-    gold = [
-        {"source": 0, "target": 0},
-        {"source": 1, "target": 1},
-        {"source": 2, "target": 1},
-        {"source": 3, "target": 2},
-    ]
-    found = [
-        {"source": 0, "target": 0},
-        {"source": 2, "target": 1},
-        {"source": 2, "target": 1},
-        {"source": 0, "target": 0},
-    ]
+    gold, found = (
+        [{"source": source, "target": target} for source, target in pairs]
+        for pairs in (((0, 0), (1, 1), (2, 1), (3, 2)), ((0, 0), (2, 1), (2, 1), (0, 0)))
+    )
     assert load_metric("retrieval_accuracy").compute(predictions=found, references=gold) == {
         "accuracy": 62.5, "source_to_target": 75.0, "target_to_source": 50.0
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -94,21 +93,6 @@ def test_a_half_of_the_sentences_is_scored(aligned, feature_run, tmp_path):
     assert min(scores) < whole.of("zh-en", "aer")["mean"] < max(scores)
 
 
-def test_links_past_a_sentence_are_counted_and_listed(aligned, tmp_path, sample_corpus_dir, capsys):
-    folder = tmp_path / "data"
-    shutil.copytree(sample_corpus_dir / "alignments", folder)
-    lines = (folder / "en-de.gold").read_text(encoding="utf-8").splitlines()
-    lines[2] += " 9-0 0p40"  # of 9 and 9 words
-    (folder / "en-de.gold").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    aligned = [item.replace(str(sample_corpus_dir / "alignments"), str(folder)) for item in aligned]
-    main([*aligned, "pairs.1.note=ten sentences"])
-    results = read_results(tmp_path / "out")
-    gold = results["protocol"]["evaluation_data"][0]["gold"]
-    assert len(gold["left_out"]) == 2 and "sentence 3: (10, 1), of 9 and 9 words" in gold["left_out"]
-    assert "en-de.gold: 2 links" in results["warnings"][0] and "ten sentences" in results["warnings"]
-    assert "sentence 3: (10, 1)" in " ".join(capsys.readouterr().out.split())
-
-
 def test_alignv2_scores_the_sentences_it_names(aligned, tmp_path, sample_corpus_dir):
     for side, sentences in (("de", "das Haus\nja\nein Baum\n"), ("en", "the house\nyes\na tree\n")):
         (tmp_path / f"text.{side}").write_text(sentences, encoding="utf-8")
@@ -137,7 +121,6 @@ def test_published_scores_are_those_of_a_method_and_layer(aligned, tmp_path):
     assert all(len(row) == len(columns) for row in table)
     cells = {tuple(row[:3]): dict(zip(columns, row, strict=True)) for row in table}
     assert [place[1:] for place in cells if place[0] == "en-de"] == [("ot", "1"), ("itermax", "1"), ("itermax", "2")]
-    titles = [f"{name} ({method}, layer {layer})" for name, (method, layer) in zip(names, places, strict=True)]
     titles = [f"{name} ({method}, layer {layer})" for name, (method, layer) in zip(names, places, strict=True)]
     same, second, deeper = (f"XLM-Align (ACL 2021), Table 2, {title}" for title in titles)
     assert cells["en-de", "ot", "1"][same] == "16.63" and not cells["zh-en", "ot", "1"][same]
