@@ -8,17 +8,14 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 from finetuning.recipe import Recipe
 from finetuning.tasks.registry import task_of
-from tests.finetuning.tasks import encode, read_alike
-from zoo_core.recipes import load_recipe
+from tests.finetuning.labeled_rows import write_configs
+from tests.finetuning.tasks import encode, read_alike, recipe_with
 
 NLI = ["entailment", "neutral", "contradiction"]
 
 
 def read(train, evaluation, *overrides):
-    """Reads the tables given as dictionaries of fields; JSON is YAML."""
-    base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-    tables = [f"train={json.dumps([train])}", f"evaluation={json.dumps([evaluation])}"]
-    return read_alike(load_recipe(Recipe, None, [*base, *tables, *overrides]))
+    return read_alike(recipe_with(Recipe, [train], [evaluation], *overrides))
 
 
 def rows(labels, column="label", **more):
@@ -43,23 +40,21 @@ def test_read_matches_labels_by_name(write):
         assert data.warnings == []
 
 
-def test_read_counts_training_texts_and_texts_of_two_labels(tmp_path, sample_corpus_dir):
-    for name, pairs in {
-        "train": [("a", "x"), ("b", "y"), ("b", "y"), ("c", "x")],
-        "dev": [("c", "x"), ("d", "y")],
-        "de": [("a", "y"), ("e", "x")],
-        "fr": [("b", "y"), ("d", "y"), ("f", "x")],
-    }.items():
-        text = "".join(f"{first},{label}\n" for first, label in pairs)
-        (tmp_path / f"{name}.csv").write_text(f"text,label\n{text}", encoding="utf-8")
-    (tmp_path / "README.md").write_text(
-        "---\nconfigs:\n- config_name: en\n  data_files:\n  - {split: train, path: train.csv}\n"
-        "  - {split: dev, path: dev.csv}\n---\n"
+def test_read_counts_training_texts_and_texts_of_two_labels(tmp_path):
+    texts = {"train": "ax by by cx", "dev": "cx dy", "de": "ay ex", "fr": "by dy fx"}
+    split = {name: [{"text": row[0], "label": row[1]} for row in of.split()] for name, of in texts.items()}
+    path = write_configs(
+        tmp_path,
+        {
+            "en": {"train": split["train"], "dev": split["dev"]},
+            "de": {"test": split["de"]},
+            "fr": {"test": split["fr"]},
+        },
     )
-    train = {"path": str(tmp_path), "config": "en", "dev_split": "dev"}
-    tables = f"evaluation={json.dumps([{'path': str(tmp_path / '{language}.csv'), 'languages': ['de', 'fr']}])}"
-    recipe = ["model=m", "output_dir=o", "task=t", "training.learning_rate=1", f"train={json.dumps([train])}", tables]
-    found = [re.findall("[0-9]+", line) for line in task_of(load_recipe(Recipe, None, recipe)).read().warnings]
+    train = [{"path": path, "config": "en", "dev_split": "dev"}]
+    test = [{"path": path, "config": "{language}", "languages": ["de", "fr"]}]
+    data = task_of(recipe_with(Recipe, train, test, "selection=source_dev")).read()
+    found = [re.findall("[0-9]+", line) for line in data.warnings]
     # c of dev; a of de and b of fr; d of fr; a is x in the training rows and y in de
     assert found == [["1", "2"], ["1", "2", "1", "3"], ["1", "3"], ["1", "1"]]
 
@@ -146,19 +141,10 @@ def test_read_training_table_with_a_place_for_the_language(write, tmp_path):
         read({"path": path}, test, "setting=supervised")
 
 
-def hub_folder(folder, splits):
-    """A dataset in the Hub's layout with the given splits."""
-    (folder / "data").mkdir(parents=True)
-    for split, content in splits.items():
-        Dataset.from_list(content).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
-    return str(folder)
-
-
 @pytest.mark.parametrize(
     ("train", "test", "more", "named"),
     [
         ({"split": "test"}, {}, [], "train.0 reads .*split test, .*evaluation.0"),
-        ({"config": "x.de", "split": "test"}, {"config": "x.{language}"}, [], "train.0 .*evaluation.0"),
         ({"dev_split": "train"}, {}, [], "train.0.*dev_split 'train'"),
         ({}, {"path": "a file"}, [], "train.0 .*evaluation.0"),  # the same of both
         ({}, {}, ["selection=mean_dev"], "selection is mean_dev"),
@@ -166,7 +152,7 @@ def hub_folder(folder, splits):
     ],
 )
 def test_read_refuses_tables(tmp_path, write, train, test, more, named):
-    folder = hub_folder(tmp_path / "set", {"train": rows(NLI), "test": rows(NLI)})
+    folder = write_configs(tmp_path / "set", {"default": {"train": rows(NLI), "test": rows(NLI)}})
     if "path" in test:
         train = test = {"path": write("file", rows(NLI))}
     with pytest.raises(ValueError, match=named):
@@ -175,8 +161,8 @@ def test_read_refuses_tables(tmp_path, write, train, test, more, named):
 
 def test_read_development_rows_of_benchmark_training_set_or_held_out(tmp_path):
     languages = [{**row, "language": language} for language in ("en", "de") for row in rows(NLI)]
-    benchmark = hub_folder(tmp_path / "bench", {"validation": languages, "test": languages})
-    corpus = hub_folder(tmp_path / "corpus", {"train": rows(NLI * 20), "validation": rows(NLI * 2)})
+    benchmark = write_configs(tmp_path / "bench", {"default": {"validation": languages, "test": languages}})
+    corpus = write_configs(tmp_path / "corpus", {"default": {"train": rows(NLI * 20), "validation": rows(NLI * 2)}})
     test = {"path": benchmark, "language_column": "language"}
     train = {"path": corpus}
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -40,7 +39,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
-    facts, (out, printed) = KINDS[kind], feature_run(kind)
+    facts, out = KINDS[kind], feature_run(kind)[0]
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1",
     }  # fmt: skip
@@ -67,27 +66,11 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(facts.rows) * 3 * len(facts.methods) * (4 if kind == "word_alignment" else 3)
-    place = facts.methods[0], "1", facts.metric
-    of_reported = [row for row in rows if (row["method"], row["layer"], row["metric"]) == place]
-    assert {row["language"]: float(row["value"]) for row in of_reported} == {
-        pair: entry["mean"] for pair, entry in reported.items()
-    }
 
 
 def test_a_layer_is_that_of_the_depth():
     named = (("middle", 5), ("two_thirds", 12), (None, 12))
     assert [reported_layer(name, [], depth)[0] for name, depth in named] == [2, 8, 7]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_card_has_the_scores(kind, feature_run, tiny_model, tmp_path):
-    out = feature_run(kind)[0]
-    model = shutil.copytree(tiny_model, tmp_path / "model")
-    card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
-    of_task = "word-alignment" if kind == "word_alignment" else "sentence-similarity"
-    assert "<b>sample</b>" in card and f"type: {of_task}" in card
-    for pair, entry in read_results(out).languages.items():
-        assert any(f"| {pair} |" in line and f"{entry['mean']:.1f}" in line for line in card.splitlines())
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """finetuning/run.py from the command line to results, resumed; errors."""
 
 import contextlib
-import csv
 import json
 import resource
 import shutil
@@ -76,15 +75,6 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert results["protocol"]["selection"]["rows"] == {"en": 24}
     assert results["hyperparameters"]["updates"] == [5, 5]
 
-    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if not row["label"]]
-    assert {(row["language"], int(row["seed"]), float(row["value"])) for row in rows} == {
-        (language, seed, score)
-        for language, entry in results.languages.items()
-        for seed, score in zip([1, 2], entry["scores"], strict=True)
-    }
-    page = (out / "results.md").read_text(encoding="utf-8")
-    assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
     recipe = load_recipe(Recipe, str(out / "recipe.yaml"), [])
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
 

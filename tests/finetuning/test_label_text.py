@@ -18,16 +18,12 @@ from tests.finetuning.labeled_rows import sentences
 
 
 def recipe(model, folder, train, evaluation, *more):
-    """Overrides of a tagging recipe of a few steps; tables are (path, column of labels, more fields)."""
-    tables = [
-        f"{part}=["
-        + ", ".join(
-            f"{{path: {path}, text_columns: [tokens], label_column: {column}{fields}}}" for path, column, fields in of
-        )
-        + "]"
-        for part, of in (("train", train), ("evaluation", evaluation))
-    ]
-    few = "kind=tagging task=people selection=last max_length=40 training.learning_rate=1e-2 training.batch_size=16".split()
+    """Overrides of a tagging recipe of a few steps; tables are (path, column of labels and more fields)."""
+    tables = []
+    for part, of in (("train", train), ("evaluation", evaluation)):
+        fields = [f"{{path: {path}, text_columns: [tokens], label_column: {rest}}}" for path, rest in of]
+        tables.append(f"{part}=[{', '.join(fields)}]")
+    few = "kind=tagging task=people selection=last max_length=40 training.learning_rate=1e-2".split()
     return [f"model={model}", f"output_dir={folder / 'out'}", *few, *tables, *more]
 
 
@@ -38,8 +34,8 @@ def teacher(tiny_model, tmp_path_factory):
     for name, count in (("train", 48), ("test", 9)):
         Dataset.from_list(sentences("en", count)).to_parquet(folder / f"{name}.parquet")
     tables = [
-        [(f"{folder}/train.parquet", "ner_tags", "")],
-        [(f"{folder}/test.parquet", "ner_tags", ", languages: [en]")],
+        [(f"{folder}/train.parquet", "ner_tags")],
+        [(f"{folder}/test.parquet", "ner_tags, languages: [en]")],
     ]
     run(recipe(tiny_model, folder, *tables, "training.max_steps=12"))
     return folder / "out" / "seed-1" / "model"
@@ -114,8 +110,8 @@ def test_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, re
     for name in ("en", "de"):
         Dataset.from_list(sentences(name, 9)).to_parquet(tmp_path / f"{name}.parquet")
     # a folder: the description next to the rows is not read as rows
-    english, german = (f"{tmp_path}/en.parquet", "ner_tags", ""), (folder, "labels", ", languages: [de]")
-    gold = [(f"{tmp_path}/de.parquet", "ner_tags", ", languages: [de]")]
+    english, german = (f"{tmp_path}/en.parquet", "ner_tags"), (folder, "labels, languages: [de]")
+    gold = [(f"{tmp_path}/de.parquet", "ner_tags, languages: [de]")]
     setting = ["setting=translate_train_all", "translations_from=somebody, labeled by a model", "training.max_steps=2"]
     run(recipe(tiny_model, tmp_path, [english, german], gold, *setting))
     results = read_results(tmp_path / "out")
@@ -125,7 +121,7 @@ def test_run_on_labeled_text_names_the_teacher(teacher, tiny_model, tmp_path, re
     assert labeled["labeled_by"] == [signature] and labeled["rows"] == 12 and "labeled_by" not in gold
     assert signature in (tmp_path / "out" / "results.md").read_text()
 
-    evaluated = [(folder, "labels", ", split: train, languages: [de]")]
+    evaluated = [(folder, "labels, split: train, languages: [de]")]
     assert "xlm-roberta sha256:" in refused(recipe(tiny_model, tmp_path / "other", [english], evaluated))
 
 

@@ -82,16 +82,6 @@ def test_a_row_is_found_with_its_scores_by_column():
     assert list(table.scores(torn, "f1")) == ["en", "es", "de", "hi", "vi", "zh"] and "ar" in torn.note
 
 
-def test_what_is_not_there_is_refused_with_the_nearest_names():
-    for names, nearest in (
-        (("xlm_aling", "Table 18", "x"), "'xlm_align'"),
-        (("xlm_align", "Tabel 18", "x"), "'Table 18'"),
-        (("xlm_align", "Table 18", "XLM-Align base"), "'XLM-Align base, zero-shot'"),
-    ):
-        with pytest.raises(ValueError, match=nearest):
-            find(*names)
-
-
 XNLI = {"paper": "xlm_align", "table": "Table 18", "row": "XLM-Align base, zero-shot"}
 METAXLM = "MetaXLM base, cross-lingual transfer"
 

@@ -12,13 +12,7 @@ from finetuning.tasks.retrieval import sentence_vectors as retrieval_search
 from finetuning.tasks.retrieval.recipe import Pooling
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
 
-TEXTS = [
-    "Anna bakes fresh bread every Sunday morning.",
-    "雨。",
-    "a",
-    "",
-    "The train to Berlin leaves at nine, I think.",
-]
+TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The train to Berlin leaves at nine."]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Rows of words and labels: to windows and back to sentences, and all their faults."""
 
 import itertools
-import json
 import random
 from types import SimpleNamespace
 
@@ -13,9 +12,8 @@ from finetuning.data.label_schemes import to_iob2
 from finetuning.tasks.tagging import task as tagging
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import TaggingTask
-from tests.finetuning.tasks import encode, read_alike
+from tests.finetuning.tasks import encode, read_alike, recipe_with
 from zoo_core.masking import IGNORED
-from zoo_core.recipes import load_recipe
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
@@ -28,13 +26,9 @@ def rows(tags, column="ner_tags", **more):
 
 
 def read(train, evaluation, *overrides):
-    base = ["model=m", "output_dir=o", "task=t", "kind=tagging", "selection=last", "training.learning_rate=1"]
     columns = {"text_columns": ["tokens"], "label_column": "ner_tags"}
-    tables = [
-        f"train={json.dumps([{**columns, **table} for table in (train if isinstance(train, list) else [train])])}",
-        f"evaluation={json.dumps([{**columns, 'languages': ['de'], **evaluation}])}",
-    ]
-    return read_alike(load_recipe(TaggingRecipe, None, [*base, *tables, *overrides]))
+    train = [columns | table for table in (train if isinstance(train, list) else [train])]
+    return read_alike(recipe_with(TaggingRecipe, train, [{**columns, "languages": ["de"], **evaluation}], *overrides))
 
 
 def names_of(data, dataset):
@@ -111,13 +105,6 @@ def test_read_training_tables_of_several_schemes(write):
     data = read(tables, {"path": write("test", rows([["U-PER", "O"], ["O", "U-LOC"]]))})
     assert names_of(data, data.train) == TAGS * len(tables) and set(data.label_names) == set(IOB2)
     assert names_of(data, data.evaluation["de"]) == [["B-PER", "O"], ["O", "B-LOC"]]
-
-
-def test_read_counts_invisible_words(write):
-    content = [*rows(TAGS), {"tokens": ["a", "\u200b", " "], "ner_tags": ["O", "B-PER", "O"]}]
-    data = read({"path": write("train", content)}, {"path": write("test", rows(TAGS))})
-    (told,) = data.warnings
-    assert "2, the first '\\u200b' in" in told and "row 3 (from 0)" in told and data.train["words"][3][1] == "\u200b"
 
 
 def test_read_leaves_out_rows_without_words(write):

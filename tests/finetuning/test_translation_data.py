@@ -93,13 +93,6 @@ def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
     assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
 
 
-def test_a_dotted_path_reaches_into_a_struct(files, tmp_path):
-    path = tmp_path / "nested.jsonl"
-    path.write_text(json.dumps({"translation": {"en": "a sea", "de": "ein Meer"}}))
-    table = f"path: {path}, source_column: translation.en, target_column: translation.de"
-    assert task_of(recipe_of(files, f"train=[{{{table}}}]")).read().train["target"][:] == ["ein Meer"]
-
-
 def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])

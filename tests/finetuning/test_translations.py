@@ -9,9 +9,8 @@ from finetuning.recipe import Recipe
 from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.registry import task_of
 from finetuning.tools.translations import main
-from zoo_core.recipes import load_recipe
+from tests.finetuning.tasks import recipe_with
 
-BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
 XNLI = ["They left.\tThey stayed.\tSie gingen.\tSie blieben.\tcontradictory", "a\tb\tä\tß\tneutral"]
 PAWS = ['He said "a".\tb\tEr sagte "a".\tß\t1', '"\tb\tä\tß\t0']
 
@@ -103,14 +102,12 @@ def test_convert_rows_are_what_recipes_read(tmp_path):
     texts = {"text_columns": ["premise", "hypothesis"], "translation_columns": ["premise_en", "hypothesis_en"]}
     table = {"path": f"{out}/xnli/{{language}}", "languages": ["de", "fr"], **texts}
     settings = ["setting=translate_train_all", "translations_from=XTREME", "plug_in=true"]
-    tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'test'}])}"]
-    data = task_of(load_recipe(Recipe, None, [*BASE, *settings, *tables])).read()
+    data = task_of(recipe_with(Recipe, [table], [table | {"split": "test"}], *settings)).read()
     assert len(data.train) == 4 and data.train["translation_text"][0] == "They left."
     assert set(data.label_names) == {"contradiction", "neutral"}
     table = {"path": f"{out}/squad/{{language}}", "languages": ["de", "fr"], "label_column": "answers"}
     table["text_columns"] = ["question", "context"]
-    tables = [f"train={json.dumps([table])}", f"evaluation={json.dumps([{**table, 'split': 'validation'}])}"]
-    recipe = load_recipe(QuestionAnsweringRecipe, None, [*BASE, *settings[:2], *tables])
+    recipe = recipe_with(QuestionAnsweringRecipe, [table], [table | {"split": "validation"}], *settings[:2])
     assert task_of(recipe).read().train["context"][:] == ["Rom ist alt."] * 4
 
 
