@@ -43,14 +43,8 @@ def test_read_matches_labels_by_name(write):
 def test_read_counts_training_texts_and_texts_of_two_labels(tmp_path):
     texts = {"train": "ax by by cx", "dev": "cx dy", "de": "ay ex", "fr": "by dy fx"}
     split = {name: [{"text": row[0], "label": row[1]} for row in of.split()] for name, of in texts.items()}
-    path = write_configs(
-        tmp_path,
-        {
-            "en": {"train": split["train"], "dev": split["dev"]},
-            "de": {"test": split["de"]},
-            "fr": {"test": split["fr"]},
-        },
-    )
+    parts = {"en": {"train": split["train"], "dev": split["dev"]}}
+    path = write_configs(tmp_path, parts | {language: {"test": split[language]} for language in ("de", "fr")})
     train = [{"path": path, "config": "en", "dev_split": "dev"}]
     test = [{"path": path, "config": "{language}", "languages": ["de", "fr"]}]
     data = task_of(recipe_with(Recipe, train, test, "selection=source_dev")).read()
@@ -124,21 +118,6 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     path = str(tmp_path / "test.{language}.parquet")
     data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
     assert list(data.evaluation) == ["fr", "de"] and data.protocol.evaluated_split == "whole file"
-
-
-def test_read_training_table_with_a_place_for_the_language(write, tmp_path):
-    path = str(tmp_path / "train.{language}.parquet")
-    for language, labels in (("en", NLI), ("de", NLI[:2])):
-        write(f"train.{language}", rows(labels))
-    test = evaluated(write("test", rows(NLI)))
-    tables = f"train={json.dumps([{'path': path}, {'path': path, 'languages': ['de']}])}"
-    data = read({}, test, "setting=translate_train_all", "translations_from=someone", tables)
-    assert [table["languages"] for table in data.protocol.training_data] == [["en"], ["de"]]
-    assert len(data.train) == 5
-    with pytest.raises(ValueError, match="all training rows are en"):
-        read({"path": path}, test, "setting=translate_train_all", "translations_from=someone")
-    with pytest.raises(ValueError, match="`languages` is empty"):
-        read({"path": path}, test, "setting=supervised")
 
 
 @pytest.mark.parametrize(

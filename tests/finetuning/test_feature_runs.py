@@ -95,9 +95,6 @@ def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, 
     chance = results["protocol"]["by_position" if kind == "word_alignment" else "chance"]
     levels = [chance[pair][facts.metric] for pair in facts.rows]
     assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
-    page = (compared / "comparison.md").read_text(encoding="utf-8")
-    assert f" {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
-    assert ("lower is better" in page) == (facts.metric == "aer")
 
 
 def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):

@@ -286,10 +286,8 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
     tensors = load_file(foreign / "model.safetensors")
     dense = "encoder.layer.1.output.dense.weight"
     wrapped = {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
-    for broken, count, named in (
-        (wrapped, 37, "_orig_mod."),
-        (tensors | {f"roberta.{dense}": torch.zeros(3, 3)}, 1, dense),
-    ):
+    reshaped = tensors | {f"roberta.{dense}": torch.zeros(3, 3)}
+    for broken, count, named in ((wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
         save_file(broken, foreign / "model.safetensors", {"format": "pt"})
         message = refused([*topics, f"model={foreign}"])
         assert f"lacks {count} weight" in message and named in message

@@ -162,14 +162,9 @@ SHARED = {
     "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
     "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
 }
-OF_CAPTIONS = {
-    "decoder.layer.0.crossattention.output.dense.weight": (0.25e-2, 0.1),
-    "lm_head.dense.weight": (1e-2, 0.1),
-}
-OF_TOPICS = {
-    "roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0),
-    "classifier.out_proj.weight": (1e-2, 0.1),
-}
+CROSS = "decoder.layer.0.crossattention.output.dense.weight"
+OF_CAPTIONS = {CROSS: (0.25e-2, 0.1), "lm_head.dense.weight": (1e-2, 0.1)}
+OF_TOPICS = {"roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0), "classifier.out_proj.weight": (1e-2, 0.1)}
 
 
 @pytest.mark.slow

@@ -185,18 +185,11 @@ def test_translations_are_not_ignored_plug_out(write, fields):
         read([{"path": write("train", texts()), **fields}], [{"path": write("test", texts()), "languages": ["de"]}])
 
 
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["plug_in=true"], "plug_in.* setting"),
-        (["setting=translate_train_all"], "translations_from.* Set"),
-        (["translations_from=Anna"], "translations_from.* Leave"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(overrides, named):
-    recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", *overrides])
-    with pytest.raises(ValueError, match=named):
-        task_of(recipe).check()
+def test_settings_that_contradict_each_other_are_refused():
+    for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
+        recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
+        with pytest.raises(ValueError, match="plug_in|translations_from"):
+            task_of(recipe).check()
 
 
 # --- runs ---

@@ -11,15 +11,9 @@ KIND = KINDS["tagging"]
 
 
 def test_words_and_labels_of_both_sides_are_read_by_name(write):
-    gold = Features(
-        {
-            "id": Value("int64"),
-            "tokens": Sequence(Value("string")),
-            "labels": Sequence(Value("string")),
-            "tokens_en": Sequence(Value("string")),
-            "labels_en": Sequence(ClassLabel(names=NAMES)),  # gold English with text that a model has labeled
-        }
-    )
+    text = Sequence(Value("string"))
+    labels = Sequence(ClassLabel(names=NAMES))  # gold English with text that a model has labeled
+    gold = Features({"id": Value("int64"), "tokens": text, "labels": text, "tokens_en": text, "labels_en": labels})
     rows = sentences(6)
     numbered = [{**row, "labels_en": [NAMES.index(name) for name in row["labels_en"]]} for row in rows]
     data = KIND.read(write("train", numbered, gold), write("test", rows))

@@ -299,9 +299,7 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
     assert kind_of([]) == kind_of(["--resume", "model=x"]) == "classification"
     assert kind_of(["--config", str(file)]) == kind_of([f"--config={file}"]) == kind_of(["--conf", str(file)])
     assert kind_of(["--config", str(file), "kind=classification"]) == "classification"
-    file.write_text("kind: [translation]\n")
-    assert "kind is ['translation'], which is no kind" in refused(["--config", str(file)])
-    assert "kind is 'translatoin'" in (message := refused(["kind=translatoin"])) and "Did you mean" in message
+    assert "kind is 'translatoin'" in refused(["kind=translatoin"])
 
 
 @pytest.mark.parametrize(
