@@ -54,7 +54,6 @@ def test_read_gold(file, content, base, expected):
         (b"", None, "file.txt"),
         (b"0-0\n1-\xff\n", None, "line 2: byte 0xff"),
         (b"0-0\n1:1\n", None, "line 2: '1:1'"),
-        (b"\x80\x04\x95", None, "pickle"),
         (b"1-1 2p3\n", None, "--gold-base 1"),
         (b"0-1 2p3\n", 1, "1"),
     ],

@@ -261,8 +261,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
     topics = [*topics, f"model={model}", f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
     main(topics)
-    message = refused(topics)
-    assert "is not empty" in message and "--resume" in message
+    assert "--resume" in refused(topics)
     message = refused([*topics, "--resume", "training.batch_size=24", "max_length=20"])
     assert "max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
     file = corpus / "zh" / "test.jsonl"

