@@ -335,7 +335,10 @@ class WordAligner:
             rows_B1 = (
                 total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)[:, None]
             )
-            firsts_GK[batch_B], total = rows_B1[:-1] + special_K + lengths_BK.cumsum(1) - lengths_BK, int(rows_B1[-1])
+            firsts_GK[batch_B], total = (
+                rows_B[:-1, None] + special_K + lengths_BK.cumsum(1) - lengths_BK,
+                int(rows_B[-1]),
+            )
         return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:

@@ -99,12 +99,6 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags, capsys):
     assert all(one["core_hours"] > 0 and one["gib"] > 0 for one in resumed.sessions)
 
 
-def test_an_unknown_claim_is_told(capsys):
-    with pytest.raises(SystemExit):
-        reproduce.main(["--only", "dwaa", "--list"])
-    assert "dwa" in capsys.readouterr().err
-
-
 def write_results(folder, values):
     """results.json of an alignment task: {(language, layer): AER}."""
     rows = [

@@ -107,11 +107,3 @@ def test_what_is_committed(name):
     outputs = [output for cell in code for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
     assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|mnt|work)/", json.dumps(outputs))
-
-
-def test_links_of_notebooks_lead_somewhere():
-    for name in NOTEBOOKS:
-        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown"):
-            for target in re.findall(r"\]\(([^)]+)\)", cell.source):
-                assert (ROOT / "notebooks" / target.partition("#")[0]).is_file(), f"{name}: {target}"

@@ -1,7 +1,6 @@
-"""What README.md and the pages show has to be there and to be read: links, recipes, figures and blocks that are no
+"""What README.md and the pages show has to be there and to be read: links, figures and blocks that are no
 commands. (tests/documentation/test_commands.py parses the commands; the demo's test runs the demo.)"""
 
-import fnmatch
 import re
 from pathlib import Path
 
@@ -9,18 +8,11 @@ import pytest
 import yaml
 
 from pretraining.recipe import Recipe as PreTraining
-from zoo_core.recipes import TABLE, load_recipe, recipe_names
+from zoo_core.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")  # no commands
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
-# where the name of a recipe may begin; a page of pre-training names it without the folder, and so on
-RECIPES = (
-    "",
-    "pretraining/recipes",
-    "finetuning/recipes",
-    *(f"finetuning/recipes/{name}" for name in ("xtreme", *MODELS)),
-)
 
 
 def prose(page):
@@ -44,20 +36,6 @@ def test_links_lead_somewhere(pages, page_of):
             assert file.is_relative_to(ROOT) and file.exists(), f"{page.path}: {target}"
             if anchor:
                 assert anchors(file.read_text(encoding="utf-8")).count(anchor) == 1, f"{page.path}: {target}"
-
-
-def test_recipes_are_there(pages):
-    for page in pages.values():
-        for name in re.findall(r"`((?:[\w<>]+/)*[\w<>]+\.yaml)`", prose(page)):
-            if name == "recipe.yaml":  # of a run folder
-                continue
-            pattern = re.sub(r"<\w+>", "*", name)
-            below, _, file = pattern.rpartition("/")
-            places = [
-                path for folder in RECIPES for path in ((ROOT / folder).glob(below) if below else [ROOT / folder])
-            ]
-            names = {name for place in places if place.is_dir() for name in (*recipe_names(place), TABLE)}
-            assert fnmatch.filter(names, file), f"{page.path}: {name}"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -89,13 +67,6 @@ def test_examples_in_yaml_are_recipes(pages, tmp_path):
         recipe = {"output_dir": "x", "model": {"type": "veco"}, **yaml.safe_load(block)}
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
         load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_citation_is_that_of_the_cards(pages, model):
-    (citation,) = pages[f"hub_cards/models/{model}.md"].of("bibtex")
-    about = yaml.safe_load((ROOT / f"hub_cards/templates/about/{model}.yaml").read_text(encoding="utf-8"))
-    assert citation.strip() == about["citation"].strip()
 
 
 def test_no_block_is_of_a_kind_that_nothing_checks(pages):

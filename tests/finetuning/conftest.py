@@ -31,21 +31,11 @@ def tiny_model(sample_tokenizer, tmp_path_factory):
     """Folder of a random model of 2 layers of 32, as pre-training would leave it: a masked-LM head, a tokenizer."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     set_seed(0)
-    config = XLMRobertaConfig(
-        vocab_size=len(sample_tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=66,
-        type_vocab_size=1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
-    XLMRobertaForMaskedLM(config).save_pretrained(folder)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=1)
+    sizes |= dict(vocab_size=len(sample_tokenizer), max_position_embeddings=66)
+    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    XLMRobertaForMaskedLM(XLMRobertaConfig(**sizes, **special, **dropout)).save_pretrained(folder)
     sample_tokenizer.save_pretrained(folder)
     return folder
 
@@ -57,16 +47,10 @@ def topics_recipe(sample_corpus_dir, tiny_model):
     return lambda folder: [
         f"model={tiny_model}",
         f"output_dir={folder}",
-        "task=topics",
         f"train=[{{{table}, config: en}}]",
         f"evaluation=[{{{table}, config: '{{language}}', languages: [en, de, zh]}}]",
-        "selection=source_dev",
-        "evaluate_every_steps=2",
-        "max_length=24",
-        "training.learning_rate=1e-2",
-        "training.batch_size=48",
-        "training.epochs=1",
-        "seeds=[1, 2]",
+        *"task=topics selection=source_dev evaluate_every_steps=2 max_length=24 seeds=[1,2]".split(),
+        *"training.learning_rate=1e-2 training.batch_size=48 training.epochs=1".split(),
     ]
 
 
@@ -157,23 +141,14 @@ def captions_recipe(sample_corpus_dir, tiny_veco):
     def recipe(folder, with_dev=True):
         dev = [f"dev={table('test[30:]')}", "max_dev_examples=12"]
         return [
-            "kind=translation",
             f"model={tiny_veco}",
             f"output_dir={folder}",
-            "task=sample",
-            "source_language=en",
-            "target_language=de",
+            *"kind=translation task=sample source_language=en target_language=de generation.beams=2".split(),
             f"train={table('train')}",
             f"test={table('test[:30]')}",
             *(dev if with_dev else []),
-            "max_source_length=48",
-            "max_target_length=48",
-            "max_test_examples=3",
-            "training.max_tokens=1000",
-            "training.learning_rate=1e-2",
-            "training.max_steps=6",
-            "evaluate_every_steps=2",
-            "generation.beams=2",
+            *"max_source_length=48 max_target_length=48 max_test_examples=3 evaluate_every_steps=2".split(),
+            *"training.max_tokens=1000 training.learning_rate=1e-2 training.max_steps=6".split(),
         ]
 
     return recipe
@@ -254,21 +229,13 @@ def places(sample_corpus_dir, tiny_model, tmp_path):
         write_rows(tmp_path / f"{language}.jsonl", rows)
         write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
     return [
-        "kind=question_answering",
         f"model={tiny_model}",
         f"output_dir={tmp_path / 'out'}",
-        "task=places",
+        *"kind=question_answering task=places selection=last metric=mlqa seeds=[1]".split(),
         f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}]",
         f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {ANSWERS}}}]",
-        "selection=last",
-        "metric=mlqa",
-        "max_length=40",
-        "doc_stride=12",
-        "max_question_length=8",
-        "training.learning_rate=1e-3",
-        "training.batch_size=8",
-        "training.epochs=1",
-        "seeds=[1]",
+        *"max_length=40 doc_stride=12 max_question_length=8".split(),
+        *"training.learning_rate=1e-3 training.batch_size=8 training.epochs=1".split(),
     ]
 
 
@@ -280,15 +247,9 @@ def people(tiny_model, tmp_path):
     return [
         f"model={tiny_model}",
         f"output_dir={tmp_path / 'out'}",
-        "task=people",
-        "kind=tagging",
+        *"task=people kind=tagging selection=source_dev evaluate_every_steps=4 max_length=40".split(),
         f"train=[{{path: {tmp_path}/train.parquet, {WORDS}}}]",
         f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
-        "selection=source_dev",
-        "evaluate_every_steps=4",
-        "max_length=40",
-        "training.learning_rate=1e-2",
-        "training.batch_size=16",
-        "training.max_steps=12",
+        *"training.learning_rate=1e-2 training.batch_size=16 training.max_steps=12".split(),
         "training.layerwise_decay=0.9",
     ]

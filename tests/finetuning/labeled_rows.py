@@ -2,6 +2,8 @@
 
 import json
 
+import yaml
+
 ANSWERS = "text_columns: [question, context], label_column: answers"
 WORDS = "text_columns: [tokens], label_column: ner_tags"
 NAMES = {"en": ["Anna", "Bob", "Clara"], "de": ["Dora", "Emil", "Franz"]}
@@ -21,6 +23,19 @@ def sentences(language, count):
 def write_rows(path, rows):
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def write_configs(folder, configs):
+    """A dataset in the Hub's layout, of {configuration: {split: rows}}; returns its path."""
+    listed = []
+    for name, splits in configs.items():
+        (folder / name).mkdir(parents=True)
+        files = [{"split": split, "path": f"{name}/{split}.jsonl"} for split in splits]
+        listed.append({"config_name": name, "data_files": files})
+        for split, rows in splits.items():
+            write_rows(folder / name / f"{split}.jsonl", rows)
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': listed})}---\n", encoding="utf-8")
+    return str(folder)
 
 
 def row_of(question, context, *answers):

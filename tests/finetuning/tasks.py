@@ -6,6 +6,14 @@ from safetensors.torch import load_file
 
 from finetuning.models import Start
 from finetuning.tasks.registry import task_of
+from zoo_core.recipes import load_recipe
+
+
+def recipe_with(recipe_class, train, evaluation, *overrides):
+    """A recipe of tables, given as lists of dictionaries of their fields; JSON is YAML."""
+    base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
+    tables = [f"train={json.dumps(train)}", f"evaluation={json.dumps(evaluation)}"]
+    return load_recipe(recipe_class, None, [*base, *tables, *overrides])
 
 
 def task_with(recipe, tokenizer, path=""):

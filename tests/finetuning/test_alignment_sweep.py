@@ -60,10 +60,8 @@ def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch)
 
 
 def test_links_are_of_the_sentences_of_the_gold():
-    with pytest.raises(ValueError, match="links for 1 sentences and gold for 2"):
+    with pytest.raises(ValueError, match="1 .* 2"):
         score({0: []}, GOLD)
-    with pytest.raises(ValueError, match="without a gold link"):
-        score({0: [(0, 0)]}, {0: Gold()})
 
 
 def test_links_by_position_run_along_the_diagonal():

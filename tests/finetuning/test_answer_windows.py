@@ -131,19 +131,9 @@ def test_windows_are_question_and_stretches_of_the_context_a_stride_apart(sample
 
 
 def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
-    rows = datasets.Dataset.from_list(
-        [
-            {
-                "question": question,
-                "context": SENTENCES["en"] * 4,
-                "answers": ["tower"],
-                "places": [4],
-                "start": 4,
-                "end": 9,
-            }
-            for question in (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many tokens
-        ]
-    )
+    row = {"context": SENTENCES["en"] * 4, "answers": ["tower"], "places": [4], "start": 4, "end": 9}
+    questions = (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many tokens
+    rows = datasets.Dataset.from_list([row | {"question": question} for question in questions])
     windows = encoded(rows, sample_tokenizer)
     assert all(window["first"] <= 20 + 3 and window["length"] <= 48 for window in windows)
     cut, split = (np.bincount(windows["row"][:], weights=windows[name][:]) for name in ("cut", "split"))
@@ -237,15 +227,9 @@ def test_the_loss_is_a_mean_over_the_windows_of_the_whole_update():
 def test_answers_of_characters_that_the_normalizer_removes_are_nowhere(tokenizer):
     zero_width = "\u200b"
     contexts = [f"The tower {zero_width} was built.", zero_width * 3]
+    row = {"question": "Who?", "answers": [zero_width]}
     rows = [
-        {
-            "question": "Who?",
-            "context": context,
-            "answers": [zero_width],
-            "places": [start],
-            "start": start,
-            "end": start + 1,
-        }
+        row | {"context": context, "places": [start], "start": start, "end": start + 1}
         for context, start in zip(contexts, (10, 0), strict=True)
     ]
     windows = encoded(datasets.Dataset.from_list(rows), tokenizer)

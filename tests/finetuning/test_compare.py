@@ -133,7 +133,6 @@ def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_pat
     ("change", "expected"),
     [
         ({"task": "news"}, "task news"),
-        ({"kind": "parsing"}, "kind parsing"),
         ({"format": 1}, "format 1"),
         (None, "no results"),
     ],

@@ -2,9 +2,6 @@
 
 from datasets import Dataset
 
-from finetuning.data.data_report import as_table, print_labels
-from finetuning.data.task_tables import TaskData
-from finetuning.results import Protocol
 from finetuning.run import main
 
 
@@ -29,24 +26,6 @@ def test_check_data_counts_classification(topics, tmp_path, capsys, monkeypatch)
     for rows, inputs, median, longest, cut in evaluated.values():
         assert rows == inputs == "60" and int(median) <= int(longest) == 12 and int(cut) > 0
     assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
-    assert "split" not in printed  # no count that is 0 everywhere
-
-
-def test_print_labels_counts_rare_labels_and_many_languages_together(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    names = list("abcdefgh")
-    labels = [number for number in range(8) for _ in range(number + 1)]
-
-    def rows(values):
-        return Dataset.from_dict({"labels": values})
-
-    evaluation = {language: rows([7, 7, 0]) for language in ("de", "fr", "sw")}
-    data = TaskData(Protocol(), [], rows(labels), {}, evaluation, names)
-    print_labels("t", data, most_languages=2)
-    printed = capsys.readouterr().out
-    assert rows_of(printed, "train") == {"all": ["8", "7", "6", "5", "4", "3", "3"]}  # of h, g, ...; b and a together
-    assert rows_of(printed, "evaluation") == {"3 languages": ["6", "0", "0", "0", "0", "0", "3"]}
-    assert "and 2 more" in printed
 
 
 def test_check_data_counts_tagging_and_translation(topics, captions, tmp_path, capsys, monkeypatch):
@@ -72,8 +51,3 @@ def test_check_data_counts_tagging_and_translation(topics, captions, tmp_path, c
     assert rows_of(printed, "test")["en-de"][0] == "3"
     rows, _, longest_target, long, _ = [*rows_of(printed, "train")["all"], ""][:5]
     assert (rows, longest_target) == ("240", "12") and int(long) > 200
-
-
-def test_as_table_leaves_out_columns_of_zeros():
-    lines = [{"part": "train", "rows": 1200, "cut": 0}, {"part": "dev", "rows": 5, "cut": 0, "split": 2}]
-    assert as_table(lines) == (["part", "rows", "split"], [["train", "1,200", ""], ["dev", "5", "2"]])

@@ -40,11 +40,8 @@ def test_two_and_three_processes_find_what_one_finds(tiny_model, sample_corpus_d
         assert codes == [0] * processes, printed
         for kind in FEATURE_RECIPES:
             one, several = (tmp_path / kind / str(number) for number in (1, processes))
-            names = [
-                "results.csv",
-                *(str(file.relative_to(one)) for file in (one / "seed-1" / "predictions").glob("*")),
-            ]
-            for name in names:
+            predicted = (one / "seed-1" / "predictions").glob("*")
+            for name in ("results.csv", *(str(file.relative_to(one)) for file in predicted)):
                 assert (several / name).read_bytes() == (one / name).read_bytes(), (kind, processes, name)
             records = [json.loads((folder / "seed-1" / "scores.json").read_text()) for folder in (one, several)]
             assert [record.pop("processes") for record in records] == [1, processes]

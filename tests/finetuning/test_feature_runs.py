@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ from finetuning import compare
 from finetuning.results import read_results, summary
 from finetuning.run import main
 from finetuning.seeds import load_metric
+from finetuning.tasks.features.task import reported_layer
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
 from tests.finetuning.tasks import predictions
@@ -39,7 +39,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
-    facts, (out, printed) = KINDS[kind], feature_run(kind)
+    facts, out = KINDS[kind], feature_run(kind)[0]
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1",
     }  # fmt: skip
@@ -66,39 +66,11 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(facts.rows) * 3 * len(facts.methods) * (4 if kind == "word_alignment" else 3)
-    place = facts.methods[0], "1", facts.metric
-    of_reported = [row for row in rows if (row["method"], row["layer"], row["metric"]) == place]
-    assert {row["language"]: float(row["value"]) for row in of_reported} == {
-        pair: entry["mean"] for pair, entry in reported.items()
-    }
-    page = (out / "results.md").read_text(encoding="utf-8")
-    own = f"{facts.methods[0]} | " if len(facts.methods) > 1 else ""
-    for pair, entry in reported.items():
-        assert f"| {pair} | {own}1 | {entry['mean']:.1f} |" in page and pair in printed
-    assert all(f"## {method}, by layer" in page for method in facts.methods)
-    assert ("lower is better" in page) == (facts.metric == "aer")
 
 
-@pytest.mark.parametrize(("named", "depth", "layer"), [("middle", 5, 2), ("two_thirds", 12, 8), ("null", 12, 7)])
-def test_the_layer_is_that_of_the_model(named, depth, layer, feature_recipe, zoo_model_dir, tmp_path):
-    model = zoo_model_dir("xlm_align", num_hidden_layers=depth)
-    main([*feature_recipe("retrieval", tmp_path), f"model={model}", "pairs.0.languages=[de]", f"layer={named}"])
-    results = read_results(tmp_path / "out")
-    assert (results["protocol"]["layer"], results["protocol"]["depth"]) == (layer, depth)
-    rule = results["protocol"]["selection"]["rule"]
-    assert results.languages["de-en"] == results.of("de-en", layer=layer)
-    assert f"layer: {layer} of {depth} ({rule})" in (tmp_path / "out" / "results.md").read_text("utf-8")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_card_has_the_scores(kind, feature_run, tiny_model, tmp_path):
-    out = feature_run(kind)[0]
-    model = shutil.copytree(tiny_model, tmp_path / "model")
-    card = write_card(str(model), [str(out / "results.json")]).read_text(encoding="utf-8")
-    of_task = "word-alignment" if kind == "word_alignment" else "sentence-similarity"
-    assert "<b>sample</b>" in card and f"type: {of_task}" in card
-    for pair, entry in read_results(out).languages.items():
-        assert any(f"| {pair} |" in line and f"{entry['mean']:.1f}" in line for line in card.splitlines())
+def test_a_layer_is_that_of_the_depth():
+    named = (("middle", 5), ("two_thirds", 12), (None, 12))
+    assert [reported_layer(name, [], depth)[0] for name, depth in named] == [2, 8, 7]
 
 
 @pytest.mark.slow
@@ -123,10 +95,6 @@ def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, 
     chance = results["protocol"]["by_position" if kind == "word_alignment" else "chance"]
     levels = [chance[pair][facts.metric] for pair in facts.rows]
     assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
-    page = (compared / "comparison.md").read_text(encoding="utf-8")
-    assert f" {theirs.languages[list(facts.rows)[0]]['mean']:.1f} |" in page
-    assert ("lower is better" in page) == (facts.metric == "aer")
-    assert "mutual" not in page, "further methods are no difference"
 
 
 def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):
@@ -156,47 +124,25 @@ def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_wei
     assert "seed 2" in " ".join(refused([*recipe, "seeds=[1, 2]", "--resume"]).split())
 
 
-def test_seeds_have_to_be_of_one_depth(feature_recipe, two_seeds, tmp_path, refused):
-    config = tmp_path / "run-2" / "model" / "config.json"
-    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
-    recipe = feature_recipe("retrieval", tmp_path)
-    assert "[2, 1] layers" in " ".join(refused([*recipe, two_seeds, "seeds=[1, 2]"]).split())
-
-
 SAME = json.dumps([{"path": "SAME", "source_column": "x", "target_column": "y", **dict.fromkeys(LANGUAGES, "a")}])
 REFUSED = {
     "retrieval": {
-        "`pairs:`": ["pairs=[]"],
-        "de-en": ["pairs.0.languages=[de, de]"],
-        "layer has 3": ["layer=3"],
-        "layer is 'last'": ["layer=last"],
-        "layer that is reported is 1 of 2": ["layer=middle", "layers=[0, 2]"],
-        "layers has 7": ["layers=[0, 7]"],
-        "layers is [0, 2]": ["layers=[0, 2]"],
-        "layer is 1": ["layer=1", "layers=[0, 2]"],
+        "3": ["layer=3"],
+        "1 of 2": ["layer=middle", "layers=[0, 2]"],
         "seeds is [1, 2]": ["seeds=[1, 2]"],
-        "batch_size is 0": ["batch_size=0"],
-        "pairs.0 has a place": ["pairs.0.languages=[]"],
-        "pairs.0 has languages": ["pairs.0.config=de", "pairs.0.source_language=de"],
+        "pairs.0": ["pairs.0.languages=[]"],
         "source_column and target_column": ["pairs.0.target=null", "pairs.0.join_on=null"],
-        "pairs.0.join_on": ["pairs.0.target=null", "pairs.0.target_column=id"],
-        "column ids": ["pairs.0.join_on=ids"],
-        "max_length is 2": ["max_length=2"],
         "1 different text": [f"pairs={SAME}"],
     },
     "mining": {
-        "pairs.0 has no dev": ["pairs.0.dev=null"],
-        "dev_fraction is 0.5": ["dev_fraction=0.5"],
-        "pairs.0.dev has": ["pairs.0.dev.source=null"],
+        "pairs.0": ["pairs.0.dev=null"],
         "column ids": ["pairs.0.source.id_column=ids"],
         "'s20' and '20'": ["pairs.0.gold.source_column=t"],
         "dev_fraction is 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
     },
     "word_alignment": {
         "otter": ["methods=[otter]"],
-        "methods is": ["methods=[ot, ot]"],
-        "nowhere": ["pairs.0.path=nowhere"],
-        "10 lines, the input 20 sentences": ["pairs.0.gold=zh-en.gold"],
+        "10 lines": ["pairs.0.gold=zh-en.gold"],
     },
 }
 

@@ -1,7 +1,6 @@
 """finetuning/run.py from the command line to results, resumed; errors."""
 
 import contextlib
-import csv
 import json
 import resource
 import shutil
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
@@ -23,7 +21,6 @@ from transformers import (
 )
 
 from finetuning.checkpoints import last_complete_checkpoint
-from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
@@ -62,7 +59,7 @@ def accuracy_of(folder, corpus):
 
 
 def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
-    out, printed = topics_run
+    out, _ = topics_run
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
     }  # fmt: skip
@@ -78,23 +75,8 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert results["protocol"]["selection"]["rows"] == {"en": 24}
     assert results["hyperparameters"]["updates"] == [5, 5]
 
-    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if not row["label"]]
-    assert {(row["language"], int(row["seed"]), float(row["value"])) for row in rows} == {
-        (language, seed, score)
-        for language, entry in results.languages.items()
-        for seed, score in zip([1, 2], entry["scores"], strict=True)
-    }
-    page = (out / "results.md").read_text(encoding="utf-8")
-    assert all(f"| {language} | {mean:.1f} ± " in page for language, mean in means.items())
     recipe = load_recipe(Recipe, str(out / "recipe.yaml"), [])
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
-    assert "seed 2: 216 training rows" in printed
-    # into a file no bar is printed, and of libraries nothing
-    before_the_table = printed[: printed.index("topics, zero_shot")].split("\n")
-    shown = (" ", "topics: rows by label", *"┏┃┡│└", "seed 1", "seed 2")
-    assert all(line.strip() == "" or line.startswith(shown) for line in before_the_table)
-    assert sum("dev loss" in line for line in before_the_table) == 2 * 3
 
 
 def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
@@ -279,8 +261,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
     topics = [*topics, f"model={model}", f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
     main(topics)
-    message = refused(topics)
-    assert "is not empty" in message and "--resume" in message
+    assert "--resume" in refused(topics)
     message = refused([*topics, "--resume", "training.batch_size=24", "max_length=20"])
     assert "max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
     file = corpus / "zh" / "test.jsonl"
@@ -289,61 +270,26 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     assert "evaluation_data.1.rows: 60 -> 59" in refused([*topics, "--resume"])
     change_weights(model)
     assert "weights of" in refused([*topics, "--resume"])
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "notes.txt").write_text("mine")
-    assert "holds no run" in refused([*topics, f"output_dir={foreign}", "--resume"])
-    assert "is a file" in refused([*topics, f"output_dir={foreign / 'notes.txt'}"])
-
-
-def test_a_folder_that_vanishes_is_named(topics, tmp_path, monkeypatch, refused):
-    step = FineTuningTrainer.training_step
-
-    def removed(*arguments, **options):
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        return step(*arguments, **options)
-
-    monkeypatch.setattr(FineTuningTrainer, "training_step", removed)
-    assert f"output_dir {tmp_path / 'out'} was removed" in " ".join(refused([*topics, "training.max_steps=1"]).split())
 
 
 def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
-    assert "Did you mean 'model'" in refused([*topics, f"model={tiny_model.parent / 'modle'}"])
-    assert "the model has" not in refused([*topics, "max_length=65"])
-
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(tiny_model / name, bare / name)
-    assert "holds no tokenizer" in refused([*topics, f"model={bare}"])
-    assert "is not a model folder" in refused([*topics, f"model={tmp_path}"])
-
-    small = tmp_path / "small"
-    shutil.copytree(tiny_model, small)
-    config = XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)
-    XLMRobertaForMaskedLM(config).save_pretrained(small)
-    assert f"has {len(sample_tokenizer)} tokens, and the model" in refused([*topics, f"model={small}"])
-
-    padding = tmp_path / "padding"
-    shutil.copytree(tiny_model, padding)
-    text = (padding / "config.json").read_text().replace('"pad_token_id": 1', '"pad_token_id": 0')
-    (padding / "config.json").write_text(text)
-    assert "padding id is 1 in the tokenizer" in refused([*topics, f"model={padding}"])
-
-    foreign = tmp_path / "foreign"
-    shutil.copytree(tiny_model, foreign)
+    bare, small, padding, foreign = (tmp_path / name for name in ("bare", "small", "padding", "foreign"))
+    shutil.copytree(tiny_model, bare, ignore=shutil.ignore_patterns("*token*", "*sentencepiece*"))
+    for folder in (small, padding, foreign):
+        shutil.copytree(tiny_model, folder)
+    XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(small)
+    config = padding / "config.json"
+    config.write_text(config.read_text().replace('"pad_token_id": 1', '"pad_token_id": 0'))
+    for model, named in ((bare, "tokenizer"), (tmp_path, ""), (small, str(len(sample_tokenizer))), (padding, "1 ")):
+        assert str(model) in (message := refused([*topics, f"model={model}"])) and named in message
     tensors = load_file(foreign / "model.safetensors")
-    renamed = {name.replace("roberta.encoder", "bert.encoder"): tensor for name, tensor in tensors.items()}
-    wrapped = {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
     dense = "encoder.layer.1.output.dense.weight"
+    wrapped = {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
     reshaped = tensors | {f"roberta.{dense}": torch.zeros(3, 3)}
-    for broken, count, named in ((renamed, 32, "bert.encoder."), (wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
+    for broken, count, named in ((wrapped, 37, "_orig_mod."), (reshaped, 1, dense)):
         save_file(broken, foreign / "model.safetensors", {"format": "pt"})
         message = refused([*topics, f"model={foreign}"])
         assert f"lacks {count} weight" in message and named in message
-        with pytest.raises(ValueError, match=f"^mine lacks {count} weight") as error:
-            load_pretrained(AutoModel, str(foreign), "mine")
-        assert named in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

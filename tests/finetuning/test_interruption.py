@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from finetuning.checkpoints import trainer_checkpoints
+from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
 from tests.finetuning.processes import run_in
 from tests.finetuning.tasks import record_of, weights
+from zoo_core.recipes import load_recipe, save_recipe
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
 BY_STEPS = ["seeds=[1]", "training.epochs=2"]  # evaluated every two steps
@@ -160,12 +162,7 @@ def test_a_second_signal_stops_at_once(topics, tmp_path):
 
 @pytest.mark.slow
 def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
-    recipe = dict(part.split("=", 1) for part in topics)
-    fields = [name for name in recipe if not name.startswith(("training.", "model", "output_dir", "seeds"))]
-    training = {name.partition(".")[2]: value for name, value in recipe.items() if name.startswith("training.")}
-    lines = [f"{name}: {recipe[name]}" for name in fields]
-    lines += ["training: {" + ", ".join(f"{name}: {value}" for name, value in training.items()) + "}"]
-    (tmp_path / "topics.yaml").write_text("\n".join(lines), encoding="utf-8")
+    save_recipe(load_recipe(Recipe, None, topics), tmp_path / "topics.yaml")
     (tmp_path / "suite.yaml").write_text(SUITE, encoding="utf-8")
     suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
     said = stop_at(3, [*suite, "seeds=[1]"])

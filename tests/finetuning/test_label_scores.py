@@ -7,21 +7,15 @@ from finetuning.tasks.by_language import by_label
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.task import TaggingTask
-from tests.finetuning.tasks import encode
-from zoo_core.recipes import load_recipe
+from tests.finetuning.tasks import encode, recipe_with
 
 NOTHING = {"precision": 0, "recall": 0, "f1": 0, "support": 0}
 
 
 def percent(right, predicted, support):
-    return pytest.approx(
-        {
-            "precision": 100 * right / max(predicted, 1),
-            "recall": 100 * right / max(support, 1),
-            "f1": 200 * right / (predicted + support),
-            "support": support,
-        }
-    )
+    shares = {"precision": right / max(predicted, 1), "recall": right / max(support, 1)}
+    shares["f1"] = 2 * right / (predicted + support)
+    return pytest.approx({name: 100 * share for name, share in shares.items()} | {"support": support})
 
 
 def test_rows_count_for_the_label_that_they_have_and_for_the_one_that_is_predicted():
@@ -33,14 +27,10 @@ def test_rows_count_for_the_label_that_they_have_and_for_the_one_that_is_predict
 def outcome_of(write, tokenizer, sentences, predicted, gold_of_training=None):
     """What tagging makes of predicted labels of words that are one token each or more, and the protocol."""
     rows = [{"tokens": [f"w{n}" for n in range(len(tags))], "tags": tags} for tags in sentences]
-    columns = "text_columns: [tokens], label_column: tags"
-    train = [*rows, *({"tokens": ["w"], "tags": [tag]} for tag in gold_of_training or [])]
-    tables = [
-        f"train=[{{path: {write('train', train)}, {columns}}}]",
-        f"evaluation=[{{path: {write('test', rows)}, languages: [fi], {columns}}}]",
-    ]
-    base = ["kind=tagging", "model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-    data = task_of(load_recipe(TaggingRecipe, None, [*base, *tables])).read()
+    columns = {"text_columns": ["tokens"], "label_column": "tags"}
+    train = {"path": write("train", [*rows, *({"tokens": ["w"], "tags": [tag]} for tag in gold_of_training or [])])}
+    test = {"path": write("test", rows), "languages": ["fi"]}
+    data = task_of(recipe_with(TaggingRecipe, [train | columns], [test | columns])).read()
     data = encode(TaggingRecipe(max_length=60, label_subword="first"), data, tokenizer)
     windows = data.evaluation["fi"]
     assert len(windows) == len(sentences)

@@ -158,33 +158,21 @@ def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
         trainer.create_optimizer()
 
 
+SHARED = {
+    "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
+    "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
+}
+CROSS = "decoder.layer.0.crossattention.output.dense.weight"
+OF_CAPTIONS = {CROSS: (0.25e-2, 0.1), "lm_head.dense.weight": (1e-2, 0.1)}
+OF_TOPICS = {"roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0), "classifier.out_proj.weight": (1e-2, 0.1)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "trainer_class", "expected"),
-    [
-        (
-            "captions",
-            TranslationTrainer,
-            {
-                "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
-                "decoder.layer.0.crossattention.output.dense.weight": (0.25e-2, 0.1),
-                "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
-                "lm_head.dense.weight": (1e-2, 0.1),
-            },
-        ),
-        (
-            "topics",
-            FineTuningTrainer,
-            {
-                "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
-                "roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0),
-                "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
-                "classifier.out_proj.weight": (1e-2, 0.1),
-            },
-        ),
-    ],
+    ("kind", "trainer_class", "own"),
+    [("captions", TranslationTrainer, OF_CAPTIONS), ("topics", FineTuningTrainer, OF_TOPICS)],
 )
-def test_a_run_decays(kind, trainer_class, expected, request, tmp_path, monkeypatch):
+def test_a_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
     seen, create = [], trainer_class.create_optimizer
 
     def watched(self, model=None):
@@ -195,6 +183,6 @@ def test_a_run_decays(kind, trainer_class, expected, request, tmp_path, monkeypa
     monkeypatch.setattr(trainer_class, "create_optimizer", watched)
     short = ["seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"]
     main([*request.getfixturevalue(kind), *short])
-    for name, (rate, weight_decay) in expected.items():
+    for name, (rate, weight_decay) in (SHARED | own).items():
         assert seen[0][name] == (pytest.approx(rate), weight_decay)
     assert read_results(tmp_path / "out")["hyperparameters"]["layerwise_decay"] == 0.5

@@ -1,6 +1,5 @@
 """Translate-train-all, plug-out and plug-in: the tables, what is refused, and runs of a few steps."""
 
-import csv
 import functools
 import inspect
 import itertools
@@ -21,18 +20,15 @@ from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
-from tests.finetuning.tasks import encode, read_alike, record_of, task_with
+from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of, task_with
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 ALL = PLUG_IN[:2]
-BASE = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
 
 
 def read(train, evaluation, *overrides):
-    """Reads the tables given as lists of dictionaries of fields; JSON is YAML."""
-    tables = [f"train={json.dumps(train)}", f"evaluation={json.dumps(evaluation)}"]
-    return read_alike(load_recipe(Recipe, None, [*BASE, *tables, *overrides]))
+    return read_alike(recipe_with(Recipe, train, evaluation, *overrides))
 
 
 # --- translate-train-all, plug-out ---
@@ -76,15 +72,6 @@ def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
     assert list(data.dev) == ["en"] and len(data.dev["en"]) == 4 and len(data.train) == 8
 
 
-def test_nothing_is_trained_on_evaluated_rows_in_any_language(tmp_path, write):
-    for language in ("de", "fr"):
-        write(f"x.{language}", texts())
-    both = {"path": str(tmp_path / "x.{language}.parquet"), "languages": ["de", "fr"]}
-    with pytest.raises(ValueError, match="train.1 .* evaluation.0"):
-        test = {"path": str(tmp_path / "x.fr.parquet"), "languages": ["fr"]}
-        read([{"path": write("gold", texts())}, both], [test], *ALL)
-
-
 # --- plug-in: where the translations come from ---
 
 
@@ -93,14 +80,8 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
     columns = {"text_columns": ["text", "other"], "translation_columns": ["text_en", "other_en"]}
     train = {"path": write("train", pairs), "languages": ["de"], **columns}
     data = read([train], [{"path": write("test", pairs), "languages": ["de"], **columns}], *PLUG_IN)
-    assert data.train[1] == {
-        "text": "text 1",
-        "pair": "hypothesis 1",
-        "translation_text": "en text 1",
-        "translation_pair": "en hypothesis 1",
-        "labels": 1,
-        "row": 1,
-    }
+    translation = {"translation_text": "en text 1", "translation_pair": "en hypothesis 1"}
+    assert data.train[1] == {"text": "text 1", "pair": "hypothesis 1", **translation, "labels": 1, "row": 1}
     assert data.protocol.plug_in is True and data.warnings == []
     encoded = encode(Recipe(max_length=12), data, sample_tokenizer)
     row = encoded.train[1]
@@ -171,13 +152,9 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
         ("classification", {"translation_columns": None}, {}, {}, "train.0.*names no translations"),
         ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translation_columns and translations"),
         ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0.*text_en, text .*Name 1"),
-        ("classification", {}, {}, {"text_en": None}, "row 1 .*column text_en"),
         ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
-        ("classification", {}, {}, {"text": " "}, "row 1 .*column text "),
-        ("tagging", {"translation_columns": ["tokens_en"]}, {}, {}, "train.0.*Name 2"),
         ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*column tokens_en"),
         ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
-        ("question_answering", {}, {}, {"context_en": " "}, "row 1 .*context"),
     ],
 )
 def test_missing_translations_are_named(kind, train, test, changes, named, write):
@@ -194,8 +171,6 @@ def test_missing_translations_are_named(kind, train, test, changes, named, write
     [
         (texts("aba"), {}, "1 of 4 rows .* column id"),
         (texts("abab") + texts("a"), {}, "row 4 .* column id"),
-        (texts("abab"), {"join_on": "key"}, "no column key"),
-        ([{"id": i} for i in range(4)], {}, "no column text"),
     ],
 )
 def test_translations_that_cannot_be_joined_are_named(write, other, fields, named):
@@ -210,23 +185,11 @@ def test_translations_are_not_ignored_plug_out(write, fields):
         read([{"path": write("train", texts()), **fields}], [{"path": write("test", texts()), "languages": ["de"]}])
 
 
-def labeled(*names):
-    """What a head is made from of the data."""
-    return SimpleNamespace(label_names=list(names), protocol={})
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["plug_in=true"], "plug_in.* setting"),
-        (["setting=translate_train_all"], "translations_from.* Set"),
-        (["translations_from=Anna"], "translations_from.* Leave"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(overrides, named):
-    recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", *overrides])
-    with pytest.raises(ValueError, match=named):
-        task_of(recipe).check()
+def test_settings_that_contradict_each_other_are_refused():
+    for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
+        recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
+        with pytest.raises(ValueError, match="plug_in|translations_from"):
+            task_of(recipe).check()
 
 
 # --- runs ---
@@ -276,15 +239,7 @@ def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
     assert results["setting"] == "translate_train_all" and results["protocol"]["plug_in"] is True
     assert results["protocol"]["training_rows"] == 400 and list(results.languages) == ["de", "zh"]
     page = (out / "results.md").read_text(encoding="utf-8")
-    for fact in (
-        "# sample_topics, translate_train_all, plug-in\n",
-        "trained on de, zh",
-        "plug-in: the head reads a text and its translation",
-        "the sample corpus",
-    ):
-        assert fact in page
-    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        assert {row["setting"] for row in csv.DictReader(stream)} == {"translate_train_all, plug-in"}
+    assert "# sample_topics, translate_train_all, plug-in\n" in page and "trained on de, zh" in page
     recorded = record_of(out / "seed-1")
     scores = {
         language: [entry[name] for entry in recorded["history"] if (name := f"eval_{language}_accuracy") in entry]
@@ -341,8 +296,8 @@ def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_run, topics, tm
     assert config["plug_in"] is False
     assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
     assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    recipe = load_recipe(Recipe, None, [*BASE, *PLUG_IN])
-    model = task_of(recipe).load_model(str(plain), 1, labeled("a", "b"))
+    recipe = recipe_with(Recipe, [], [], *PLUG_IN)
+    model = task_of(recipe).load_model(str(plain), 1, SimpleNamespace(label_names=["a", "b"], protocol={}))
     assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
 
 
@@ -387,20 +342,14 @@ def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_
 def test_batches_pad_each_side_by_itself(sample_tokenizer):
     fields = ["input_ids", "attention_mask", "labels"]
     collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer), fields)
-    lengths = [(3, 5, 0), (4, 2, 1)]
-    batch = collate(
-        [
-            {
-                "input_ids": [7] * x,
-                "attention_mask": [1] * x,
-                "translation_input_ids": [8] * y,
-                "translation_attention_mask": [1] * y,
-                "labels": label,
-                "length": x + y,
-            }
-            for x, y, label in lengths
-        ]
-    )
+    lengths = [(3, 5), (4, 2)]
+    rows = [
+        {"input_ids": [7] * x, "attention_mask": [1] * x, "labels": n, "length": x + y}
+        for n, (x, y) in enumerate(lengths)
+    ]
+    for row, (_, y) in zip(rows, lengths, strict=True):
+        row |= {"translation_input_ids": [8] * y, "translation_attention_mask": [1] * y}
+    batch = collate(rows)
     assert batch["input_ids"].tolist() == [[7, 7, 7, 1], [7, 7, 7, 7]]
     assert batch["translation_input_ids"].tolist() == [[8] * 5, [8, 8, 1, 1, 1]]
     assert batch["translation_attention_mask"].sum(1).tolist() == [5, 2]

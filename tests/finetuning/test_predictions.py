@@ -18,8 +18,7 @@ from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.tagging.windows import windows_of
 from finetuning.tasks.translation import task as translation
-from tests.finetuning.tasks import Killed, encode, predictions
-from zoo_core.recipes import load_recipe
+from tests.finetuning.tasks import Killed, encode, predictions, recipe_with
 
 SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
 
@@ -94,13 +93,11 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
         ([f"word{n}" for n in range(9)], ["O"] * 8 + ["B-PER"]),  # several windows
     ]
     rows = [{"tokens": words, "tags": tags} for words, tags in sentences]
-    columns = "text_columns: [tokens], label_column: tags"
-    tables = [
-        f"train=[{{path: {write('train', rows)}, {columns}}}]",
-        f"evaluation=[{{path: {write('test', rows)}, languages: [es], {columns}}}]",
-    ]
-    base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1", "max_length=12"]
-    recipe = load_recipe(TaggingRecipe, None, ["kind=tagging", *base, *tables])
+    columns = {"text_columns": ["tokens"], "label_column": "tags", "languages": ["es"]}
+    tables = [{"path": write(name, rows), **columns} for name in ("train", "test")]
+    recipe = recipe_with(
+        TaggingRecipe, tables[:1], tables[1:], "setting=supervised", "source_language=es", "max_length=12"
+    )
     data = encode(TaggingRecipe(max_length=12, label_subword="first"), task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["es"]
     assert len(windows) > 3
@@ -115,23 +112,6 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
 
 
-def test_sentences_of_a_language_have_the_numbers_of_the_whole_table(write):
-    rows = [
-        {"tokens": [f"word{n}", "x"], "tags": ["B-PER", "O"], "lang": ["es", "pt"][n % 2], "part": str(n % 3)}
-        for n in range(12)
-    ]
-    columns = "text_columns: [tokens], label_column: tags, language_column: lang, where: {part: '1'}"
-    tables = [
-        f"train=[{{path: {write('train', rows)}, {columns}}}]",
-        f"evaluation=[{{path: {write('test', rows)}, {columns}}}]",
-    ]
-    base = ["kind=tagging", "model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]
-    recipe = load_recipe(TaggingRecipe, None, [*base, "setting=supervised", "source_language=es", *tables])
-    found = task_of(recipe).read().evaluation
-    assert {language: dataset["row"][:] for language, dataset in found.items()} == {"pt": [1, 7], "es": [4, 10]}
-    assert found["es"]["words"][:] == [["word4", "x"], ["word10", "x"]]
-
-
 @pytest.mark.parametrize("ids", [None, ["q7", "q8"], [7, 8]])
 def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
     contexts = ["ten and twenty or " * 9 + "thirty", "a river"]
@@ -140,18 +120,11 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
         | ({"id": ids[n]} if ids else {})
         for n, (context, gold, place) in enumerate(zip(contexts, ["ten", "river"], [0, 2], strict=True))
     ]
-    columns = "text_columns: [question, context], label_column: answers"
     other = [{"id": "of training", **row} if not ids else row for row in rows]
-    train = ", ".join(f"{{path: {write(name, own)}, {columns}}}" for name, own in (("a", rows), ("b", other)))
-    recipe = load_recipe(
-        QuestionAnsweringRecipe,
-        None,
-        [
-            *("kind=question_answering", "model=m", "output_dir=o", "task=t", "selection=last"),
-            *("training.learning_rate=1", "max_length=30", "doc_stride=8", "max_question_length=8", f"train=[{train}]"),
-            f"evaluation=[{{path: {write('test', rows)}, languages: [en], {columns}}}]",
-        ],
-    )
+    columns = {"text_columns": ["question", "context"], "label_column": "answers"}
+    first, second, test = ({"path": write(*of), **columns} for of in (("a", rows), ("b", other), ("test", rows)))
+    windowing = "max_length=30 doc_stride=8 max_question_length=8".split()
+    recipe = recipe_with(QuestionAnsweringRecipe, [first, second], [test | {"languages": ["en"]}], *windowing)
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["en"]
     logits = np.zeros((2, len(windows), max(windows["length"][:])), dtype=np.float32)

@@ -4,7 +4,6 @@ import statistics
 
 import pytest
 
-from finetuning import published
 from finetuning.published import find, load, look_up, papers
 
 TABLES = [(paper, table) for paper in papers() for table in load(paper).tables]
@@ -81,26 +80,6 @@ def test_a_row_is_found_with_its_scores_by_column():
     assert (scores["en"], scores["ur"], base.average["accuracy"], len(scores)) == (86.7, 66.6, 76.2, 15)
     table, torn = find("metaxlm", "Table 10", "MetaXLM base, cross-lingual transfer")
     assert list(table.scores(torn, "f1")) == ["en", "es", "de", "hi", "vi", "zh"] and "ar" in torn.note
-
-
-def test_what_is_not_there_is_refused_with_the_nearest_names():
-    for names, nearest in (
-        (("xlm_aling", "Table 18", "x"), "'xlm_align'"),
-        (("xlm_align", "Tabel 18", "x"), "'Table 18'"),
-        (("xlm_align", "Table 18", "XLM-Align base"), "'XLM-Align base, zero-shot'"),
-    ):
-        with pytest.raises(ValueError, match=nearest):
-            find(*names)
-
-
-def test_a_file_that_is_not_as_agreed_is_refused_with_its_place(tmp_path, monkeypatch):
-    (tmp_path / "p.yaml").write_text(
-        "{paper: P, title: T, url: U, tables: [{table: Table 1, metrics: [f1], columns_are: language, columns: [en], "
-        "caption: C, rows: []}]}"
-    )
-    monkeypatch.setattr(published, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match="tables.0.columns_are"):
-        load("p")
 
 
 XNLI = {"paper": "xlm_align", "table": "Table 18", "row": "XLM-Align base, zero-shot"}

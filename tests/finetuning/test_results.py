@@ -8,13 +8,12 @@ from pathlib import Path
 import evaluate
 import pytest
 
-from finetuning.page import label_tables, lines_of, page_of, score_table, table_names, warnings_of, write_results
+from finetuning.page import label_tables, lines_of, page_of, score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
 from finetuning.results import Protocol, Results, join_seeds, load_results
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 
 ACCURACY = Path(__file__).parents[2] / "finetuning" / "metrics" / "accuracy" / "accuracy.py"
@@ -94,9 +93,7 @@ def test_results_chance_warnings_name_the_seed():
     ("overrides", "warning"),
     [
         (["evaluation=[{path: a, split: 'test[:9]', language_column: l}]"], "split test[:9]"),
-        (["evaluation=[{path: a, language_column: l, note: carried over by row}]"], "carried over by row"),
         (["max_evaluation_examples=9"], "at most 9 rows per language were evaluated"),
-        (["max_train_examples=9"], "at most 9 training rows"),
         (["source_language=fr"], "source language fr was not evaluated"),
     ],
 )
@@ -184,12 +181,6 @@ def test_join_seeds_refuses_one_seed_twice_and_another_protocol():
         join_seeds("m", [one, Results({**other, "protocol": {**other["protocol"], "max_length": 64}})])
 
 
-def test_load_results_refuses_an_unknown_format(tmp_path):
-    write_json(tmp_path / "results.json", {**results(), "format": 3})
-    with pytest.raises(ValueError, match="format 3"):
-        load_results(tmp_path / "results.json")
-
-
 def test_write_results_files_agree(tmp_path, drawn, capsys):
     scores = dict(precision=30.0, recall=61.0, f1=60.0, support=30)
     labels = {"en": {"a": scores, "b": {**dict.fromkeys(scores, 0.0)}}}
@@ -219,11 +210,6 @@ def test_label_tables_are_means_over_seeds_and_over_languages_that_have_the_labe
     assert columns == ["label", "precision", "recall", "f1", "rows"]
     assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
     assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
-
-
-def test_table_names_has_the_table_of_the_translations():
-    side = {"path": "local/bible", "config": "en", "split": "test"}
-    assert table_names([side | {"target": side | {"config": "de"}}]) == "local/bible en test with local/bible de test"
 
 
 def test_accuracy_is_loaded_by_its_path_without_the_hub(tmp_path):

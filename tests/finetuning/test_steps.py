@@ -62,12 +62,8 @@ def test_rows_that_do_not_count_have_no_labels():
     rows = [{"input_ids": [1, 2], "labels": [3, 4], "translation_labels": 5, "translation_start_positions": 6}] * 2
     full, filler = CountedRows(Dataset.from_list(rows)).__getitems__([(0, 0, True), (1, 0, False)])
     assert full == rows[0]
-    assert filler == {
-        "input_ids": [1, 2],
-        "labels": [IGNORED] * 2,
-        "translation_labels": IGNORED,
-        "translation_start_positions": IGNORED,
-    }
+    ignored = dict.fromkeys(("translation_labels", "translation_start_positions"), IGNORED)
+    assert filler == {"input_ids": [1, 2], "labels": [IGNORED] * 2, **ignored}
 
 
 def test_less_than_a_batch_is_one_step():

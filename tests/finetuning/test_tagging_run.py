@@ -1,6 +1,5 @@
 """A tagging run from the command line to results, resumed; errors."""
 
-import csv
 import json
 import shutil
 
@@ -31,11 +30,6 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     assert results["protocol"]["metric"]["version"].startswith("1.2.0 (seqeval ")
     assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
     assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
-    with (out / "results.csv").open(encoding="utf-8", newline="") as stream:
-        assert sum(not row["label"] for row in csv.DictReader(stream)) == 8
-    page = (out / "results.md").read_text(encoding="utf-8")
-    assert "| language | f1 | precision | recall | token_accuracy |" in page and "token_accuracy: share of" in page
-    assert (out / "scores.png").read_bytes().startswith(b"\x89PNG")
 
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
 
 from finetuning.steps import MicroBatches
@@ -94,13 +93,6 @@ def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
     assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
 
 
-def test_a_dotted_path_reaches_into_a_struct(files, tmp_path):
-    path = tmp_path / "nested.jsonl"
-    path.write_text(json.dumps({"translation": {"en": "a sea", "de": "ein Meer"}}))
-    table = f"path: {path}, source_column: translation.en, target_column: translation.de"
-    assert task_of(recipe_of(files, f"train=[{{{table}}}]")).read().train["target"][:] == ["ein Meer"]
-
-
 def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
@@ -116,26 +108,12 @@ SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
 @pytest.mark.parametrize(
     ("tables", "named"),
     [
-        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: c}"}, "no column c.* a, b, n"),
         ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: n}"}, "train.0.target_column .*int64"),
-        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: a}"}, "source_column and target_column"),
-        (
-            {"train": f"{{path: FOLDER/one.tsv, {TSV}, predict: masked, source_mask_probability: 0.5}}"},
-            "predict: masked",
-        ),
-        ({"train": f"{{path: FOLDER/one.tsv, {TSV}, source_mask_probability: 1.5}}"}, "source_mask_probability"),
-        ({"train": f"{{path: FOLDER/one.tsv, {TSV}, streaming: true}}"}, "train.0.streaming"),
-        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: b}}"}, "column b .*'x' and 'u'"),
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "row 1 .*'1' in column a"),
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}}}"}, "2 and 3 rows.*join_on"),
-        ({"train": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "no pair with text"),
         ({"test": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "blank.tsv, .*row 0 .*a side is empty .*1 more"),
-        ({"train": ""}, "no train table"),
-        ({"test": ""}, "no test table"),
         ({"test": f"{{path: FOLDER/one.tsv, {TSV}}}, {{path: FOLDER/two.tsv, {TSV}}}"}, "en-de is evaluated twice"),
         ({"train": SAME, "test": SAME}, "train.0 and test.0"),
-        ({"dev": SAME, "test": SAME}, "dev.0 and test.0"),
-        ({"train": SAME, "dev": SAME}, "train.0 and dev.0"),
     ],
 )
 def test_tables_that_are_refused_are_named(files, tmp_path, tables, named):
@@ -180,11 +158,7 @@ def test_long_pairs_are_dropped_or_cut_and_counted(files, sample_tokenizer, tmp_
     assert len(source) == 20 and (source[0], source[-1]) == (0, 2)
     assert dropped.evaluation["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
     cut = encoded("too_long=cut")
-    assert cut.train["source_length"][:] == [
-        len(sample_tokenizer("a house").input_ids),
-        20,
-        cut.train[2]["source_length"],
-    ]
+    assert cut.train["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
     assert cut.train["target_length"][2] == 16 and cut.train[2]["target_ids"][-1] == 2
     with pytest.raises(ValueError, match="All 3 training pairs are longer than max_source_length 4"):
         encoded("max_source_length=4", "max_target_length=4")
@@ -304,12 +278,3 @@ def test_a_row_that_fills_a_gap_has_no_labels(layout):
     for masking in (Masking(), Masking(0.5, predict_masked=True)):
         row = examples_of(layout, masking)[(0, 0, False)]
         assert (row["labels"] == IGNORED).all()
-
-
-def test_a_loader_asks_for_whole_batches(layout):
-    examples = examples_of(layout, Masking(0.3))
-    plan = UpdatePlan(np.full(40, 14), np.full(40, 13), 140, seed=1)
-    loader = torch.utils.data.DataLoader(
-        examples, batch_sampler=MicroBatches(plan, 1, 1, 0), collate_fn=lambda rows: collate(rows, layout)
-    )
-    assert [len(batch["input_ids"]) for batch in loader] == [10] * 4

@@ -1,7 +1,6 @@
 """Settings of a translation recipe take effect."""
 
 import json
-import sys
 
 import pytest
 from transformers import AutoConfig
@@ -93,9 +92,3 @@ def test_a_run_whose_dev_loss_was_never_a_number_has_diverged(dev_captions, refu
     wild = ["training.learning_rate=1e30", "training.warmup_steps=0", "training.max_grad_norm=0"]
     message = refused([*dev_captions, *wild, "selection=dev_loss"])
     assert "the loss on dev was never finite, training has diverged" in message and "checkpoint-None" not in message
-
-
-def test_a_tokenizer_that_is_not_installed_is_named_before_training(captions, tmp_path, monkeypatch, refused):
-    monkeypatch.setitem(sys.modules, "MeCab", None)
-    assert "'ja-mecab' is not installed" in refused([*captions, "target_language=ja"])
-    assert not (tmp_path / "out").exists()
