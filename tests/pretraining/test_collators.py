@@ -99,12 +99,6 @@ def test_segments_of_a_pair(sample_tokenizer):
     assert rows["attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
 
 
-def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
-    batch = collate([*examples, Example([np.array([], dtype=np.int32)], "en", 9)], sample_tokenizer, probability=1e-9)
-    assert (batch["mlm"]["labels"] == IGNORED).all() and (batch["tlm"]["labels"] == IGNORED).all()
-    assert batch["mlm"]["attention_mask"][-1].sum() == 2
-
-
 @pytest.mark.parametrize("name", COLLATORS)
 def test_masks_do_not_depend_on_the_company(name, sample_tokenizer):
     """Alone and in a batch: all fields of every objective."""
@@ -186,20 +180,14 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
 
 def test_the_lists_of_objectives_agree():
     """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
-    assert all(objective.name == name for name, objective in OBJECTIVES.items())
-    assert all(collator.name == name for name, collator in COLLATORS.items())
     own = {name for name, objective in OBJECTIVES.items() if issubclass(objective, ExampleObjective)}
-    assert all(OBJECTIVES[name].collator_class.name == name for name in own)
     assert {name for name, objective in OBJECTIVES.items() if not objective.reads} == own
-    assert {objective.sub_batch() for objective in OBJECTIVES.values()} == own
     models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
     assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
     for model in models:
         for name, terms in model.objectives.items():
             assert OBJECTIVES[name].loss_terms == terms
             assert OBJECTIVES[name].losses() == model.losses_of_objective(name)
-        of_all = {name for name, objective in OBJECTIVES.items() if objective.is_masked_lm}
-        assert set(learnable(model)) == of_all | model.objectives.keys()
 
 
 # options that the loop, or the loss, reads

@@ -42,17 +42,6 @@ def test_a_language_has_one_color_in_all_panels_and_levels_are_drawn(drawn):
     assert legend[:2] == ["de", "en-de"] and len(legend) == 4
 
 
-def test_a_single_evaluation_is_no_panel_unless_there_is_nothing_else(drawn):
-    once = (2, {"retrieval/en-de": 0.5})
-    panels, _ = drawn((1, {"loss/mlm/de": 7.0}), once, (3, {"loss/mlm/de": 6.0}))
-    assert list(panels) == ["mlm loss (nats)"]
-
-
-def test_a_run_of_one_step_has_points(drawn):
-    panels, _ = drawn((1, {"loss/mlm/de": 7.0, "learning_rate": 1e-3}))
-    assert list(panels) == ["mlm loss (nats)", "learning rate"]
-
-
 def test_of_a_long_run_training_is_drawn_as_means_and_every_evaluation(drawn, monkeypatch):
     """Two lines are a window here; the last one is half a window, a step may lack a figure."""
     monkeypatch.setattr(tracking, "MOST_POINTS", 5)

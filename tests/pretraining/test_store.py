@@ -109,7 +109,7 @@ def test_stream_that_cannot_be_read(files, recipe_of, sample_tokenizer, monkeypa
 
     table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "streaming": True, "max_rows": 7}
     monkeypatch.setattr(sources, "load_table", broken)
-    with pytest.raises(OSError, match="corpus en .*gone"):
+    with pytest.raises(OSError, match="gone"):
         load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
 
 

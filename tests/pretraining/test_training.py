@@ -14,7 +14,7 @@ from pretraining import training
 from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Recipe
+from pretraining.recipe import Phase, Recipe
 from pretraining.start.initialization import Start
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
@@ -108,12 +108,10 @@ def test_a_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_
         assert_same_run(resumed, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "steps, save, every", [(60, "null", ["10"]), (2500, "null", ["250"]), (60, 0, []), (60, 7, ["7"])]
-)
-def test_the_plan_says_how_often_a_run_saves(steps, save, every, train, capsys):
-    train("--dry_run", f"phases.0.steps={steps}", f"save_every_steps={save}")
-    assert re.findall(r"every (\d+) steps", capsys.readouterr().out) == every
+def test_checkpoint_steps_by_default():
+    for steps, every in ((60, 10), (2500, 250)):
+        recipe = Recipe(output_dir="x", phases=[Phase(name="a", steps=steps, learning_rate=1.0)])
+        assert recipe.checkpoint_steps == every
 
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
