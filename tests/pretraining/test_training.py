@@ -150,15 +150,6 @@ def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teache
     assert re.search(r"\b2 of 2\b", capsys.readouterr().err)
 
 
-def test_a_run_without_any_figure_draws_all_the_same(train, tmp_path):
-    """Evaluated and saved before the first line is logged."""
-    objectives = json.dumps({"mlm": MLM_TLM["mlm"]})
-    settings = ["bitext=[]", f"phases.0.objectives={objectives}", "evaluation={held_out_fraction: 0.1, every_steps: 1}"]
-    train(*settings, "phases.0.steps=2", "save_every_steps=1", "log_every_steps=10")
-    assert [event["step"] for event in read_events(tmp_path / "run")] == [2]
-    assert (tmp_path / "run" / "curves.png").is_file()
-
-
 @pytest.mark.slow
 def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
     """Trains only cross-attention with only the cross terms, then all with all terms. A resumed run is bit-equal."""
