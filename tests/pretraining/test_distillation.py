@@ -214,10 +214,10 @@ def without_tokenizer(folder):  # transformers makes one of its special tokens a
     "change, named",
     [
         (lambda folder: AutoModel.from_pretrained(folder).save_pretrained(folder), "teacher.path"),  # no head
-        (with_config(intermediate_size=48), ""),
+        (with_config(intermediate_size=48), None),
         (with_config(vocab_size=595), "595"),
-        (with_config(pad_token_id=3), ""),
-        (without_mask, ""),
+        (with_config(pad_token_id=3), None),
+        (without_mask, None),
         (without_tokenizer, "teacher.path"),
     ],
 )

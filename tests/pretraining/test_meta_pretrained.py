@@ -212,7 +212,7 @@ def without_words(folder):
         (None, {}, {"dictionaries": [{"language": "dee", "path": "x"}]}, "'de'"),
         (lambda folder: (folder / "config.json").unlink(), {}, {}, "model.meta_pretrained.path"),
         (lambda folder: (folder / "tokenizer.json").unlink(), {}, {}, "model.meta_pretrained.path"),
-        (without_words, {}, {}, ""),
+        (without_words, {}, {}, None),
     ],
 )
 def test_start_refuses(sources, start, change, config, fields, named):
