@@ -21,8 +21,3 @@ def test_no_two_lines_look_alike():
     styles = line_styles(names)
     assert list(styles) == names
     assert len({tuple(style.values()) for style in styles.values()}) == len(names)
-
-
-def test_what_is_no_language_has_the_first_colors_that_are_left():
-    assert colors("XLM", "VECO") == {"XLM": "C0", "VECO": "C1"}
-    assert colors("en", "XLM") == {"en": "C0", "XLM": "C1"}
