@@ -190,10 +190,7 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
 
     recipe = load_recipe(Recipe, str(recipe_file), [])
     corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}
-    for objective, name, number, folder in (
-        ("tlm", "en-de", 0, "checkpoints/step-2/model"),
-        ("mlm", "zh", 1, "model"),
-    ):
+    for objective, name, number, folder in (("tlm", "en-de", 0, "checkpoints/step-2/model"), ("mlm", "zh", 1, "model")):
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
         phase, size = recipe.phases[number], recipe.evaluation.batch_size

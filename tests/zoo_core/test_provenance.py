@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo_core.provenance import (
-    folder_fingerprint,
-    forget_machine,
-    model_fingerprint,
-    read_json,
-    run_facts,
-    write_json,
-)
+from zoo_core.provenance import folder_fingerprint, forget_machine, model_fingerprint, read_json, run_facts, write_json
 
 
 def test_run_facts_say_what_ran_and_where_but_not_who(monkeypatch):

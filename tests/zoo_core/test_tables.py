@@ -58,10 +58,7 @@ def test_load_table_same_rows_of_every_format(tmp_path, streaming):
     }
     assert rows(Table(path=str(tmp_path / "a.parquet"), streaming=streaming)) == expected
     for name, content in files.items():
-        for path in (
-            write(tmp_path / name, content),
-            write(tmp_path / f"{name}.gz", gzip.compress(content.encode())),
-        ):
+        for path in (write(tmp_path / name, content), write(tmp_path / f"{name}.gz", gzip.compress(content.encode()))):
             assert rows(Table(path=path, streaming=streaming)) == expected, name
     path = write(tmp_path / "corpus.en", "one\n")
     assert rows(Table(path=path, format="text", streaming=streaming)) == [{"text": "one"}]
