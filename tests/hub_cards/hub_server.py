@@ -1,8 +1,6 @@
 """A Hub on loopback: the part of the Hub's protocol that huggingface_hub speaks when it uploads, lists and downloads.
 
-Repositories are kept in memory, as commits of whole trees. Large files go the LFS way: batch, then PUT to a storage
-under another host name (as the Hub's does; tokens do not go there); downloads of them are redirected there. Xet is not
-spoken: clients set HF_HUB_DISABLE_XET. Faults are put in by the test, and every request is in a log.
+Repositories are commits of whole trees, in memory. Large files go the LFS way, by a storage under another host name.
 """
 
 import base64
@@ -26,16 +24,12 @@ TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger":
 
 
 class Refused(Exception):
-    """A reply that is an error, in the Hub's form."""
-
     def __init__(self, status: int, message: str, code: str = ""):
         self.status, self.message, self.code = status, message, code
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A file of a commit."""
-
     content: bytes
     is_large: bool
 
@@ -90,8 +84,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong with a request of this method whose path the pattern is found in: a status to reply with; or
-    "hang": the line breaks when the server is `stopped`."""
+    """For one request: the status to reply with, or "hang", until the server is `stopped`."""
 
     method: str
     pattern: str
@@ -103,11 +96,7 @@ def is_large(path: str, sample: bytes) -> bool:
 
 
 class HubServer:
-    """The server, running, and its state; clients that it gives an environment to keep their caches under `home`.
-
-    endpoint: its address, for HF_ENDPOINT
-    requests: the log
-    """
+    """The running server and its state; `requests` is its log. Clients have their caches under `home`."""
 
     def __init__(self, home: Path):
         self.home = home
@@ -251,8 +240,6 @@ class Handler(BaseHTTPRequestHandler):
                 return action(**{key: unquote(value) for key, value in found.groupdict().items() if value is not None})
         raise Refused(404, f"{self.command} {path} is not spoken here")
 
-    # who and what there is
-
     def create(self):
         asked = json.loads(self.body)
         namespace = asked.get("organization") or TOKENS[self.token][0]
@@ -274,8 +261,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def tree(self, name: str, revision: str):
         return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
-
-    # uploads
 
     def preupload(self, name: str, revision: str):
         _, files = self.hub.repo(name, self.token, write=True).at(revision)
@@ -320,8 +305,6 @@ class Handler(BaseHTTPRequestHandler):
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"}
-
-    # downloads
 
     def resolve(self, name: str, revision: str, path: str):
         oid, files = self.hub.repo(name, self.token).at(revision)

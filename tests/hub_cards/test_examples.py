@@ -202,14 +202,6 @@ def test_a_fine_tuned_model_is_shown_in_its_languages_and_with_its_texts(zoo_mod
         assert ("text_pair" in the(classifier, "Classification", own(texts=texts)).code) == (texts == 2)
 
 
-def test_the_direction_of_a_translation_model_is_that_of_its_results(zoo_model_dir):
-    folder = zoo_model_dir("veco", "ForConditionalGeneration", copy=True, **DECODER)
-    change_config(folder, fine_tuned_on=["multi30k (translation)"])
-    directed = retrieval(task="multi30k", metric={"name": "accuracy"})
-    directed |= {"kind": "translation", "source_language": "de", "target_language": "en"}
-    assert SENTENCES["de"]["sentences"][0] in the(folder, "Translation", record_of(directed)).code
-
-
 def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
     folder = zoo_model_dir("xlm_align", copy=True)
     (folder / "pipeline_word_alignment.py").unlink()

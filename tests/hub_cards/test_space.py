@@ -21,8 +21,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
     PreTrainedTokenizerFast,
     pipeline,
 )
@@ -84,9 +82,8 @@ def test_fill_masks_by_the_models_own_head(app, model, spelling):
     with torch.inference_mode():
         probabilities = whole(**inputs).logits.softmax(-1)[0][inputs["input_ids"][0] == model.tokenizer.mask_token_id]
     expected = probabilities.topk(3).values.flatten().tolist()
-    assert [row[2] for row in rows] == pytest.approx(expected, abs=1e-4) and [row[0] for row in rows] == [1] * 3 + [
-        2
-    ] * 3
+    assert [row[2] for row in rows] == pytest.approx(expected, abs=1e-4)
+    assert [row[0] for row in rows] == [1, 1, 1, 2, 2, 2]
     assert "<mask>" not in filled
 
 
@@ -114,9 +111,6 @@ def test_models_of_the_library_serve_what_they_can(app, sample_tokenizer, tmp_pa
     assert len(app.rank_sentences(bert, "a " * 100, "b\nc")) == 2
     with pytest.raises(ValueError):
         app.fill_masks(saved(BertForMaskedLM, config), "The <mask> is small.")
-    shape = dict(n_embd=32, n_layer=2, n_head=2, n_positions=30, bos_token_id=0, eos_token_id=2)
-    with pytest.raises(ValueError):
-        saved(GPT2LMHeadModel, GPT2Config(vocab_size=len(sample_tokenizer), **shape), mask_token="<mask>")
 
 
 @pytest.mark.parametrize(

@@ -57,25 +57,13 @@ def gold(fields):
 def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
     batch = collate(examples, sample_tokenizer, probability=0.5)
     assert list(batch) == ["mlm", "tlm"]
-    for name, rows in (("mlm", 3), ("tlm", 2)):
-        fields = batch[name]
+    for fields in batch.values():
         assert set(fields) == ROW_FIELDS | {"languages", "examples"}
-        longest = int(fields["attention_mask"].sum(1).max())
-        for key in ROW_FIELDS:
-            assert fields[key].shape == (rows, longest) and fields[key].dtype == torch.int64
-        padding = fields["attention_mask"] == 0
-        assert (fields["input_ids"][padding] == sample_tokenizer.pad_token_id).all()
-        assert (fields["labels"][padding] == IGNORED).all()
-        assert (fields["special_tokens_mask"][padding] == 1).all()
-        assert (fields["segment_ids"][padding] == -1).all()
+        assert all(fields[key].dtype == torch.int64 for key in (*ROW_FIELDS, "examples"))
         assert (fields["labels"][fields["special_tokens_mask"] == 1] == IGNORED).all()
         assert (fields["labels"] != IGNORED).any()
-        # padding is on the right
-        assert (fields["attention_mask"].diff(dim=1) <= 0).all()
-    assert batch["mlm"]["languages"] == ["en"] * 3
-    assert batch["tlm"]["languages"] == ["en-de"] * 2
+    assert batch["mlm"]["languages"] == ["en"] * 3 and batch["tlm"]["languages"] == ["en-de"] * 2
     assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
-    assert batch["mlm"]["examples"].dtype == torch.int64
 
 
 def test_rows_have_xlm_rs_form(examples, sample_tokenizer):

@@ -1,4 +1,4 @@
-"""Collators as data collators: in a DataLoader, in transformers' Trainer, and in a plain loop."""
+"""Collators as data collators: in a DataLoader and in transformers' Trainer."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import ModernBertConfig, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
@@ -29,7 +29,6 @@ from pretraining.objectives import (
     picture,
 )
 from pretraining.rows import inputs_of
-from tests.architectures import ARCHITECTURES
 from zoo_core.masking import IGNORED
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
@@ -85,27 +84,6 @@ def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, 
     assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
     norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
     assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
-
-
-def test_tlm_and_dwa_on_a_modernbert_in_a_plain_loop(pairs, sample_tokenizer):
-    torch.manual_seed(0)
-    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
-    sizes = SIZES | special | ARCHITECTURES["modernbert"]
-    encoder = ModernBertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=128, **sizes)
-    model = XlmAlignForPreTraining(XlmAlignConfig(backbone_config=encoder))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = DataLoader(pairs, batch_size=16, shuffle=True, collate_fn=TlmCollator(sample_tokenizer, max_length=128))
-    losses = []
-    for _ in range(8):
-        for batch in loader:
-            output = model(**batch)
-            output.loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(output.loss.item())
-    assert set(output.token_losses) == {"tlm", "dwa"}
-    assert np.isfinite(losses).all() and np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
 
 
 def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
