@@ -1,6 +1,6 @@
 """A Hub on loopback: the part of the Hub's protocol that huggingface_hub speaks when it uploads, lists and downloads.
 
-Repositories are commits of whole trees, in memory. Large files go the LFS way, by a storage under another host name.
+Repositories are commits of whole trees, in memory. All files are sent with their commit, none by LFS or Xet.
 """
 
 import base64
@@ -18,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-LARGE = (".safetensors", ".model", ".png", ".bin", ".pt")
 # token -> user, role
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
 
@@ -28,44 +27,25 @@ class Refused(Exception):
         self.status, self.message, self.code = status, message, code
 
 
-@dataclass(frozen=True)
-class Blob:
-    content: bytes
-    is_large: bool
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
-    def oid(self) -> str:
-        """git's name of the file; of a large one any name does."""
-        return self.sha256[:40] if self.is_large else hashlib.sha1(b"blob %d\0" % self.size + self.content).hexdigest()
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
-    def entry(self, path: str) -> dict:
-        lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": 134}} if self.is_large else {}
-        return {"type": "file", "path": path, "size": self.size, "oid": self.oid} | lfs
+def git_name(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @dataclass
 class Repo:
-    """Branches, and commits: oid -> (title, path -> Blob), oldest first."""
+    """Branches, and commits: oid -> (title, path -> content), oldest first."""
 
     private: bool
     branches: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, tuple[str, dict[str, Blob]]] = field(default_factory=dict)
+    commits: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
 
-    def commit(self, branch: str, title: str, files: dict[str, Blob]) -> str:
+    def commit(self, branch: str, title: str, files: dict[str, bytes]) -> str:
         oid = secrets.token_hex(20)  # of no other test: clients keep files by it
         self.commits[oid] = (title, files)
         self.branches[branch] = oid
         return oid
 
-    def at(self, revision: str) -> tuple[str, dict[str, Blob]]:
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         oid = self.branches.get(revision, revision)
         if oid not in self.commits:
             raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
@@ -91,25 +71,19 @@ class Fault:
     what: int | str
 
 
-def is_large(path: str, sample: bytes) -> bool:
-    return b"\0" in sample or path.endswith(LARGE)
-
-
 class HubServer:
     """The running server and its state; `requests` is its log. Clients have their caches under `home`."""
 
     def __init__(self, home: Path):
         self.home = home
         self.repos: dict[str, Repo] = {}
-        self.storage: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
         self.stopped = threading.Event()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
         self.http.daemon_threads = True
-        port = self.http.server_address[1]
-        self.endpoint, self.storage_url = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
+        self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def stop(self) -> None:
@@ -128,18 +102,17 @@ class HubServer:
     def create(self, name: str, private: bool = False) -> None:
         """A repository with what the Hub puts into a new one."""
         repo = self.repos[name] = Repo(private)
-        repo.commit("main", "initial commit", {".gitattributes": Blob(b"*.safetensors filter=lfs\n", False)})
+        repo.commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
 
     def edit(self, name: str, files: dict[str, bytes | str]) -> None:
         """A commit that somebody makes on the Hub's pages."""
         with self.lock:
             contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
-            blobs = {path: Blob(content, is_large(path, content[:512])) for path, content in contents.items()}
-            self.repos[name].commit("main", "Edit on the Hub", self.repos[name].at("main")[1] | blobs)
+            self.repos[name].commit("main", "Edit on the Hub", self.repos[name].at("main")[1] | contents)
 
     def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
         """The files of a repository: path -> content."""
-        return {path: blob.content for path, blob in self.repos[name].at(revision)[1].items()}
+        return dict(self.repos[name].at(revision)[1])
 
     def head(self, name: str, branch: str = "main") -> str:
         return self.repos[name].branches[branch]
@@ -147,11 +120,6 @@ class HubServer:
     def titles(self, name: str) -> list[str]:
         """The titles of all commits of a repository, oldest first."""
         return [title for title, _ in self.repos[name].commits.values()]
-
-    def stored(self) -> list[str]:
-        """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
-        done = [r for r in self.requests if r.method == "PUT" and r.path.startswith("/storage/") and r.status == 200]
-        return [request.path.split("/")[2] for request in done]
 
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
@@ -208,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_HEAD = do_POST = do_PUT = answer
+    do_GET = do_HEAD = do_POST = answer
 
     def fault(self, path: str) -> int | str | None:
         found = (of for of in self.hub.faults if of.method == self.command and re.search(of.pattern, path))
@@ -230,9 +198,6 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", f"{api}/tree/{revision}", self.tree),
             ("POST", f"{api}/preupload/{revision}", self.preupload),
             ("POST", f"{api}/commit/{revision}", self.commit),
-            ("POST", f"/{name}\\.git/info/lfs/objects/batch", self.batch),
-            ("PUT", "/storage/(?P<oid>[0-9a-f]{64})", self.store),
-            ("GET", "/storage/(?P<oid>[0-9a-f]{64})", lambda oid: self.hub.storage[oid]),
             ("GET", f"/{name}/resolve/{revision}/(?P<path>.+)", self.resolve),
         ]
         for allowed, pattern, action in routes:
@@ -254,38 +219,23 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, name: str, revision: str = "main"):
         repo = self.hub.repo(name, self.token)
         oid, files = repo.at(revision)
-        card = re.match(rb"---\n(.*?)\n---\n", files["README.md"].content, re.S) if "README.md" in files else None
+        card = re.match(rb"---\n(.*?)\n---\n", files["README.md"], re.S) if "README.md" in files else None
         data = yaml.safe_load(card[1]) if card else {}
         siblings = [{"rfilename": path} for path in files]
         return {"id": name, "sha": oid, "private": repo.private, "cardData": data, "siblings": siblings}
 
     def tree(self, name: str, revision: str):
-        return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
+        files = self.hub.repo(name, self.token).at(revision)[1].items()
+        return [{"type": "file", "path": path, "size": len(text), "oid": git_name(text)} for path, text in files]
 
     def preupload(self, name: str, revision: str):
         _, files = self.hub.repo(name, self.token, write=True).at(revision)
         answers = []
         for asked in json.loads(self.body)["files"]:
-            large = is_large(asked["path"], base64.b64decode(asked["sample"]))
-            answer = {"path": asked["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
-            if blob := files.get(asked["path"]):
-                answer["oid"] = blob.sha256 if blob.is_large else blob.oid
-            answers.append(answer)
+            answers.append({"path": asked["path"], "uploadMode": "regular", "shouldIgnore": False})
+            if asked["path"] in files:
+                answers[-1]["oid"] = git_name(files[asked["path"]])
         return {"files": answers}
-
-    def batch(self, name: str):
-        self.hub.repo(name, self.token, write=True)
-        answers = []
-        for asked in json.loads(self.body)["objects"]:
-            answer = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.storage:
-                answer["actions"] = {"upload": {"href": f"{self.hub.storage_url}/storage/{asked['oid']}"}}
-            answers.append(answer)
-        return {"transfer": "basic", "objects": answers}
-
-    def store(self, oid: str):
-        self.hub.storage[oid] = self.body
-        return b""
 
     def commit(self, name: str, revision: str):
         repo = self.hub.repo(name, self.token, write=True)
@@ -298,9 +248,7 @@ class Handler(BaseHTTPRequestHandler):
                 if value.get("parentCommit") not in (None, head):
                     raise Refused(412, "A commit has happened since. Please refresh and try again.")
             elif item["key"] == "file":
-                tree[value["path"]] = Blob(base64.b64decode(value["content"]), False)
-            elif item["key"] == "lfsFile":
-                tree[value["path"]] = Blob(self.hub.storage[value["oid"]], True)
+                tree[value["path"]] = base64.b64decode(value["content"])
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
@@ -310,9 +258,4 @@ class Handler(BaseHTTPRequestHandler):
         oid, files = self.hub.repo(name, self.token).at(revision)
         if path not in files:
             raise Refused(404, "Entry not found", "EntryNotFound")
-        blob = files[path]
-        if not blob.is_large:
-            return 200, {"X-Repo-Commit": oid, "ETag": f'"{blob.oid}"'}, blob.content
-        linked = {"X-Linked-ETag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
-        self.hub.storage[blob.sha256] = blob.content
-        return 302, {"X-Repo-Commit": oid, "Location": f"{self.hub.storage_url}/storage/{blob.sha256}", **linked}, b""
+        return 200, {"X-Repo-Commit": oid, "ETag": f'"{git_name(files[path])}"'}, files[path]

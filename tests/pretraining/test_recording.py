@@ -5,9 +5,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pretraining.tracking import read_events
 
-# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-
 
 def test_the_tracker_has_the_figures_and_the_hub_the_model(train, hub, tmp_path):
     evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
