@@ -56,10 +56,8 @@ class Repo:
 class Request:
     """One line of the log; `size` is the bytes of the body that arrived."""
 
-    method: str
     path: str
     size: int = 0
-    status: int | None = None
 
 
 @dataclass
@@ -146,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = urlsplit(self.path).path
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
-        request = Request(self.command, path)
+        request = Request(path)
         with self.hub.lock:
             self.hub.requests.append(request)
             what = self.fault(path)
@@ -156,20 +154,20 @@ class Handler(BaseHTTPRequestHandler):
             return self.connection.shutdown(socket.SHUT_RDWR)
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
         request.size = len(self.body)
-        request.status, headers = 200, {}
+        status, headers = 200, {}
         try:
             if what:
                 raise Refused(what, "A fault of the server")
             with self.hub.lock:
                 content = self.route(path)
             if isinstance(content, tuple):
-                request.status, headers, content = content
+                status, headers, content = content
         except Refused as refused:
-            request.status, content = refused.status, {"error": refused.message}
+            status, content = refused.status, {"error": refused.message}
             headers = {"X-Error-Message": refused.message, "X-Error-Code": refused.code}
         if not isinstance(content, bytes):
             headers["Content-Type"], content = "application/json", json.dumps(content).encode()
-        self.send_response(request.status)
+        self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
         self.end_headers()

@@ -15,9 +15,7 @@ from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassificat
 from finetuning.page import references_of
 from finetuning.results import load_results
 from hub_cards.card import main, weights_of, write_card
-from hub_cards.metadata import plain_name
 from hub_cards.record import count_parameters, forget_paths, read_record
-from hub_cards.sections import markdown
 from zoo_core.provenance import folder_fingerprint
 
 
@@ -231,16 +229,6 @@ def test_count_parameters(small_model, tmp_path):
     folder = small_model(tmp_path / "model")
     model = XLMRobertaForMaskedLM.from_pretrained(folder)
     assert count_parameters(folder) == sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_markdown_of_tables():
-    text = markdown(["a", "b", "c", "d"], [["x|y", "1.5 ± 0.2", "", "1, 2 warm-up"], ["z", "", "", "2"]])
-    assert text == "| a | b | d |\n| --- | ---: | --- |\n| x\\|y | 1.5 ± 0.2 | 1, 2 warm-up |\n| z |  | 2 |"
-
-
-def test_plain_names():
-    paths = ("./runs/minilm", ".../x/model", "local/bible", "google/xtreme")
-    assert [plain_name(path) for path in paths] == ["runs/minilm", "x", "bible", "google/xtreme"]
 
 
 @pytest.mark.parametrize(

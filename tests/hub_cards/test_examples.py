@@ -185,23 +185,6 @@ def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made
     assert "layer=" not in the(folder, "Word alignment", record).code  # the pipeline reads it by itself
 
 
-def test_a_fine_tuned_model_is_shown_in_its_languages_and_with_its_texts(zoo_model_dir):
-    def own(**protocol):
-        rows = {"training_data": [{"languages": ["sw"]}], **protocol}
-        scores = [{"language": code, "seed": 1, "metric": "accuracy", "value": 50.0} for code in ("en", "sw")]
-        content = {"task": "mine", "kind": "classification", "seeds": [1], "scores": scores, "protocol": rows}
-        return record_of(content, own=[Results(content)])
-
-    tagger = zoo_model_dir("metaxlm", "ForTokenClassification")
-    code = the(tagger, "Tagging", own()).code
-    shown = [name for name, entry in SENTENCES.items() if entry["names"] in code]
-    assert set(shown) == {"en", "sw"}
-    assert code.index(SENTENCES["sw"]["names"]) < code.index(SENTENCES["en"]["names"])  # trained in before scored in
-    classifier = zoo_model_dir("metaxlm", "ForSequenceClassification")
-    for texts in (1, 2):
-        assert ("text_pair" in the(classifier, "Classification", own(texts=texts)).code) == (texts == 2)
-
-
 def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
     folder = zoo_model_dir("xlm_align", copy=True)
     (folder / "pipeline_word_alignment.py").unlink()

@@ -175,6 +175,16 @@ def train(recipe_file, request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def veco_phases():
+    """Settings: cross-attention alone for two steps, with its own losses, then everything, with Adam carried over."""
+    names, sizes = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
+    first = {"name": "cross", "steps": 2, "learning_rate": 0.001, "trainable": ["*.crossattention.*"]}
+    first["objectives"] = {name: sizes | {"terms": ["cross"]} for name in names}
+    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": dict.fromkeys(names, sizes)}
+    return ["model.type=veco", f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
+
+
+@pytest.fixture(scope="session")
 def difference():
     """`difference(folder, other)`: the largest difference between the weights of two folders with a model/."""
 

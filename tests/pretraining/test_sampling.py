@@ -73,6 +73,11 @@ def test_other_seeds_phases_and_objectives_draw_otherwise():
         assert [[d._replace(objective="mlm") for d in update] for update in drawn] != first
 
 
+def test_objectives_of_the_same_text_read_the_same_examples():
+    tlm, ca_mlm = ([draw[1:] for draw in draws_of(plan(name=name), 1)[0]] for name in ("tlm", "ca_mlm_pairs"))
+    assert tlm == ca_mlm
+
+
 def test_every_epoch_visits_every_example_once_in_another_order():
     by_epoch = collections.defaultdict(list)
     small = {0: Counted("sw", 23)}

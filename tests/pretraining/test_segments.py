@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
-from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
-from zoo_core.masking import IGNORED
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
 EN_DE = {"source_language": "en", "target_language": "de"}
@@ -85,25 +82,3 @@ def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_token
     rows_of = [{int(row) for row in corpus.rows_of[[first, first + 1]]} for first in corpus.first_segments]
     assert not evaluated & set().union(*rows_of)
     assert all(max(pair) - min(pair) <= 1 for pair in rows_of)  # no pair reaches over a row that is held out
-
-
-def test_pairs_of_ca_mlm_and_tlm_are_the_same(sample, recipe_of, sample_tokenizer):
-    objectives = {
-        "tlm": {"batch_size": 6, "max_length": 100, "mask_probability": 0.25},
-        "ca_mlm_pairs": {"batch_size": 6, "max_length": 50, "mask_probability": 0.25},
-    }
-    bitext = [EN_DE | {"source": sample("en"), "target": sample("de"), "join_on": "id"}]
-    recipe = recipe_of(objectives, bitext=bitext)
-    corpora = load_corpora(recipe, sample_tokenizer)
-    for batch in Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0):
-        tlm, ca_mlm = batch["tlm"], batch["ca_mlm_pairs"]
-        whole, *sides = (
-            [
-                torch.where(labels == IGNORED, ids, labels)[mask.bool()].tolist()
-                for ids, labels, mask in zip(
-                    *(of[key] for key in ("input_ids", "labels", "attention_mask")), strict=True
-                )
-            ]
-            for of in (tlm, ca_mlm["x"], ca_mlm["y"])
-        )
-        assert sorted(whole) == sorted(x + [2] + y[1:] for x, y in zip(*sides, strict=True))
