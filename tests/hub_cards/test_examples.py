@@ -64,14 +64,8 @@ def change_config(folder, **fields):
 def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
     """What the code of each use prints, by folder and title; all of it in one fresh process."""
     given = [(name, use["title"], use["code"]) for name, folder in folders.items() for use in uses_of(folder, record)]
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-    )
+    command, options = [sys.executable, "-W", "error", "-c", PROGRAM], dict(capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, input=json.dumps(given), cwd=cwd, **options)
     assert ran.returncode == 0, ran.stderr
     shown = {name: {} for name in folders}
     for block in ran.stdout.split("==|")[1:]:

@@ -179,9 +179,7 @@ def test_run_head_marks_parts_of_the_text(app, zoo_model_dir):
     tagger = app.load(str(zoo_model_dir("xlm_align", "ForTokenClassification", id2label={0: "B-PER", 1: "I-PER"})))
     for text in ("Maria lives in Paris.", "玛丽亚在巴黎。"):
         labels, parts = app.run_head(tagger, text)
-        assert (
-            labels is None and "".join(part for part, _ in parts) == text and {"PER"} <= {label for _, label in parts}
-        )
+        assert labels is None and "".join(part for part, _ in parts) == text and "PER" in dict(map(reversed, parts))
 
 
 def test_requirements_are_those_of_the_project():
@@ -201,17 +199,10 @@ def address(zoo_model_dir, tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GRADIO_", "ZOO_", "PYTHON"))
-    }
-    running = subprocess.Popen(
-        [sys.executable, "app.py", "--port", port],
-        cwd=here,
-        env=environment | {"PYTHONUNBUFFERED": "1", "ZOO_MODELS": "m, c"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environment = {name: of for name, of in os.environ.items() if not name.startswith(("GRADIO_", "ZOO_", "PYTHON"))}
+    environment |= {"PYTHONUNBUFFERED": "1", "ZOO_MODELS": "m, c"}
+    options = dict(cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen([sys.executable, "app.py", "--port", port], **options)
     with running:
         try:
             said = next((line for line in running.stdout if "Running on" in line), None)

@@ -362,14 +362,9 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
     """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python code that runs first
     and may change `arguments`; for `by` see `launched`."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
-    server = subprocess.Popen(
-        [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)],
-        cwd=pytestconfig.rootpath,
-        env=environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    options = dict(cwd=pytestconfig.rootpath, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)]
+    server = subprocess.Popen(command, env=environment, **options)
 
     def start(arguments: list[str], log: Path, fault: str = "", by: str | None = None) -> Run:
         job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(by)}
@@ -471,9 +466,8 @@ def tokenizer_of():
             names |= {"cls": "<s>", "sep": "</s>"}
             listed = ["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"]
             if kind == "unigram":
-                backend = Tokenizer(
-                    models.Unigram([(subword, -float(i)) for i, subword in enumerate(listed)], unk_id=3)
-                )
+                scores = [(subword, -float(i)) for i, subword in enumerate(listed)]
+                backend = Tokenizer(models.Unigram(scores, unk_id=3))
                 backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
             else:
                 backend = Tokenizer(models.BPE({subword: i for i, subword in enumerate(listed)}, []))

@@ -62,19 +62,12 @@ def gold(fields):
 def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        remove_unused_columns=False,  # the collator reads the texts
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        learning_rate=1e-2,
-        num_train_epochs=6,
-        eval_strategy="epoch",
-        logging_strategy="epoch",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
+    options = dict(
+        learning_rate=1e-2, num_train_epochs=6, eval_strategy="epoch", logging_strategy="epoch", use_cpu=True
     )
+    options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True)
+    options |= dict(remove_unused_columns=False)  # the collator reads the texts
+    arguments = TrainingArguments(output_dir=str(tmp_path), **options)
     dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
     trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
     trainer.train()

@@ -298,15 +298,10 @@ def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, fold
     command = [sys.executable, "-m", "accelerate.commands.launch", *config.split(), str(driver)]
     root = str(pytestconfig.rootpath)
     with log.open("w") as output:
-        launched = subprocess.Popen(
-            [*command, "--config", str(recipe_file), *WITHOUT_DROPOUT, "save_every_steps=0"],
-            cwd=root,
-            env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # so that all of it can be ended
-        )
+        options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
+        options |= dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        command += ["--config", str(recipe_file), *WITHOUT_DROPOUT, "save_every_steps=0"]
+        launched = subprocess.Popen(command, start_new_session=True, **options)  # so that all of it can be ended
     try:
         while not is_at(1)(log.read_text()):
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -109,9 +109,8 @@ def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_ba
 
     def run(name, processes, *arguments):
         record, by = tmp_path / f"record-{name}", "ddp" if processes == 2 else None
-        finished(
-            *common, f"output_dir={tmp_path / name}", *arguments, fault=RECORD_EXAMPLES.format(record=record), by=by
-        )
+        fault = RECORD_EXAMPLES.format(record=record)
+        finished(*common, f"output_dir={tmp_path / name}", *arguments, fault=fault, by=by)
         files = list(tmp_path.glob(f"record-{name}-*"))
         assert len(files) == processes
         seen[name] = defaultdict(Counter)  # step -> how often each example was seen, by all processes

@@ -123,10 +123,8 @@ def test_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache
     monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
-    (corpus,) = load_corpora(
-        recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}]), sample_tokenizer
-    )
-    (column,) = corpus.columns
+    recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
+    (column,) = load_corpora(recipe, sample_tokenizer)[0].columns
     assert [column.ids(row).tolist() for row in range(60)] == encode_texts(lines, sample_tokenizer)
     assert column.keys.tolist() == [sources.row_key(number) for number in range(60)]
 

@@ -11,12 +11,7 @@ from transformers import T5Config
 
 from modeling.modeling_veco import VecoForConditionalGeneration
 from pretraining import supported
-from pretraining.checkpoints import (
-    checkpoints_of,
-    open_run_folder,
-    save_checkpoint,
-    start_run_folder,
-)
+from pretraining.checkpoints import checkpoints_of, open_run_folder, save_checkpoint, start_run_folder
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from pretraining.tools.train_tokenizer import train_tokenizer
