@@ -221,8 +221,7 @@ def test_only_what_an_objective_reads_was_learned_from(made_up_run):
     folder, _ = made_up_run("xlm_align")
     recipe = folder.parent / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
-    text = card_of(folder)
-    assert "| en-de |" not in text and ModelCard(text).data.datasets == ["owner/text"]
+    assert ModelCard(card_of(folder)).data.datasets == ["owner/text"]
 
 
 def test_count_parameters(small_model, tmp_path):

@@ -38,7 +38,6 @@ found = {}
 for name, folder in folders.items():
     model = SentenceTransformer(folder, trust_remote_code=True)
     found[name] = {"batches": model.encode(texts, batch_size=2, convert_to_tensor=True)}
-    found[name]["similarity"] = model.similarity(found[name]["batches"][:1], found[name]["batches"])
     model.save_pretrained(f"{folder}_saved", create_model_card=False)
     saved = SentenceTransformer(f"{folder}_saved", trust_remote_code=True)
     found[name]["saved"] = saved.encode(texts, convert_to_tensor=True)
@@ -88,8 +87,6 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
             is_rotated = name == "ernie_m on eurobert" and kind in ("left", "short")  # by positions after padding
             tolerance = 1e-4 if is_rotated else 1e-5
             torch.testing.assert_close(found[name][kind], expected, atol=tolerance, rtol=0, msg=f"{name} {kind}")
-        cosines = torch.nn.functional.cosine_similarity(expected[:1], expected)
-        torch.testing.assert_close(found[name]["similarity"][0], cosines, atol=1e-5, rtol=0)
         length = {"deberta-v2": 512}.get(name.split(" on ")[1], 8192) if " on " in name else 32
         assert [found[name][key] for key in ("length", "dimension", "layers", "tokens")] == [length, 32, 2, 3]
         assert folder_fingerprint(folder) == fingerprints[name]

@@ -31,14 +31,11 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
 @pytest.mark.slow
 def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
     """A phase of MLM and TLM comes first, as in a cold start; a resumed run is bit-equal."""
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    second = json.loads(json.dumps(recipe["phases"][0]))
-    second["name"], second["objectives"]["dwa"] = "dwa", {"weight": 2.0}
-    recipe["phases"] = [recipe["phases"][0] | {"steps": 1}, second | {"steps": 2}]
-    recipe["model"]["config"] |= {"query_positions": "unmasked", "hidden_dropout_prob": 0.1}
-    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0, "evaluation": {"held_out_fraction": 0.1}}
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train()
+    first = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["phases"][0] | {"steps": 1}
+    second = first | {"name": "dwa", "steps": 2, "objectives": first["objectives"] | {"dwa": {"weight": 2.0}}}
+    settings = [f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
+    settings += [f"model.config.{field}" for field in ("query_positions=unmasked", "hidden_dropout_prob=0.1")]
+    train(*settings, "evaluation.held_out_fraction=0.1")
     lines = read_events(tmp_path / "run")
     keys = [{key for key in line if key.split("/")[0] in ("loss", "held_out", "unigram_entropy")} for line in lines]
     assert not any("dwa" in key for key in keys[0] | keys[1])
@@ -46,7 +43,7 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back,
     assert {"held_out/dwa/en-de", "held_out/tlm/en-de"} <= keys[-1]
     assert not any(key.startswith("unigram_entropy/dwa") for key in keys[-1])
     resumed = cut_back(tmp_path / "run", 2, tmp_path / "resumed")
-    train(f"output_dir={resumed}", "--resume")
+    train(*settings, "evaluation.held_out_fraction=0.1", f"output_dir={resumed}", "--resume")
     assert difference(resumed, tmp_path / "run") == 0
 
 

@@ -21,7 +21,8 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
     jsonl = files.jsonl("pairs.jsonl", rows)
     shuffled = files.jsonl("de.jsonl", [{"id": row["id"], "text": row["de"]} for row in rows[::-1]])
     tsv = files.lines("pairs.tsv", ["en\tde", *(f"{row['en']}\t{row['de']}" for row in rows)])
-    lines = [files.lines(f"text.{lang}", [row[lang] for row in rows]) for lang in ("en", "de")]
+    sides = {"source": "en", "target": "de"}
+    lines = {side: files.lines(f"text.{lang}", [row[lang] for row in rows]) for side, lang in sides.items()}
     barred = files.lines("pairs.txt", [f"{row['en']} ||| {row['de']}" for row in rows])
     datasets.Dataset.from_list(rows).to_parquet(files.folder / "pairs.parquet")
     for name, delimiter in (("pairs.csv", ","), ("pairs.txt2", ";")):
@@ -32,9 +33,7 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
         "joined": {"source": sample("en"), "target": sample("de"), "join_on": "id"},
         "joined, other order": {"source": sample("en"), "target": {"path": shuffled}, "join_on": "id"},
         "line by line": {"source": sample("en"), "target": sample("de")},
-        "two text files": {
-            key: {"path": p, "format": "text"} for key, p in zip(("source", "target"), lines, strict=True)
-        },
+        "two text files": {side: {"path": path, "format": "text"} for side, path in lines.items()},
         "one table": {"table": {"path": jsonl}},
         "dotted": {"table": {"path": jsonl}, **dotted},
         "parquet": {"table": {"path": str(files.folder / "pairs.parquet")}, **dotted},

@@ -44,9 +44,8 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, n
 def test_leftovers_are_removed_by_their_own_names(tmp_path):
     """A run that was killed before it wrote its recipe does not count as a run."""
     folder = tmp_path / "run"
-    own = [".recipe.yaml.71.tmp", ".run.json.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp"]
-    own += ["checkpoints/.step-2.old.tmp"]
-    others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", "checkpoints/.mine.tmp", ".git"]
+    own = [".recipe.yaml.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp", "checkpoints/.step-2.old.tmp"]
+    others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", ".git"]
     folder.mkdir()
     for name in (".zoo-run.lock", ".recipe.yaml.71.tmp"):
         (folder / name).touch()
@@ -137,8 +136,7 @@ def test_runs_that_cannot_begin_name_the_field(fails, teacher_dir, overrides, na
 
 def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
     VecoForConditionalGeneration.from_encoder(zoo_model_dir("veco")).save_pretrained(tmp_path / "translation")
-    for config in ("{}", "{cross_attention: true}"):
-        fails(f"model.start_from={tmp_path / 'translation'}", "model.type=veco", f"model.config={config}")
+    fails(f"model.start_from={tmp_path / 'translation'}", "model.type=veco", "model.config={cross_attention: true}")
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "model.", ""])

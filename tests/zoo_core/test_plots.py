@@ -9,8 +9,6 @@ def colors(*names):
 
 def test_a_language_has_one_color_in_all_plots():
     alone = colors("sw")["sw"]
-    for others in (["en", "de"], ["am", "sw", "XLM"], ["zh", "ru", "ar"]):
-        assert colors(*others, "sw")["sw"] == alone
     for pair in ("sw-en", "en-sw", "en->sw", "en-sw/news", "sw/bible"):
         assert colors("de", pair, "XLM-R")[pair] == alone
     assert len(set(colors(*LANGUAGES[:10]).values())) == 10, "the common ones"
