@@ -332,13 +332,9 @@ class WordAligner:
             text = begins_GK[batch_B].to(table.device), lengths_BK.to(table.device), longest
             states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
             found.append({layer: states_BTH.flatten(0, 1) for layer, states_BTH in states.items()})
-            rows_B1 = (
-                total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)[:, None]
-            )
-            firsts_GK[batch_B], total = (
-                rows_B[:-1, None] + special_K + lengths_BK.cumsum(1) - lengths_BK,
-                int(rows_B[-1]),
-            )
+            rows_B = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)
+            firsts_GK[batch_B] = rows_B[:-1, None] + special_K + lengths_BK.cumsum(1) - lengths_BK
+            total = int(rows_B[-1])
         return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:

@@ -10,6 +10,8 @@ import yaml
 
 from zoo_core.provenance import folder_fingerprint
 
+EXAMPLE = Path(__file__).parents[2] / "hub_cards" / "examples" / "veco" / "results"
+
 
 @pytest.fixture(scope="session")
 def ready_folder(zoo_model_dir, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
@@ -46,7 +48,7 @@ def small_model() -> Callable[..., Path]:
 def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list[Path]]]:
     """`made_up_run(model_type, *kinds, head="ForPreTraining")`: a pre-training run's model folder, and its results.
 
-    Recipe, run facts and results are those of made_up_run.yaml; of each kind of task there is a run folder.
+    Recipe, run facts and results are those of made_up_run.yaml; other results are those of the example card of VECO.
     """
 
     def written(model_type: str, *kinds: str, head: str = "ForPreTraining") -> tuple[Path, list[Path]]:
@@ -59,11 +61,11 @@ def made_up_run(zoo_model_dir, tmp_path: Path) -> Callable[..., tuple[Path, list
         (run / "curves.png").write_bytes(b"\x89PNG curves")
         files = []
         for kind in kinds:
-            record = content["results"][kind]
+            record = content["results"].get(kind) or json.loads((EXAMPLE / f"{kind}.json").read_text(encoding="utf-8"))
             for table in record["protocol"]["training_data"] + record["protocol"]["evaluation_data"]:
                 table["fingerprint"] = f"sha256:of {table['path']}"
             model = {"folder": f"runs/{model_type}-made-up/model", "fingerprint": folder_fingerprint(run / "model")}
-            record = {"model": model, **record}
+            record |= {"model": model}
             files.append(run / record["task"] / "results.json")
             files[-1].parent.mkdir()
             files[-1].write_text(json.dumps(record))

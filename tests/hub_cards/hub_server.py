@@ -1,8 +1,6 @@
 """A Hub on loopback: the part of the Hub's protocol that huggingface_hub speaks when it uploads, lists and downloads.
 
-Repositories are kept in memory, as commits of whole trees. Large files go the LFS way: batch, then PUT to a storage
-under another host name (as the Hub's does; tokens do not go there); downloads of them are redirected there. Xet is not
-spoken: clients set HF_HUB_DISABLE_XET. Faults are put in by the test, and every request is in a log.
+Repositories are commits of whole trees, in memory. All files are sent with their commit, none by LFS or Xet.
 """
 
 import base64
@@ -20,59 +18,34 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-LARGE = (".safetensors", ".model", ".png", ".bin", ".pt")
-# token -> user, role; the roles of users in organizations
+# token -> user, role
 TOKENS = {"writer": ("owner", "write"), "reader": ("owner", "read"), "stranger": ("stranger", "write")}
-ORGANIZATIONS = {"owner": {"team": "write", "library": "read"}, "stranger": {}}
 
 
 class Refused(Exception):
-    """A reply that is an error, in the Hub's form."""
-
     def __init__(self, status: int, message: str, code: str = ""):
         self.status, self.message, self.code = status, message, code
 
 
-@dataclass(frozen=True)
-class Blob:
-    """A file of a commit."""
-
-    content: bytes
-    is_large: bool
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
-    def oid(self) -> str:
-        """git's name of the file; of a large one any name does."""
-        return self.sha256[:40] if self.is_large else hashlib.sha1(b"blob %d\0" % self.size + self.content).hexdigest()
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
-    def entry(self, path: str) -> dict:
-        lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": 134}} if self.is_large else {}
-        return {"type": "file", "path": path, "size": self.size, "oid": self.oid} | lfs
+def git_name(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @dataclass
 class Repo:
-    """Branches, and commits: oid -> (title, path -> Blob), oldest first."""
+    """Branches, and commits: oid -> (title, path -> content), oldest first."""
 
     private: bool
     branches: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, tuple[str, dict[str, Blob]]] = field(default_factory=dict)
+    commits: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
 
-    def commit(self, branch: str, title: str, files: dict[str, Blob]) -> str:
+    def commit(self, branch: str, title: str, files: dict[str, bytes]) -> str:
         oid = secrets.token_hex(20)  # of no other test: clients keep files by it
         self.commits[oid] = (title, files)
         self.branches[branch] = oid
         return oid
 
-    def at(self, revision: str) -> tuple[str, dict[str, Blob]]:
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         oid = self.branches.get(revision, revision)
         if oid not in self.commits:
             raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
@@ -83,45 +56,32 @@ class Repo:
 class Request:
     """One line of the log; `size` is the bytes of the body that arrived."""
 
-    method: str
     path: str
     size: int = 0
-    status: int | None = None
 
 
 @dataclass
 class Fault:
-    """What goes wrong with a request of this method whose path the pattern is found in: a status to reply with; or
-    "hang": the line breaks when the server is `stopped`."""
+    """For one request: the status to reply with, or "hang", until the server is `stopped`."""
 
     method: str
     pattern: str
     what: int | str
 
 
-def is_large(path: str, sample: bytes) -> bool:
-    return b"\0" in sample or path.endswith(LARGE)
-
-
 class HubServer:
-    """The server, running, and its state; clients that it gives an environment to keep their caches under `home`.
-
-    endpoint: its address, for HF_ENDPOINT
-    requests: the log
-    """
+    """The running server and its state; `requests` is its log. Clients have their caches under `home`."""
 
     def __init__(self, home: Path):
         self.home = home
         self.repos: dict[str, Repo] = {}
-        self.storage: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.lock = threading.RLock()
         self.stopped = threading.Event()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
         self.http.daemon_threads = True
-        port = self.http.server_address[1]
-        self.endpoint, self.storage_url = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
+        self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def stop(self) -> None:
@@ -140,18 +100,17 @@ class HubServer:
     def create(self, name: str, private: bool = False) -> None:
         """A repository with what the Hub puts into a new one."""
         repo = self.repos[name] = Repo(private)
-        repo.commit("main", "initial commit", {".gitattributes": Blob(b"*.safetensors filter=lfs\n", False)})
+        repo.commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
 
     def edit(self, name: str, files: dict[str, bytes | str]) -> None:
         """A commit that somebody makes on the Hub's pages."""
         with self.lock:
             contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
-            blobs = {path: Blob(content, is_large(path, content[:512])) for path, content in contents.items()}
-            self.repos[name].commit("main", "Edit on the Hub", self.repos[name].at("main")[1] | blobs)
+            self.repos[name].commit("main", "Edit on the Hub", self.repos[name].at("main")[1] | contents)
 
     def files(self, name: str, revision: str = "main") -> dict[str, bytes]:
         """The files of a repository: path -> content."""
-        return {path: blob.content for path, blob in self.repos[name].at(revision)[1].items()}
+        return dict(self.repos[name].at(revision)[1])
 
     def head(self, name: str, branch: str = "main") -> str:
         return self.repos[name].branches[branch]
@@ -160,15 +119,9 @@ class HubServer:
         """The titles of all commits of a repository, oldest first."""
         return [title for title, _ in self.repos[name].commits.values()]
 
-    def stored(self) -> list[str]:
-        """The sha256 of every large file that arrived whole, in order, again where it was sent again."""
-        done = [r for r in self.requests if r.method == "PUT" and r.path.startswith("/storage/") and r.status == 200]
-        return [request.path.split("/")[2] for request in done]
-
     def may(self, token: str, namespace: str, write: bool) -> bool:
         user, role = TOKENS.get(token, ("", ""))
-        roles = {user: "write"} | ORGANIZATIONS.get(user, {})
-        return namespace in roles and (not write or role == roles[namespace] == "write")
+        return user == namespace and (not write or role == "write")
 
     def repo(self, name: str, token: str, write: bool = False) -> Repo:
         repo, namespace = self.repos.get(name), name.split("/")[0]
@@ -191,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = urlsplit(self.path).path
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
-        request = Request(self.command, path)
+        request = Request(path)
         with self.hub.lock:
             self.hub.requests.append(request)
             what = self.fault(path)
@@ -201,27 +154,27 @@ class Handler(BaseHTTPRequestHandler):
             return self.connection.shutdown(socket.SHUT_RDWR)
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
         request.size = len(self.body)
-        request.status, headers = 200, {}
+        status, headers = 200, {}
         try:
             if what:
                 raise Refused(what, "A fault of the server")
             with self.hub.lock:
                 content = self.route(path)
             if isinstance(content, tuple):
-                request.status, headers, content = content
+                status, headers, content = content
         except Refused as refused:
-            request.status, content = refused.status, {"error": refused.message}
+            status, content = refused.status, {"error": refused.message}
             headers = {"X-Error-Message": refused.message, "X-Error-Code": refused.code}
         if not isinstance(content, bytes):
             headers["Content-Type"], content = "application/json", json.dumps(content).encode()
-        self.send_response(request.status)
+        self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_HEAD = do_POST = do_PUT = answer
+    do_GET = do_HEAD = do_POST = answer
 
     def fault(self, path: str) -> int | str | None:
         found = (of for of in self.hub.faults if of.method == self.command and re.search(of.pattern, path))
@@ -243,17 +196,12 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", f"{api}/tree/{revision}", self.tree),
             ("POST", f"{api}/preupload/{revision}", self.preupload),
             ("POST", f"{api}/commit/{revision}", self.commit),
-            ("POST", f"/{name}\\.git/info/lfs/objects/batch", self.batch),
-            ("PUT", "/storage/(?P<oid>[0-9a-f]{64})", self.store),
-            ("GET", "/storage/(?P<oid>[0-9a-f]{64})", lambda oid: self.hub.storage[oid]),
             ("GET", f"/{name}/resolve/{revision}/(?P<path>.+)", self.resolve),
         ]
         for allowed, pattern, action in routes:
             if method == allowed and (found := re.fullmatch(pattern, path)):
                 return action(**{key: unquote(value) for key, value in found.groupdict().items() if value is not None})
         raise Refused(404, f"{self.command} {path} is not spoken here")
-
-    # who and what there is
 
     def create(self):
         asked = json.loads(self.body)
@@ -269,40 +217,23 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, name: str, revision: str = "main"):
         repo = self.hub.repo(name, self.token)
         oid, files = repo.at(revision)
-        card = re.match(rb"---\n(.*?)\n---\n", files["README.md"].content, re.S) if "README.md" in files else None
+        card = re.match(rb"---\n(.*?)\n---\n", files["README.md"], re.S) if "README.md" in files else None
         data = yaml.safe_load(card[1]) if card else {}
         siblings = [{"rfilename": path} for path in files]
         return {"id": name, "sha": oid, "private": repo.private, "cardData": data, "siblings": siblings}
 
     def tree(self, name: str, revision: str):
-        return [blob.entry(path) for path, blob in self.hub.repo(name, self.token).at(revision)[1].items()]
-
-    # uploads
+        files = self.hub.repo(name, self.token).at(revision)[1].items()
+        return [{"type": "file", "path": path, "size": len(text), "oid": git_name(text)} for path, text in files]
 
     def preupload(self, name: str, revision: str):
         _, files = self.hub.repo(name, self.token, write=True).at(revision)
         answers = []
         for asked in json.loads(self.body)["files"]:
-            large = is_large(asked["path"], base64.b64decode(asked["sample"]))
-            answer = {"path": asked["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
-            if blob := files.get(asked["path"]):
-                answer["oid"] = blob.sha256 if blob.is_large else blob.oid
-            answers.append(answer)
+            answers.append({"path": asked["path"], "uploadMode": "regular", "shouldIgnore": False})
+            if asked["path"] in files:
+                answers[-1]["oid"] = git_name(files[asked["path"]])
         return {"files": answers}
-
-    def batch(self, name: str):
-        self.hub.repo(name, self.token, write=True)
-        answers = []
-        for asked in json.loads(self.body)["objects"]:
-            answer = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.storage:
-                answer["actions"] = {"upload": {"href": f"{self.hub.storage_url}/storage/{asked['oid']}"}}
-            answers.append(answer)
-        return {"transfer": "basic", "objects": answers}
-
-    def store(self, oid: str):
-        self.hub.storage[oid] = self.body
-        return b""
 
     def commit(self, name: str, revision: str):
         repo = self.hub.repo(name, self.token, write=True)
@@ -315,23 +246,14 @@ class Handler(BaseHTTPRequestHandler):
                 if value.get("parentCommit") not in (None, head):
                     raise Refused(412, "A commit has happened since. Please refresh and try again.")
             elif item["key"] == "file":
-                tree[value["path"]] = Blob(base64.b64decode(value["content"]), False)
-            elif item["key"] == "lfsFile":
-                tree[value["path"]] = Blob(self.hub.storage[value["oid"]], True)
+                tree[value["path"]] = base64.b64decode(value["content"])
             elif item["key"] == "deletedFile":
                 del tree[value["path"]]
         oid = repo.commit(revision, title, tree)
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"}
 
-    # downloads
-
     def resolve(self, name: str, revision: str, path: str):
         oid, files = self.hub.repo(name, self.token).at(revision)
         if path not in files:
             raise Refused(404, "Entry not found", "EntryNotFound")
-        blob = files[path]
-        if not blob.is_large:
-            return 200, {"X-Repo-Commit": oid, "ETag": f'"{blob.oid}"'}, blob.content
-        linked = {"X-Linked-ETag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size)}
-        self.hub.storage[blob.sha256] = blob.content
-        return 302, {"X-Repo-Commit": oid, "Location": f"{self.hub.storage_url}/storage/{blob.sha256}", **linked}, b""
+        return 200, {"X-Repo-Commit": oid, "ETag": f'"{git_name(files[path])}"'}, files[path]

@@ -15,12 +15,8 @@ from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassificat
 from finetuning.page import references_of
 from finetuning.results import load_results
 from hub_cards.card import main, weights_of, write_card
-from hub_cards.metadata import plain_name
 from hub_cards.record import count_parameters, forget_paths, read_record
-from hub_cards.sections import markdown
 from zoo_core.provenance import folder_fingerprint
-
-KINDS = ("classification", "retrieval", "word_alignment")
 
 
 def card_of(folder, *arguments, **options):
@@ -54,7 +50,7 @@ def numbers_of(content):
 
 
 def test_every_number_of_the_results_is_in_the_results(made_up_run):
-    folder, files = made_up_run("veco", *KINDS, "tagging", "translation")
+    folder, files = made_up_run("veco", "classification", "word_alignment", "translation", "udpos", "tatoeba")
     section = card_of(folder, files).partition("## Results")[2].partition("\n## ")[0]
     known = set()
     for results in map(load_results, files):
@@ -66,7 +62,7 @@ def test_every_number_of_the_results_is_in_the_results(made_up_run):
         # counts that the card sums up or counts: rows, languages, texts that were cut
         rows, cut = results["protocol"]["evaluated_rows"], results["protocol"].get("cut_texts", {})
         known |= {f"{sum(rows.values()):,}", str(len(rows)), str(sum(map(sum, cut.values())) if "de-en" in cut else 0)}
-    names = {"ntrex_retrieval", "word_alignment", "xnli", "multi30k", "udpos"}
+    names = {"tatoeba", "word_alignment", "xnli", "multi30k", "udpos"}
     numbers = set(re.findall(r"\d[\d,.]*\d|\d", re.sub(r"accuracy@1|de-en|F1|f1|" + "|".join(names), "", section)))
     assert len(numbers) > 35 and numbers <= known
 
@@ -99,40 +95,23 @@ def test_the_alignment_score_is_that_of_the_pipelines_default_rule(made_up_run):
     content["protocol"]["methods"]["ot_words"] = {"threshold": 0.5}
     content["scores"] += [{**row, "method": "ot_words", "value": row["value"] - 10} for row in content["scores"]]
     file.write_text(json.dumps(content))
-    text = card_of(folder, [file])
-    [entry] = ModelCard(text).data.eval_results
+    [entry] = ModelCard(card_of(folder, [file])).data.eval_results
     assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
-    assert "| aer 21.4 | lower |" in text and "layer=1)" in text and "(links by `ot_words`): layer 1" in text
 
 
-@pytest.mark.parametrize(
-    ("one", "pair", "codes"),
-    [
-        ('["de_captions"]', '["fake", "zh-TW"]', ["en", "de", "zh"]),
-        ('["pt-br"]', '["zh_Hant", "en"]', ["en", "pt", "zh"]),
-    ],
-)
-def test_languages_are_codes_of_the_hub(made_up_run, one, pair, codes):
+def test_languages_are_codes_of_the_hub(made_up_run):
     folder, _ = made_up_run("xlm_align")
     run = folder.parent / "run.json"
-    run.write_text(run.read_text().replace('["de"]', one).replace('["en", "de"]', pair))
-    assert ModelCard.load(write_card(folder)).data.language == codes
+    run.write_text(run.read_text().replace('["de"]', '["de_captions"]').replace('["en", "de"]', '["fake", "zh-TW"]'))
+    assert ModelCard.load(write_card(folder)).data.language == ["en", "de", "zh"]
 
 
 def test_a_run_of_several_sessions_and_phases(made_up_run):
     folder, _ = made_up_run("veco")
     text = card_of(folder)
     trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
-    for fact in (
-        "tlm (1,024)",
-        "dwa",
-        "only `*crossattention*`",
-        "0.0001, constant",
-        "1:05:20 (h:min:s) in 2 sessions",
-    ):
-        assert fact in trained
-    assert "fedcba987654 with uncommitted" in trained and "012345" not in trained
-    assert "(curves.png)" in trained and (folder / "curves.png").read_bytes() == b"\x89PNG curves"
+    assert all(fact in trained for fact in ("1:05:20", "fedcba987654", "1,024")) and "012345" not in trained
+    assert (folder / "curves.png").read_bytes() == b"\x89PNG curves"
     assert weights_of(text) == folder_fingerprint(folder)
 
 
@@ -143,11 +122,9 @@ def test_what_is_learned_poorly_is_said_first(made_up_run):
     events = folder.parent / "events.jsonl"
     events.write_text('{"loss": 1.0}\n' + json.dumps({"step": 9, **names}) + '\n{"held_out/mlm')
     head, _, rest = card_of(folder, files).partition("\n## Scores")
-    assert "in en 5.50 (4.70), de 4.95 (4.90)." in head and "xnli, zero-shot" in head
-    assert "Masked words" not in rest and "### Features" in rest
+    assert "en 5.50 (4.70), de 4.95 (4.90)" in head and "xnli" in head and "Masked words" not in rest
     events.write_text(json.dumps(names | {"held_out/mlm/en": 4.6}))
-    text = card_of(folder, files)  # learned in one of two languages
-    assert "in de 4.95 (4.90)." in text and "### Masked words" in text
+    assert "Masked words" in card_of(folder, files)  # learned in one of two languages
 
 
 def test_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
@@ -159,13 +136,10 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
     folder = small_model(run / "seed-1" / "model", XLMRobertaForSequenceClassification, **labels)
     text = card_of(folder)  # the results of its own run are found
     assert card_of(folder, [run]) == text
-    data, head = ModelCard(text).data, text.split("---\n", 2)[2].partition("\n## ")[0]
+    data = ModelCard(text).data
     assert data.pipeline_tag == "text-classification" and data.model_name == "tuned" and data.base_model is None
     assert data.datasets == ["nyu-mll/multi_nli"] and data.language == ["en", "de", "sw"]  # trained and scored in
-    facts = ("# tuned\n", "xnli (zero_shot)", "no, yes", "en (392,702 rows)", "62.2 ± 1.5, mean of 3", "`elsewhere`")
-    assert all(fact in head for fact in facts) and text.count("```python") == 1
-    tuning = text.partition("## How it was fine-tuned")[2].partition("\n## ")[0]
-    assert all(fact in tuning for fact in ("batch size 32", "learning rate 2e-05", "epochs 3", "seed 1", "seeds 1, 2"))
+    assert all(fact in text for fact in ("xnli (zero_shot)", "no, yes", "392,702", "62.2 ± 1.5", "2e-05"))
 
     # where the base is in its place, seen from here, what is known of it is on the card too
     monkeypatch.chdir(tmp_path)
@@ -174,9 +148,7 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
     data = ModelCard(text).data
     assert (data.base_model, data.base_model_relation) == ("me/base", "finetune")
     assert data.datasets == ["owner/text", "owner/bitext", "nyu-mll/multi_nli"]
-    assert "[me/base](https://huggingface.co/me/base) (a copy)" in text
-    of_base = text.partition("## The base model")[2].partition("\n## ")[0]
-    assert all(fact in of_base for fact in ("[FacebookAI/xlm-roberta-base]", "1,500", "curves.png)", "| en-de |"))
+    assert all(fact in text.partition("## The base model")[2] for fact in ("FacebookAI/xlm-roberta-base", "1,500"))
 
 
 def test_the_start_of_a_run(made_up_run):
@@ -185,14 +157,12 @@ def test_the_start_of_a_run(made_up_run):
     local = str(folder.parent / "elsewhere" / "model")
     edit(recipe, model={"type": "metaxlm", "start_from": local})
     text = card_of(folder)
-    assert ModelCard(text).data.base_model is None
-    assert "starting from `elsewhere`." in text and str(folder.parent) not in text
+    assert ModelCard(text).data.base_model is None and "`elsewhere`" in text and str(folder.parent) not in text
     text = card_of(folder, base_model="microsoft/MiniLM", base_note="weights rounded to 4 bits")
-    assert ModelCard(text).data.base_model == "microsoft/MiniLM"
-    assert "[microsoft/MiniLM](https://huggingface.co/microsoft/MiniLM) (weights rounded to 4 bits)." in text
+    assert ModelCard(text).data.base_model == "microsoft/MiniLM" and "weights rounded to 4 bits" in text
     start = {"initialize": "both", "path": local, "rows": "matched", "dictionaries": [{"language": "sw"}]}
     edit(recipe, model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
-    assert "layers and embeddings, rows of embeddings: matched, with dictionaries of sw" in card_of(folder)
+    assert "matched, with dictionaries of sw" in card_of(folder)
     edit(recipe, model={"type": "metaxlm", "start_from": None})
     with pytest.raises(ValueError, match="--base-model"):
         write_card(folder, base_model="microsoft/MiniLM")
@@ -200,41 +170,36 @@ def test_the_start_of_a_run(made_up_run):
 
 def test_no_run_above_and_no_results(small_model, made_up_run, tmp_path):
     folder = small_model(tmp_path / "alone")
-    text = card_of(folder)
-    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["Use", "Limits and risks", "This card"]
-    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL) and "None" not in text
-    made, _ = made_up_run("veco")
-    alone = shutil.copytree(made, tmp_path / "copy")
+    assert "{" not in re.sub(r"```.*?```", "", text := card_of(folder), flags=re.DOTALL) and "None" not in text
+    alone = shutil.copytree(made_up_run("veco")[0], tmp_path / "copy")
     data = ModelCard(card_of(alone)).data
     for name in ("language", "license", "base_model", "datasets", "metrics", "eval_results"):
         assert getattr(data, name) is None
 
 
 def test_results_of_files_folders_and_suites(made_up_run):
-    folder, files = made_up_run("veco", "classification", "tagging")
+    folder, files = made_up_run("veco", "classification", "word_alignment")
     suite = files[0].parents[1] / "suite"
     for file in files:
         shutil.copytree(file.parent, suite / file.parent.name)
     (suite / "results.json").write_text(json.dumps({"format": 2, "kind": "benchmark"}))
-    assert tasks(folder, suite) == tasks(folder, suite, suite / "xnli") == ["udpos", "xnli"]
-    assert tasks(folder, files[0], files[1].parent) == ["xnli", "udpos"]
-    text = card_of(folder, [files[0], suite / "xnli"])  # two runs of a task are shown side by side
-    assert "| language | xnli | xnli, 2 |" in text
+    assert tasks(folder, suite) == tasks(folder, suite, suite / "xnli") == ["word_alignment", "xnli"]
+    assert tasks(folder, files[0], files[1].parent) == ["xnli", "word_alignment"]
 
 
 def test_only_results_of_these_weights(made_up_run):
-    folder, files = made_up_run("veco", "classification", "tagging")
+    folder, files = made_up_run("veco", "classification", "word_alignment")
     model = json.loads(files[1].read_text())["model"]
     edit(files[1], model=model | {"fingerprint": "sha256:of another one"})
-    with pytest.raises(ValueError, match="udpos/results.json is of the weights"):
+    with pytest.raises(ValueError, match="word_alignment/results.json"):
         write_card(folder, files)
     assert not (folder / "README.md").exists()
     edit(files[1], model=model | {"fingerprint": f"sha256:other+{model['fingerprint']}"})  # of several seeds' models
-    assert tasks(folder, *files) == ["xnli", "udpos"]
+    assert tasks(folder, *files) == ["xnli", "word_alignment"]
 
 
 def test_names_are_shown_as_they_are(made_up_run):
-    folder, files = made_up_run("veco", *KINDS, "tagging")
+    folder, files = made_up_run("veco", "classification")
     content = json.loads(files[0].read_text())
     content["task"], content["warnings"] = "a|b <i>*x* [y](z)", ["a `tag` <s>"]
     content["published"] = []  # the row is of another task
@@ -247,23 +212,16 @@ def test_names_are_shown_as_they_are(made_up_run):
 
 
 def test_licenses_of_data(made_up_run):
-    folder, (file,) = made_up_run("veco", "classification")
-    content = json.loads(file.read_text())
-    content["protocol"]["evaluation_data"][0]["path"] = "owner/text"
-    file.write_text(json.dumps(content))
+    folder, _ = made_up_run("veco")
     edit(folder.parent / "recipe.yaml", licenses={"local/bible": "cc0-1.0"})
-    text = card_of(folder, [file])
-    assert "(https://huggingface.co/datasets/owner/text) | training, evaluation |" in text
-    assert "| bible | training | cc0-1.0 |" in text
+    assert "| bible | training | cc0-1.0 |" in card_of(folder)
 
 
 def test_only_what_an_objective_reads_was_learned_from(made_up_run):
     folder, _ = made_up_run("xlm_align")
     recipe = folder.parent / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
-    text = card_of(folder)
-    assert "only for measurements during training**: en-de" in text and "| en-de |" not in text
-    assert ModelCard(text).data.datasets == ["owner/text"]
+    assert ModelCard(card_of(folder)).data.datasets == ["owner/text"]
 
 
 def test_count_parameters(small_model, tmp_path):
@@ -272,31 +230,16 @@ def test_count_parameters(small_model, tmp_path):
     assert count_parameters(folder) == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_markdown_of_tables():
-    assert markdown(["a|b"], [["<s>"]]) == "| a\\|b |\n| --- |\n| \\<s> |"
-    text = markdown(["a", "b", "c", "d"], [["x|y", "1.5 ± 0.2", "", "1, 2 warm-up"], ["z", "", "", "2"]])
-    assert text == "| a | b | d |\n| --- | ---: | --- |\n| x\\|y | 1.5 ± 0.2 | 1, 2 warm-up |\n| z |  | 2 |"
-
-
-def test_plain_names():
-    paths = ("./runs/minilm", ".../x/model", "local/bible", "google/xtreme")
-    assert [plain_name(path) for path in paths] == ["runs/minilm", "x", "bible", "google/xtreme"]
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
         ("/tmp/w/minilm/model", ".../minilm/model"),
-        ("/runs/x/seed-1/model", ".../x/seed-1/model"),
         ("see /data/mine.tsv, line 3.", "see .../mine.tsv, line 3."),
         ("run.py --config /a/b.yaml hub_root=/mirror", "run.py --config .../b.yaml hub_root=.../mirror"),
-        ("~/texts/sw.txt", ".../sw.txt"),
         ("file:///srv/texts/sw.txt", ".../sw.txt"),
-        ("in '/srv/a' and (/srv/b)", "in '.../a' and (.../b)"),
         (".../minilm/model", ".../minilm/model"),
         ("https://huggingface.co/me/model", "https://huggingface.co/me/model"),
         ("de -> en, 1/2, </s>, n/a, / and ../shared/hub", "de -> en, 1/2, </s>, n/a, / and ../shared/hub"),
-        ("FacebookAI/xlm-roberta-base", "FacebookAI/xlm-roberta-base"),
     ],
 )
 def test_forget_paths(text, kept):
@@ -306,16 +249,11 @@ def test_forget_paths(text, kept):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--model", "nowhere"], "nowhere"),
-        (["--model", "."], "is not a model folder"),
+        (["--model", "."], "model folder"),
         (["--model", "pickled"], "safetensors"),
-        (["--results", "nowhere.json"], "nowhere.json"),
-        (["--results", "run.json"], "run.json"),
-        (["--results", "model"], "model"),
-        (["--results", "few.json"], "few.json has no"),
-        (["--results", "changed.json"], "KeyError('magic')"),
+        (["--results", "few.json"], "few.json"),
+        (["--results", "changed.json"], "magic"),
         (["--repo", "my model"], "--repo"),
-        (["--repo", "me/modèle"], "me/modèle"),
         (["--base-model", "runs/minilm"], "--base-model"),
         (["--base-model", "me/other"], "FacebookAI/xlm-roberta-base"),
     ],

@@ -17,13 +17,10 @@ from hub_cards.card import as_written, write_card
 
 EXAMPLES = Path(__file__).parents[2] / "hub_cards" / "examples"
 OF_E5 = {"license": "mit", "base_model": "intfloat/multilingual-e5-small", "base_note": "weights rounded to 4 bits"}
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MODELS = {
     "ernie_m": {"name": "e5_small-ernie_m", **OF_E5},
-    "metaxlm": {
-        "name": "metaxlm-minilm_captions",
-        "license": "apache-2.0",
-        "base_model": "sentence-transformers/all-MiniLM-L6-v2",
-    },
+    "metaxlm": {"name": "metaxlm-minilm_captions", "license": "apache-2.0", "base_model": MINILM},
     "veco": {"name": "e5_small-veco", **OF_E5},
     "xlm_align": {"name": "e5_small-xlm_align", **OF_E5},
 }

@@ -64,14 +64,8 @@ def change_config(folder, **fields):
 def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
     """What the code of each use prints, by folder and title; all of it in one fresh process."""
     given = [(name, use["title"], use["code"]) for name, folder in folders.items() for use in uses_of(folder, record)]
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-    )
+    command, options = [sys.executable, "-W", "error", "-c", PROGRAM], dict(capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, input=json.dumps(given), cwd=cwd, **options)
     assert ran.returncode == 0, ran.stderr
     shown = {name: {} for name in folders}
     for block in ran.stdout.split("==|")[1:]:
@@ -107,7 +101,6 @@ def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, samp
         expected = encoder.vectors(encoder.tokens(SENTENCES["ru"]["sentences"]), [2])[2]
         torch.testing.assert_close(torch.tensor(json.loads(vectors)), torch.nn.functional.normalize(expected))
         assert shown["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
-    if model_type == "xlm_align":
         assert shown["Word alignment"].startswith("[('") and shown["Word alignment"].endswith("')]")
     losses = shown["Classification, after fine-tuning"].splitlines()
     assert len(losses) == 3 and all(float(line.split()[1]) > 0 for line in losses)
@@ -160,13 +153,11 @@ def retrieval(layer=2, task="tatoeba", **protocol):
 def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     folder, title = zoo_model_dir("metaxlm"), PRE_TRAINED[2]
     assert "hidden_states[1]" in the(folder, title).code  # three fifths of two
-    shown = the(folder, title, record_of(retrieval(layer=0)))
-    assert (
-        "hidden_states[0]" in shown.code and "layer 0" in shown.text and SENTENCES["sw"]["sentences"][0] in shown.code
-    )
+    shown = the(folder, title, record_of(retrieval(layer=0))).code
+    assert "hidden_states[0]" in shown and SENTENCES["sw"]["sentences"][0] in shown
     whole = the(folder, title, record_of(retrieval(pooling="mean_with_special_tokens"))).code
     first = the(folder, title, record_of(retrieval(pooling="cls"))).code
-    assert 'batch["attention_mask"]' in whole and "states[:, 0]" in first and "counted" not in first
+    assert 'batch["attention_mask"]' in whole and "states[:, 0]" in first
 
 
 @pytest.mark.parametrize(
@@ -182,45 +173,10 @@ def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made
     folder, [results] = made_up_run("xlm_align", "word_alignment")
     content = read_results(results.parent)
     record = record_of(content)
-    shown = the(folder, "Word alignment", record)
-    assert f"layer={content.protocol.layer})" in shown.code and "as in the scores" in shown.text
+    assert f"layer={content.protocol.layer})" in the(folder, "Word alignment", record).code
     assert "layer=" not in the(folder, "Word alignment").code
     change_config(folder, word_alignment_layer=1)
-    shown = the(folder, "Word alignment", record)
-    assert "layer=" not in shown.code and "layer 1" in shown.text  # the pipeline reads it by itself
-
-
-def test_a_fine_tuned_model_is_shown_in_its_languages_and_with_its_texts(zoo_model_dir):
-    def own(**protocol):
-        rows = {"training_data": [{"languages": ["sw"]}], **protocol}
-        scores = [{"language": code, "seed": 1, "metric": "accuracy", "value": 50.0} for code in ("en", "sw")]
-        content = {"task": "mine", "kind": "classification", "seeds": [1], "scores": scores, "protocol": rows}
-        return record_of(content, own=[Results(content)])
-
-    tagger = zoo_model_dir("metaxlm", "ForTokenClassification")
-    code = the(tagger, "Tagging", own()).code
-    shown = [name for name, entry in SENTENCES.items() if entry["names"] in code]
-    assert set(shown) == {"en", "sw"}
-    assert code.index(SENTENCES["sw"]["names"]) < code.index(SENTENCES["en"]["names"])  # trained in before scored in
-    classifier = zoo_model_dir("metaxlm", "ForSequenceClassification")
-    for texts in (1, 2):
-        assert ("text_pair" in the(classifier, "Classification", own(texts=texts)).code) == (texts == 2)
-
-
-def test_the_direction_of_a_translation_model_is_that_of_its_results(zoo_model_dir):
-    folder = zoo_model_dir("veco", "ForConditionalGeneration", copy=True, **DECODER)
-    change_config(folder, fine_tuned_on=["multi30k (translation)"])
-    directed = {
-        "kind": "translation",
-        "source_language": "de",
-        "target_language": "en",
-        "seeds": [1],
-        "scores": [{"language": "de-en", "seed": 1, "metric": "accuracy", "value": 50.0}],
-    }
-    shown = the(
-        folder, "Translation", record_of(directed | {"task": "multi30k", "protocol": {"metric": {"name": "accuracy"}}})
-    )
-    assert "from `de` to `en`" in shown.text and SENTENCES["de"]["sentences"][0] in shown.code
+    assert "layer=" not in the(folder, "Word alignment", record).code  # the pipeline reads it by itself
 
 
 def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
@@ -231,12 +187,11 @@ def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
     assert "Masked words" not in titles(folder)
     change_config(folder, architectures=["XLMRobertaForMaskedLM"], model_type="xlm-roberta", auto_map={})
     assert titles(folder) == [*PRE_TRAINED, "Classification, after fine-tuning"]
-    assert "finetuning/run.py" not in the(folder, "Classification, after fine-tuning").text
     (folder / "modules.json").write_text("[]")
     assert titles(folder)[2] == "Sentence vectors"
     (folder / "tokenizer_config.json").write_text('{"mask_token": {"content": "[MASK]"}}')
     change_config(folder, architectures=["XlmAlignForMaskedLM"])
-    assert "The train to the [MASK] leaves at seven." in the(folder, "Masked words").code
+    assert "[MASK]" in the(folder, "Masked words").code
     assert titles(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval())) == ["Tagging"]
 
 

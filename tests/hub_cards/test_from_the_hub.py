@@ -58,14 +58,8 @@ print(json.dumps(found))
 
 
 def run_fresh(script, arguments, environment, folder):
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    options = dict(cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", script, *arguments], **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -15,10 +15,7 @@ from hub_cards import folder_check, push
 from hub_cards.card import write_card
 
 REPO = "owner/model"
-# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=:DeprecationWarning", "ignore:No files have been modified:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:No files have been modified:UserWarning")
 
 
 @pytest.fixture
@@ -53,8 +50,6 @@ def test_a_push_sends_the_folder(hub, run, ready_folder):
     assert len(hub.titles(REPO)) == 2 and not hub.repos[REPO].private
     there = hub.files(REPO)
     assert there.pop(".gitattributes") and there == contents(folder)
-    assert f'AutoModel.from_pretrained("{REPO}", revision="{hub.head(REPO)}", trust_remote_code=True)' in printed
-    assert "runs its code" in printed
 
 
 def test_a_dry_run_lists_the_files_and_asks_no_hub(hub, run, ready_folder):
@@ -71,22 +66,21 @@ def test_a_second_push_sends_what_changed(hub, run, ready_folder):
     (folder / "NOTICE").write_text("Made here.\n")
     requests = len(hub.requests)
     assert run(folder)[0] == 0 and hub.files(REPO)["NOTICE"] == b"Made here.\n"
-    sent = [request for request in hub.requests[requests:] if request.method == "PUT" or "/commit/" in request.path]
-    assert [request.method for request in sent] == ["POST"] and sent[0].size < 500  # NOTICE alone
+    sent = [request for request in hub.requests[requests:] if "/commit/" in request.path]
+    assert len(sent) == 1 and sent[0].size < 500  # NOTICE alone
 
 
-@pytest.mark.parametrize("broken", ["large file", "commit", "Ctrl-C"])
+@pytest.mark.parametrize("broken", ["commit", "Ctrl-C"])
 def test_an_interrupted_push_continues_with_the_same_command(hub, run, fault, ready_folder, monkeypatch, broken):
     folder = ready_folder()
     with monkeypatch.context() as patch:
         if broken == "Ctrl-C":
             patch.setattr(huggingface_hub.HfApi, "create_commit", Mock(side_effect=KeyboardInterrupt))
         else:
-            fault(*{"large file": ("PUT", "/storage/"), "commit": ("POST", "/commit/")}[broken], 403)
+            fault("POST", "/commit/", 403)
         assert run(folder)[0] == (130 if broken == "Ctrl-C" else 2)
     assert len(hub.titles(REPO)) == 1
     assert run(folder)[0] == 0 and len(hub.titles(REPO)) == 2 and hub.files(REPO).items() >= contents(folder).items()
-    assert len(hub.stored()) == len(set(hub.stored()))  # none arrived twice
 
 
 def test_a_push_in_between_is_noticed(hub, run, ready_folder, monkeypatch):
@@ -137,43 +131,24 @@ def test_private_repositories(hub, run, ready_folder):
     assert run(folder, "--private")[0] == 2 and len(hub.titles(REPO)) == 1  # of a public one
 
 
-@pytest.mark.parametrize(
-    "token, repo",
-    [
-        ("nonsense", REPO),
-        ("reader", REPO),
-        ("stranger", REPO),
-        ("writer", "library/model"),  # an organization whose files the owner may only read
-        (None, REPO),
-    ],
-)
-def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token, repo):
+@pytest.mark.parametrize("token", ["nonsense", "reader", "stranger", None])
+def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
-    status, printed = run(ready_folder(repo=repo), repo=repo)
-    assert status == 2 and repo in printed and hub.repos == {}
-
-
-def test_a_push_to_an_organization(hub, run, ready_folder):
-    assert run(ready_folder(repo="team/model"), repo="team/model")[0] == 0
+    status, printed = run(ready_folder())
+    assert status == 2 and REPO in printed and hub.repos == {}
 
 
 def test_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path):
     folder = ready_folder()
     (folder / "extra.pkl").write_bytes(b"x")
-    url = f"https://huggingface.co/{REPO}"
-    faulty = ((folder, REPO, "- extra.pkl: "), (tmp_path, REPO, "- model.safetensors: "))
-    for model, repo, said in (
-        *faulty,
-        (tmp_path / "no", REPO, "no folder"),
-        (tmp_path, url, url),
-        (tmp_path, "x", "x"),
-    ):
+    faulty = ((folder, REPO, "extra.pkl"), (tmp_path, REPO, "model.safetensors"), (tmp_path / "no", REPO, "no"))
+    for model, repo, named in (*faulty, (tmp_path, f"https://huggingface.co/{REPO}", REPO)):
         status, printed = run(model, repo=repo)
-        assert status == 2 and said in printed
+        assert status == 2 and named in printed
     assert hub.requests == []
 
 
-@pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model", "owner/model.v2"])
+@pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model"])
 def test_a_card_for_another_repository(hub, run, ready_folder, other):
     status, printed = run(ready_folder(repo=other))
-    assert status == 2 and "--repo owner/model" in printed and hub.requests == []
+    assert status == 2 and REPO in printed and hub.requests == []

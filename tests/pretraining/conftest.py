@@ -175,6 +175,16 @@ def train(recipe_file, request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def veco_phases():
+    """Settings: cross-attention alone for two steps, with its own losses, then everything, with Adam carried over."""
+    names, sizes = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
+    first = {"name": "cross", "steps": 2, "learning_rate": 0.001, "trainable": ["*.crossattention.*"]}
+    first["objectives"] = {name: sizes | {"terms": ["cross"]} for name in names}
+    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": dict.fromkeys(names, sizes)}
+    return ["model.type=veco", f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
+
+
+@pytest.fixture(scope="session")
 def difference():
     """`difference(folder, other)`: the largest difference between the weights of two folders with a model/."""
 
@@ -352,14 +362,9 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
     """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python code that runs first
     and may change `arguments`; for `by` see `launched`."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
-    server = subprocess.Popen(
-        [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)],
-        cwd=pytestconfig.rootpath,
-        env=environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    options = dict(cwd=pytestconfig.rootpath, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)]
+    server = subprocess.Popen(command, env=environment, **options)
 
     def start(arguments: list[str], log: Path, fault: str = "", by: str | None = None) -> Run:
         job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(by)}
@@ -461,9 +466,8 @@ def tokenizer_of():
             names |= {"cls": "<s>", "sep": "</s>"}
             listed = ["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"]
             if kind == "unigram":
-                backend = Tokenizer(
-                    models.Unigram([(subword, -float(i)) for i, subword in enumerate(listed)], unk_id=3)
-                )
+                scores = [(subword, -float(i)) for i, subword in enumerate(listed)]
+                backend = Tokenizer(models.Unigram(scores, unk_id=3))
                 backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
             else:
                 backend = Tokenizer(models.BPE({subword: i for i, subword in enumerate(listed)}, []))

@@ -57,25 +57,13 @@ def gold(fields):
 def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
     batch = collate(examples, sample_tokenizer, probability=0.5)
     assert list(batch) == ["mlm", "tlm"]
-    for name, rows in (("mlm", 3), ("tlm", 2)):
-        fields = batch[name]
+    for fields in batch.values():
         assert set(fields) == ROW_FIELDS | {"languages", "examples"}
-        longest = int(fields["attention_mask"].sum(1).max())
-        for key in ROW_FIELDS:
-            assert fields[key].shape == (rows, longest) and fields[key].dtype == torch.int64
-        padding = fields["attention_mask"] == 0
-        assert (fields["input_ids"][padding] == sample_tokenizer.pad_token_id).all()
-        assert (fields["labels"][padding] == IGNORED).all()
-        assert (fields["special_tokens_mask"][padding] == 1).all()
-        assert (fields["segment_ids"][padding] == -1).all()
+        assert all(fields[key].dtype == torch.int64 for key in (*ROW_FIELDS, "examples"))
         assert (fields["labels"][fields["special_tokens_mask"] == 1] == IGNORED).all()
         assert (fields["labels"] != IGNORED).any()
-        # padding is on the right
-        assert (fields["attention_mask"].diff(dim=1) <= 0).all()
-    assert batch["mlm"]["languages"] == ["en"] * 3
-    assert batch["tlm"]["languages"] == ["en-de"] * 2
+    assert batch["mlm"]["languages"] == ["en"] * 3 and batch["tlm"]["languages"] == ["en-de"] * 2
     assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
-    assert batch["mlm"]["examples"].dtype == torch.int64
 
 
 def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
@@ -97,12 +85,6 @@ def test_segments_of_a_pair(sample_tokenizer):
     assert rows["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, -1, -1]]
     assert rows["special_tokens_mask"].tolist() == [[1, 0, 0, 1, 1, 0, 1], [1, 1, 1, 0, 1, 1, 1]]
     assert rows["attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
-
-
-def test_a_batch_that_predicts_nothing_is_valid(examples, sample_tokenizer):
-    batch = collate([*examples, Example([np.array([], dtype=np.int32)], "en", 9)], sample_tokenizer, probability=1e-9)
-    assert (batch["mlm"]["labels"] == IGNORED).all() and (batch["tlm"]["labels"] == IGNORED).all()
-    assert batch["mlm"]["attention_mask"][-1].sum() == 2
 
 
 @pytest.mark.parametrize("name", COLLATORS)
@@ -186,20 +168,14 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
 
 def test_the_lists_of_objectives_agree():
     """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
-    assert all(objective.name == name for name, objective in OBJECTIVES.items())
-    assert all(collator.name == name for name, collator in COLLATORS.items())
     own = {name for name, objective in OBJECTIVES.items() if issubclass(objective, ExampleObjective)}
-    assert all(OBJECTIVES[name].collator_class.name == name for name in own)
     assert {name for name, objective in OBJECTIVES.items() if not objective.reads} == own
-    assert {objective.sub_batch() for objective in OBJECTIVES.values()} == own
     models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
     assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
     for model in models:
         for name, terms in model.objectives.items():
             assert OBJECTIVES[name].loss_terms == terms
             assert OBJECTIVES[name].losses() == model.losses_of_objective(name)
-        of_all = {name for name, objective in OBJECTIVES.items() if objective.is_masked_lm}
-        assert set(learnable(model)) == of_all | model.objectives.keys()
 
 
 # options that the loop, or the loss, reads

@@ -37,9 +37,8 @@ def test_long_pairs_are_cut(objective, files, recipe_of, sample_tokenizer, examp
     rows = [{"en": "word " * 50, "de": "kurz"}, {"en": "word " * 50, "de": "Wort " * 40}, {"en": "one", "de": "eins"}]
     rows += [{"en": "", "de": "nichts"}, {"en": "nothing", "de": None}]
     bitext = [EN_DE | {"table": {"path": files.jsonl("a.jsonl", rows)}}]
-    (corpus,) = load_corpora(
-        recipe_of({objective: {"batch_size": 8, "max_length": 24}}, bitext=bitext), sample_tokenizer
-    )
+    recipe = recipe_of({objective: {"batch_size": 8, "max_length": 24}}, bitext=bitext)
+    (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert (corpus.counts["empty"], corpus.counts["cut"], corpus.size) == (2, 2, 3)
     full = [[len(ids) for ids in encode_texts([row["en"], row["de"]], sample_tokenizer)] for row in rows]
     lengths = [[len(side) for side in sides] for sides in examples_of(corpus)]

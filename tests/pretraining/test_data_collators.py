@@ -1,4 +1,4 @@
-"""Collators as data collators: in a DataLoader, in transformers' Trainer, and in a plain loop."""
+"""Collators as data collators: in a DataLoader and in transformers' Trainer."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import ModernBertConfig, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.configuration_xlm_align import XlmAlignConfig
@@ -29,7 +29,6 @@ from pretraining.objectives import (
     picture,
 )
 from pretraining.rows import inputs_of
-from tests.architectures import ARCHITECTURES
 from zoo_core.masking import IGNORED
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
@@ -63,19 +62,12 @@ def gold(fields):
 def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        remove_unused_columns=False,  # the collator reads the texts
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        learning_rate=1e-2,
-        num_train_epochs=6,
-        eval_strategy="epoch",
-        logging_strategy="epoch",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
+    options = dict(
+        learning_rate=1e-2, num_train_epochs=6, eval_strategy="epoch", logging_strategy="epoch", use_cpu=True
     )
+    options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True)
+    options |= dict(remove_unused_columns=False)  # the collator reads the texts
+    arguments = TrainingArguments(output_dir=str(tmp_path), **options)
     dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
     trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
     trainer.train()
@@ -85,27 +77,6 @@ def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, 
     assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
     norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
     assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
-
-
-def test_tlm_and_dwa_on_a_modernbert_in_a_plain_loop(pairs, sample_tokenizer):
-    torch.manual_seed(0)
-    special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
-    sizes = SIZES | special | ARCHITECTURES["modernbert"]
-    encoder = ModernBertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=128, **sizes)
-    model = XlmAlignForPreTraining(XlmAlignConfig(backbone_config=encoder))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = DataLoader(pairs, batch_size=16, shuffle=True, collate_fn=TlmCollator(sample_tokenizer, max_length=128))
-    losses = []
-    for _ in range(8):
-        for batch in loader:
-            output = model(**batch)
-            output.loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(output.loss.item())
-    assert set(output.token_losses) == {"tlm", "dwa"}
-    assert np.isfinite(losses).all() and np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
 
 
 def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
@@ -118,11 +89,8 @@ def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_token
         assert gold(batch[name]) == gold(collators[name](examples)[name])
     assert list(Collators(other=collators["tlm"])(bitext)) == ["other"]
     assert set(Collators(**collators)(pairs[:2])) == {"mlm", "tlm"}  # read by both
-    assert list(Collators(**collators)(texts)) == ["mlm"]
-    with pytest.raises(ValueError, match="example 1 has words"):
+    with pytest.raises(ValueError, match="words"):
         Collators(**collators)([texts[0], {"words": "x"}])
-    with pytest.raises(ValueError, match="at least one collator"):
-        Collators()
 
 
 def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sample, recipe_of, sample_tokenizer):
@@ -214,55 +182,30 @@ def test_languages_are_those_of_the_model(pairs, sample_tokenizer):
 
 
 GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}
-MISTAKES = [
-    (Dataset.from_list([GOOD]), "Dataset"),
-    ({"source": ["The house."], "target": ["Das Haus."]}, "list of examples"),
-    ("The house is small.", "list of examples"),
-    ([], "list"),
-    (["The house is small."], "str"),
-    ([{"source": "The house is small."}], "'target'"),
-    ([GOOD, {"source": "A", "trget": "B"}], "'target'"),
-    ([GOOD | {"target": None}], "'target'"),
-    ([GOOD | {"target": ["Das", "Haus"]}], "'target'"),
-    ([GOOD | {"target": [1.5, 2.5]}], "'target'"),
-    ([GOOD | {"target": ""}], "no token"),
-    ([GOOD | {"target": []}], "no token"),
-    ([GOOD | {"target": [10, 10**6]}], "1000000"),
-    ([GOOD | {"target": [-1]}], "-1"),
-    ([GOOD | {"target": [0, 50, 2]}], "special"),
-    ([GOOD | {"target": [[10, 11]]}], "'target'"),
-    ([GOOD | {"target": [[10, 11], [12]]}], "'target'"),
+BOTH = {"languages": ["en", "de"]}
+MISTAKES = [  # collator, options, examples, what is named
+    (CamlmCollator, {}, Dataset.from_list([GOOD]), "Dataset"),
+    (CamlmCollator, {}, {"source": ["The house."], "target": ["Das Haus."]}, None),
+    (CamlmCollator, {}, [GOOD, {"source": "A", "trget": "B"}], "'target'"),
+    (CamlmCollator, {}, [GOOD | {"target": ["Das", "Haus"]}], "'target'"),
+    (CamlmCollator, {}, [GOOD | {"target": ""}], None),
+    (CamlmCollator, {}, [GOOD | {"target": [10, 10**6]}], "1000000"),
+    (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], None),
+    (CamlmCollator, {}, [GOOD | {"target": [[10, 11]]}], "'target'"),
+    (CamlmCollator, BOTH, [GOOD], "source_language"),
+    (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),
+    (CamlmCollator, {"mask_probability": 15}, [GOOD], "mask_probability"),
+    (CamlmCollator, {"max_length": "128"}, [GOOD], "max_length"),
+    (CamlmCollator, {"languages": "en"}, [GOOD], "languages"),
+    (BtmlmCollator, {"languages": ["en"]}, [GOOD], "languages"),
+    (BtmlmCollator, BOTH | {"target_languages": "al"}, [GOOD], "target_languages"),
 ]
 
 
-@pytest.mark.parametrize(("examples", "named"), MISTAKES)
-def test_a_mistake_in_examples_is_named(examples, named, sample_tokenizer):
+@pytest.mark.parametrize(("collator_class", "options", "examples", "named"), MISTAKES)
+def test_collators_refuse(collator_class, options, examples, named, sample_tokenizer):
     with pytest.raises(ValueError, match=named):
-        CamlmCollator(sample_tokenizer)(examples)
-
-
-def test_a_mistake_in_options_is_named(sample_tokenizer):
-    for options, named in (
-        ({"mask_probability": 0.0}, "mask_probability"),
-        ({"mask_probability": 15}, "mask_probability"),
-        ({"max_length": 4}, "max_length"),
-        ({"max_length": "128"}, "max_length"),
-        ({"languages": "en"}, "languages"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            CamlmCollator(sample_tokenizer, **options)
-    with pytest.raises(ValueError, match="str has no mask token"):
-        CamlmCollator("xlm-roberta-base")
-    for languages in (None, [], ["en"]):
-        with pytest.raises(ValueError, match="languages"):
-            BtmlmCollator(sample_tokenizer, languages=languages)
-    with pytest.raises(ValueError, match="target_languages"):
-        BtmlmCollator(sample_tokenizer, languages=["en", "de"], target_languages="al")
-    collate = CamlmCollator(sample_tokenizer, languages=["en", "de"])
-    with pytest.raises(ValueError, match="source_language"):
-        collate([GOOD])
-    with pytest.raises(ValueError, match="'fr'"):
-        collate([GOOD | {"source_language": "en", "target_language": "fr"}])
+        collator_class(sample_tokenizer, **options)(examples)
 
 
 def test_columns_that_a_collator_does_not_read_are_ignored(sample_tokenizer):
@@ -288,12 +231,7 @@ def test_a_sub_batch_that_a_model_cannot_learn_is_refused(pairs, sample_tokenize
     config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES)
     model = XlmAlignForPreTraining(config)
     tlm = TlmCollator(sample_tokenizer, max_length=128)(pairs[:2])["tlm"]
-    others = [
-        {"dwa": tlm},
-        BtmlmCollator(sample_tokenizer, max_length=128, languages=["en", "de"])(pairs[:2]),
-        CaMlmPairsCollator(sample_tokenizer, max_length=128)(pairs[:2]),
-        {"input_ids": tlm["input_ids"]},
-    ]
+    others = [{"dwa": tlm}, CaMlmPairsCollator(sample_tokenizer, max_length=128)(pairs[:2])]
     for batch in others:
         with pytest.raises(ValueError, match="|".join(batch)):
             model(**batch)
@@ -309,29 +247,12 @@ def test_batches_of_workers(pairs, sample_tokenizer):
 
 
 def test_pictures(sample_tokenizer, capsys):
-    """Pictures are those of the collators' docstrings, with tokens masked by hand."""
-    camlm = CamlmCollator(sample_tokenizer, mask_probability=1e-9)([GOOD])["camlm"]
-    picture({"camlm": camlm})
+    picture(CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD]))
     name, head, *lines = capsys.readouterr().out.splitlines()
-    assert name == "camlm"
-    signs = head.split()
-    assert len(lines) == len(signs) == int((camlm["segment_ids"] >= 0).sum())
-    marks = [line.split() for line in lines]
-    assert [sign for sign, *_ in marks] == signs and set(signs) == {"a", "b"}
-    for sign, *row in marks:  # nothing is masked: each side sees itself
-        assert row == ["x" if other == sign else "." for other in signs]
-
-    masked = CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD])
-    picture(masked)
-    _, head, *lines = capsys.readouterr().out.splitlines()
+    assert name == "camlm" and len(lines) == len(head.split())
     sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
     for sign, *row in (line.split() for line in lines):
         assert row == ["x" if other in sees[sign] else "." for other in head.split()]
-
-    picture(BtmlmCollator(sample_tokenizer, languages=["en", "de"])([{"text": GOOD["source"], "language": "en"}]))
-    first, second = capsys.readouterr().out.split("btmlm, ")[1:]
-    assert first.startswith("first step") and second.startswith("second step") and "." not in second
-    assert first.splitlines()[1].split()[-1] == "p"
     padded = CaMlmPairsCollator(sample_tokenizer)([GOOD, {"source": "a b c " * 9, "target": "d e f " * 9}])
     picture(padded)
     _, _, *lines = capsys.readouterr().out.splitlines()

@@ -171,10 +171,3 @@ def test_a_table_without_links_has_none(examples, files, recipe_of, sample_token
     has_links[batch["links"][:, 0]] = True
     assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]
     assert 16 < has_links.sum() < 48  # half of the rows, as the sizes are equal
-
-
-def test_links_that_cannot_be_read_name_the_file(examples, files, recipe_of, sample_tokenizer):
-    rows = [*examples, {**examples[0], "links": "0-0 x"}]
-    table = {"path": files.jsonl("gold.jsonl", rows), "source_language": "en", "target_language": "de"}
-    with pytest.raises(ValueError, match="'x' is not a link"):
-        load_corpora(recipe_of({"word_links": {"batch_size": 4}}, linked=[table]), sample_tokenizer)

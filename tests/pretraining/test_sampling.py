@@ -35,8 +35,6 @@ def test_probabilities_are_the_formula():
     for alpha in (0.0, 0.1, 0.5, 0.7, 1.0):
         wanted = [size**alpha / sum(other**alpha for other in sizes) for size in sizes]
         assert sampling_probabilities(sizes, alpha) == pytest.approx(wanted, rel=1e-12)
-    assert sampling_probabilities(sizes, 0) == pytest.approx([1 / 3] * 3)
-    assert sampling_probabilities(sizes, 1) == pytest.approx([900 / 1220, 300 / 1220, 20 / 1220])
 
 
 def test_corpora_of_a_pair_share_its_probability_by_their_sizes():
@@ -73,6 +71,11 @@ def test_other_seeds_phases_and_objectives_draw_otherwise():
     for other in (plan(seed=2), plan(phase=1), plan(name="tlm")):
         drawn = draws_of(other, 3)
         assert [[d._replace(objective="mlm") for d in update] for update in drawn] != first
+
+
+def test_objectives_of_the_same_text_read_the_same_examples():
+    tlm, ca_mlm = ([draw[1:] for draw in draws_of(plan(name=name), 1)[0]] for name in ("tlm", "ca_mlm_pairs"))
+    assert tlm == ca_mlm
 
 
 def test_every_epoch_visits_every_example_once_in_another_order():

@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
-from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
-from zoo_core.masking import IGNORED
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
 EN_DE = {"source_language": "en", "target_language": "de"}
@@ -85,31 +82,3 @@ def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_token
     rows_of = [{int(row) for row in corpus.rows_of[[first, first + 1]]} for first in corpus.first_segments]
     assert not evaluated & set().union(*rows_of)
     assert all(max(pair) - min(pair) <= 1 for pair in rows_of)  # no pair reaches over a row that is held out
-
-
-def test_pairs_of_ca_mlm_and_tlm_are_the_same_with_other_masks(sample, recipe_of, sample_tokenizer):
-    objectives = {
-        "tlm": {"batch_size": 6, "max_length": 100, "mask_probability": 0.25},
-        "ca_mlm_pairs": {"batch_size": 6, "max_length": 50, "mask_probability": 0.25},
-    }
-    bitext = [EN_DE | {"source": sample("en"), "target": sample("de"), "join_on": "id"}]
-    recipe = recipe_of(objectives, bitext=bitext)
-    corpora = load_corpora(recipe, sample_tokenizer)
-    same_masks = []
-    for batch in Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0):
-        tlm, ca_mlm = batch["tlm"], batch["ca_mlm_pairs"]
-        assert set(ca_mlm) == {"x", "y", "languages", "examples"} and ca_mlm["languages"] == ["en-de"] * 6
-
-        def rows(fields, wanted="labels"):
-            gold = torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
-            shown = gold if wanted == "labels" else fields["input_ids"]
-            return [row[mask.bool()].tolist() for row, mask in zip(shown, fields["attention_mask"], strict=True)]
-
-        for what in ("labels", "input_ids"):
-            apart = [x + [2] + y[1:] for x, y in zip(rows(ca_mlm["x"], what), rows(ca_mlm["y"], what), strict=True)]
-            same = sorted(apart) == sorted(rows(tlm, what))
-            if what == "labels":
-                assert same
-            else:
-                same_masks.append(same)
-    assert not all(same_masks)

@@ -1,6 +1,7 @@
 """Denoising word alignment from recipe to checkpoint: it reads and labels TLM's rows, and reports its labels."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -30,14 +31,11 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
 @pytest.mark.slow
 def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
     """A phase of MLM and TLM comes first, as in a cold start; a resumed run is bit-equal."""
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    second = json.loads(json.dumps(recipe["phases"][0]))
-    second["name"], second["objectives"]["dwa"] = "dwa", {"weight": 2.0}
-    recipe["phases"] = [recipe["phases"][0] | {"steps": 1}, second | {"steps": 2}]
-    recipe["model"]["config"] |= {"query_positions": "unmasked", "hidden_dropout_prob": 0.1}
-    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0, "evaluation": {"held_out_fraction": 0.1}}
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train()
+    first = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["phases"][0] | {"steps": 1}
+    second = first | {"name": "dwa", "steps": 2, "objectives": first["objectives"] | {"dwa": {"weight": 2.0}}}
+    settings = [f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
+    settings += [f"model.config.{field}" for field in ("query_positions=unmasked", "hidden_dropout_prob=0.1")]
+    train(*settings, "evaluation.held_out_fraction=0.1")
     lines = read_events(tmp_path / "run")
     keys = [{key for key in line if key.split("/")[0] in ("loss", "held_out", "unigram_entropy")} for line in lines]
     assert not any("dwa" in key for key in keys[0] | keys[1])
@@ -45,7 +43,7 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back,
     assert {"held_out/dwa/en-de", "held_out/tlm/en-de"} <= keys[-1]
     assert not any(key.startswith("unigram_entropy/dwa") for key in keys[-1])
     resumed = cut_back(tmp_path / "run", 2, tmp_path / "resumed")
-    train(f"output_dir={resumed}", "--resume")
+    train(*settings, "evaluation.held_out_fraction=0.1", f"output_dir={resumed}", "--resume")
     assert difference(resumed, tmp_path / "run") == 0
 
 
@@ -71,10 +69,7 @@ def test_the_recipe_for_ones_own_translations(recipe_file, train, zoo_model_dir,
     """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
     lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)] + ["", "allein |||"]
     (tmp_path / "pairs.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    recipe_file.write_text(
-        (pytestconfig.rootpath / "pretraining" / "recipes" / "xlm_align" / "aligner.yaml").read_text(encoding="utf-8"),
-        encoding="utf-8",
-    )
+    shutil.copy(pytestconfig.rootpath / "pretraining" / "recipes" / "xlm_align" / "aligner.yaml", recipe_file)
     monkeypatch.chdir(tmp_path)
     size = "phases.0.objectives.tlm={batch_size: 8, max_length: 64, weight: 0}"
     short = ["phases.0.steps=2", "phases.0.warmup_steps=0", "log_every_steps=1", size]

@@ -103,16 +103,6 @@ def test_max_rows_of_a_table(files, recipe_of, sample_tokenizer, max_rows):
     assert corpus.counts["rows"] == min(max_rows, 60)
 
 
-def test_stream_that_cannot_be_read(files, recipe_of, sample_tokenizer, monkeypatch):
-    def broken(*given):
-        raise ConnectionResetError("gone")
-
-    table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "streaming": True, "max_rows": 7}
-    monkeypatch.setattr(sources, "load_table", broken)
-    with pytest.raises(OSError, match="corpus en .*gone"):
-        load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
-
-
 def test_column_is_tokenized_once(files, recipe_of, sample_tokenizer, tokenized_texts):
     def column_of(lines, tokenizer=sample_tokenizer):
         recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
@@ -133,10 +123,8 @@ def test_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache
     monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)
-    (corpus,) = load_corpora(
-        recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}]), sample_tokenizer
-    )
-    (column,) = corpus.columns
+    recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
+    (column,) = load_corpora(recipe, sample_tokenizer)[0].columns
     assert [column.ids(row).tolist() for row in range(60)] == encode_texts(lines, sample_tokenizer)
     assert column.keys.tolist() == [sources.row_key(number) for number in range(60)]
 

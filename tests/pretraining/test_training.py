@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
@@ -14,7 +13,7 @@ from pretraining import training
 from pretraining.checkpoints import checkpoints_of, newest_checkpoint
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Recipe
+from pretraining.recipe import Phase, Recipe
 from pretraining.start.initialization import Start
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
@@ -77,9 +76,7 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     assert 2 <= len(empty) <= 6 and empty[0] > 1
     assert re.search(rf"\b{len(empty)} of 8\b", said)
     rates = [event["learning_rate"] for event in events]
-    assert rates == pytest.approx(
-        [1e-3 * (1 - step / 8) for step in range(8)]
-    )  # of the schedule, also with empty steps
+    assert rates == pytest.approx([1e-3 * (1 - step / 8) for step in range(8)])  # also with empty steps
 
     def checkpoint(step):
         return tmp_path / "run" / "checkpoints" / f"step-{step}"
@@ -108,12 +105,10 @@ def test_a_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_
         assert_same_run(resumed, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "steps, save, every", [(60, "null", ["10"]), (2500, "null", ["250"]), (60, 0, []), (60, 7, ["7"])]
-)
-def test_the_plan_says_how_often_a_run_saves(steps, save, every, train, capsys):
-    train("--dry_run", f"phases.0.steps={steps}", f"save_every_steps={save}")
-    assert re.findall(r"every (\d+) steps", capsys.readouterr().out) == every
+def test_checkpoint_steps_by_default():
+    for steps, every in ((60, 10), (2500, 250)):
+        recipe = Recipe(output_dir="x", phases=[Phase(name="a", steps=steps, learning_rate=1.0)])
+        assert recipe.checkpoint_steps == every
 
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
@@ -152,30 +147,12 @@ def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teache
     assert re.search(r"\b2 of 2\b", capsys.readouterr().err)
 
 
-def test_a_run_without_any_figure_draws_all_the_same(train, tmp_path):
-    """Evaluated and saved before the first line is logged."""
-    objectives = json.dumps({"mlm": MLM_TLM["mlm"]})
-    settings = ["bitext=[]", f"phases.0.objectives={objectives}", "evaluation={held_out_fraction: 0.1, every_steps: 1}"]
-    train(*settings, "phases.0.steps=2", "save_every_steps=1", "log_every_steps=10")
-    assert [event["step"] for event in read_events(tmp_path / "run")] == [2]
-    assert (tmp_path / "run" / "curves.png").is_file()
-
-
 @pytest.mark.slow
-def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
+def test_vecos_two_phases(train, veco_phases, difference, cut_back, tmp_path):
     """Trains only cross-attention with only the cross terms, then all with all terms. A resumed run is bit-equal."""
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    recipe["model"]["type"] = "veco"
-    names, settings = ("ca_mlm_segments", "ca_mlm_pairs"), {"batch_size": 4, "max_length": 48}
-    objectives = {name: settings | {"terms": ["cross"]} for name in names}
-    first = {"name": "cross", "steps": 2, "learning_rate": 1e-3, "trainable": ["*.crossattention.*"]}
-    second = {"name": "all", "steps": 2, "optimizer": "carried", "objectives": {name: settings for name in names}}
-    recipe["model"]["config"]["hidden_dropout_prob"] = 0.1
-    recipe["phases"] = [first | {"objectives": objectives}, second]
-    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
-    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8}
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train()
+    evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
+    settings = [*veco_phases, "model.config.hidden_dropout_prob=0.1", evaluation]
+    train(*settings)
     run = tmp_path / "run"
     before, between, after = (
         load_file(folder / "model" / "model.safetensors")
@@ -187,16 +164,16 @@ def test_vecos_two_phases(train, recipe_file, difference, cut_back, tmp_path):
     assert any(".crossattention." in name for name in moved) and any("embeddings" in name for name in moved)
     events = read_events(run)
     of_first = {key.split("/")[1] for key in events[0] if key.startswith("loss/")}
-    assert of_first == {f"{name}.cross" for name in names}
+    assert of_first == {"ca_mlm_segments.cross", "ca_mlm_pairs.cross"}
     of_second = {key.split("/")[1] for key in events[-2] if key.startswith("loss/")}
-    assert of_second == {f"{name}.{term}" for name in names for term in ("inner", "cross")}
+    assert of_second == of_first | {"ca_mlm_segments.inner", "ca_mlm_pairs.inner"}
     # both terms are looked at in both phases, and the sentences are compared plugged out
     held_out = [event for event in events if "held_out/ca_mlm_pairs.inner/en-de" in event]
     assert [event["step"] for event in held_out] == [2, 4]
     assert all("unigram_entropy/ca_mlm_pairs.cross/en-de" in e and "retrieval/en-de" in e for e in held_out)
     for step in (2, 3):  # between the phases, and in the second
         resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
-        train(f"output_dir={resumed}", "--resume")
+        train(*settings, f"output_dir={resumed}", "--resume")
         assert difference(resumed, run) == 0
         assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
@@ -272,20 +249,14 @@ def test_bfloat16_and_gradient_checkpointing_train_the_same_model(train, differe
 
 @pytest.mark.slow
 def test_training_learns_and_draws(train, tmp_path):
-    train(
-        "phases.0.steps=16",
-        "phases.0.learning_rate=0.003",
-        "evaluation.held_out_fraction=0.1",
-        "evaluation.every_steps=8",
-        "log_every_steps=4",
-    )
+    evaluation = ["evaluation.held_out_fraction=0.1", "evaluation.every_steps=8"]
+    train("phases.0.steps=16", "phases.0.learning_rate=0.003", "log_every_steps=4", *evaluation)
     folder = tmp_path / "run"
     events = read_events(folder)
     logged = [event for event in events if "loss" in event]
     assert logged[-1]["loss"] < logged[0]["loss"]
-    assert {f"loss/mlm/{name}" for name in ("en", "de", "zh")} | {"loss/tlm/en-de", "loss/tlm/en-zh"} <= {
-        key for event in logged for key in event
-    }
+    losses = {key for event in logged for key in event if key.startswith("loss/")}
+    assert losses == {*(f"loss/mlm/{name}" for name in ("en", "de", "zh")), "loss/tlm/en-de", "loss/tlm/en-zh"}
     evaluations = [event for event in events if "held_out/mlm/en" in event]
     assert [event["step"] for event in evaluations] == [8, 16]
     assert 3 < evaluations[0]["unigram_entropy/mlm/en"] < 7

@@ -64,15 +64,7 @@ def test_read_vocabulary_of_sentencepiece_without_metaspace():
     assert read.kind == "sentencepiece" and read.subwords == [None, ("", True), ("a", False), ("a", True)]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"),
-        models.WordLevel({"a": 0}, unk_token="a"),
-        models.Unigram([("a", 0.0)], unk_id=0),
-        None,
-    ],
-)
+@pytest.mark.parametrize("model", [models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"), None])
 def test_read_vocabulary_refuses_other_kinds(model):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)) if model else types.SimpleNamespace()
     with pytest.raises(ValueError, match=type(tokenizer).__name__):
@@ -212,10 +204,8 @@ def test_main_counts_the_rows_and_writes_the_start(
     settings = ["--config", str(recipe_file), f"tokenizer={sample_tokenizer_dir}"]
     started = [f"model={{type: metaxlm, meta_pretrained: {{path: {checkpoint}}}}}", "--output", str(tmp_path / "out")]
     main([*settings, *started])
-    header, _, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    *scripts, total = [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header)]
-    assert total["route"] == "all" and int(total["all"]) == len(sample_tokenizer) and int(total["exact"]) > 0
-    assert {"LATIN", "CJK"} <= {row["route"] for row in scripts}
+    printed = capsys.readouterr().out.split()
+    assert {"LATIN", "CJK", str(len(sample_tokenizer))} <= set(printed)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "model", trust_remote_code=True)
     number = sample_tokenizer.convert_tokens_to_ids("▁rain")
     assert torch.equal(model.get_input_embeddings().weight[number], old.get_input_embeddings().weight[5])

@@ -139,14 +139,8 @@ def test_numbers_depend_on_the_key_alone_in_any_process():
         "import numpy as np; from zoo_core.keyed_random import *; print(keyed_rng(1, 'mlm', 'en', 0, 7).random(), "
         "bits_of(row_keys(np.array([short_seed('a', 1)]), np.array([2]), np.array([3])), 5)[0].tolist())"
     )
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"PYTHONHASHSEED": "1"},
-    )
+    options = dict(cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONHASHSEED": "1"})
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, **options)
     bits = bits_of(row_keys(np.array([short_seed("a", 1)]), np.array([2]), np.array([3])), 5)[0].tolist()
     assert other.stdout == f"{keyed_rng(1, 'mlm', 'en', 0, 7).random()} {bits}\n"
     # the masks of a run that is resumed with a later version have to be those of its start

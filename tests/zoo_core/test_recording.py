@@ -6,8 +6,6 @@ from zoo_core import recording
 from zoo_core.recording import CheckpointUploads, check_recording
 
 REPO = "owner/model"
-# huggingface_hub's way of sending a file over HTTP, which Xet has replaced, is deprecated in the HTTP library
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
 @pytest.fixture

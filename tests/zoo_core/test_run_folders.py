@@ -68,12 +68,6 @@ def test_of_several_processes_the_first_one_holds_it(tmp_path, monkeypatch):
         assert (tmp_path / LOCK).exists()
 
 
-def test_run_lock_of_a_file(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="is a file"), run_lock(tmp_path / "file"):
-        pass
-
-
 def test_what_is_not_of_the_given_names_stays(tmp_path):
     folder, elsewhere = tmp_path / "steps", tmp_path / "elsewhere"
     for name in ("step-1", "step-2", "step-3", "step-3.bak", "my-step-3", ".git"):
