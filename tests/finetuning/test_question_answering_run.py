@@ -123,9 +123,9 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (row_of("q", " ", " "), "line 2: .*context"),
-        (row_of("q", "a b"), "line 2: .*answer"),
-        ({**row_of("q", "a b", "b"), "question": None}, "line 2: .*question"),
+        (row_of("q", " ", " "), "row 1 .*context"),
+        (row_of("q", "a b"), "row 1 .*answer"),
+        ({**row_of("q", "a b", "b"), "question": None}, "row 1 .*question"),
         ({**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}}, "1 answers and 2 values"),
     ],
 )
