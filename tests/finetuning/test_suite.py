@@ -148,7 +148,7 @@ def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     ("arguments", "named"),
     [
         (("trainin.epochs=1",), "Did you mean 'training'"),
-        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: override `layr=1`"),
+        (("--tasks", "topics", "retrieval.layr=1"), "layr=1"),
         (("further.init_from=elsewhere",), "further.init_from=elsewhere"),
         (("retrieval.max_length=512", "--tasks", "retrieval"), "max_length is 512"),
         (("--tasks", "topic"), "--tasks has 'topic'"),
