@@ -60,6 +60,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
     `open_run_folder`.
     """
     quiet_libraries()
+    start_processes()
     with nullcontext() if dry_run else run_lock(recipe.output_dir):
         if not dry_run:
             open_run_folder(recipe, resume)

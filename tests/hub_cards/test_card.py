@@ -234,9 +234,10 @@ def test_count_parameters(small_model, tmp_path):
     ("text", "kept"),
     [
         ("/tmp/w/minilm/model", ".../minilm/model"),
-        ("see /data/mine.tsv, line 3.", "see .../mine.tsv, line 3."),
         ("run.py --config /a/b.yaml hub_root=/mirror", "run.py --config .../b.yaml hub_root=.../mirror"),
+        ("~/texts/sw.txt", ".../sw.txt"),
         ("file:///srv/texts/sw.txt", ".../sw.txt"),
+        ("in '/srv/a' and (/srv/b)", "in '.../a' and (.../b)"),
         (".../minilm/model", ".../minilm/model"),
         ("https://huggingface.co/me/model", "https://huggingface.co/me/model"),
         ("de -> en, 1/2, </s>, n/a, / and ../shared/hub", "de -> en, 1/2, </s>, n/a, / and ../shared/hub"),
