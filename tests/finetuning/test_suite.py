@@ -148,11 +148,7 @@ def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
     ("arguments", "named"),
     [
         (("trainin.epochs=1",), "Did you mean 'training'"),
-<<<<<<< .merge_file_3peNHJ
-        (("--tasks", "topics", "retrieval.layr=1"), "Task retrieval: layr"),
-=======
         (("--tasks", "topics", "retrieval.layr=1"), "layr=1"),
->>>>>>> .merge_file_xNIB00
         (("further.init_from=elsewhere",), "further.init_from=elsewhere"),
         (("retrieval.max_length=512", "--tasks", "retrieval"), "max_length is 512"),
         (("--tasks", "topic"), "--tasks has 'topic'"),
