@@ -263,7 +263,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     main(topics)
     assert "--resume" in refused(topics)
     message = refused([*topics, "--resume", "training.batch_size=24", "max_length=20"])
-    assert "max_length: 24 -> 20; training.batch_size: 48 -> 24" in message
+    assert "training.batch_size: 48 -> 24; max_length: 24 -> 20" in message
     file = corpus / "zh" / "test.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(lines[1:]), encoding="utf-8")
