@@ -131,7 +131,7 @@ def _carried_over(model: dict[str, Any]) -> str:
         return parts
     languages = list(dict.fromkeys(dictionary["language"] for dictionary in start["dictionaries"]))
     dictionaries = f", with dictionaries of {', '.join(languages)}" if languages else ""
-    return f"{parts}, rows of embeddings: {start['rows']}{dictionaries}"
+    return f"{parts}{dictionaries}"
 
 
 def _phases(recipe: dict[str, Any]) -> list[list[str]]:
