@@ -162,7 +162,7 @@ def test_the_start_of_a_run(made_up_run):
     assert ModelCard(text).data.base_model == "microsoft/MiniLM" and "weights rounded to 4 bits" in text
     start = {"initialize": "both", "path": local, "rows": "matched", "dictionaries": [{"language": "sw"}]}
     edit(recipe, model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
-    assert "matched, with dictionaries of sw" in card_of(folder)
+    assert "embeddings, with dictionaries of sw" in card_of(folder)
     edit(recipe, model={"type": "metaxlm", "start_from": None})
     with pytest.raises(ValueError, match="--base-model"):
         write_card(folder, base_model="microsoft/MiniLM")
