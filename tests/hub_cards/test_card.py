@@ -160,7 +160,7 @@ def test_the_start_of_a_run(made_up_run):
     assert ModelCard(text).data.base_model is None and "`elsewhere`" in text and str(folder.parent) not in text
     text = card_of(folder, base_model="microsoft/MiniLM", base_note="weights rounded to 4 bits")
     assert ModelCard(text).data.base_model == "microsoft/MiniLM" and "weights rounded to 4 bits" in text
-    start = {"initialize": "both", "path": local, "rows": "matched", "dictionaries": [{"language": "sw"}]}
+    start = {"initialize": "both", "path": local, "dictionaries": [{"language": "sw"}]}
     edit(recipe, model={"type": "metaxlm", "start_from": None, "meta_pretrained": start})
     assert "embeddings, with dictionaries of sw" in card_of(folder)
     edit(recipe, model={"type": "metaxlm", "start_from": None})
