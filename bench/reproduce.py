@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run_jobs(jobs: list[Job]) -> list[str]:
-    """Runs the jobs that are not done, in their order; returns those that failed.
+    """Runs the unfinished jobs in their order, and returns the failed ones.
 
     Raises ValueError, before anything is run, for a job that was done with another command.
     """

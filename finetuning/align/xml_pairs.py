@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 ROOTS = ("tmx", "xliff")
-LONGEST_LINE = 2**24  # bytes of a unit: small enough for memory
 UNITS = ("tu", "trans-unit", "unit")  # of TMX, XLIFF 1.2, XLIFF 2
 CODES = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold markup of the original document; others hold text
 # attributes that say what kind an inline tag is of: in TMX, XLIFF 1.2, XLIFF 2 and the latter's format style module
