@@ -106,6 +106,8 @@ def broken(self, predictions):
 def missing(self, draws):
     global made
     made += 1
+    if "{where}" == "worker" and made == 2:
+        raise KeyError("not there")
     if "{where}" == "killed" and made == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return make(self, draws)
@@ -336,7 +338,9 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished,
     assert newest_checkpoint(folder).name == "step-2"
 
 
-@pytest.mark.parametrize("where, by, said", [("step", "ddp", "out of memory"), ("killed", None, "at step")])
+@pytest.mark.parametrize(
+    "where, by, said", [("step", "ddp", "out of memory"), ("worker", None, "KeyError"), ("killed", None, "at step")]
+)
 def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(started, where, by, said):
     """Its traceback keeps the loader alive, so that Python would wait forever for the workers."""
     run = started(*SETTINGS, "num_workers=2", fault=UNEXPECTED.format(where=where), by=by)

@@ -171,5 +171,7 @@ def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
 
 
 def test_other_ways_to_divide_the_work_are_refused(fails, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert "deepspeed" in fails()
+    for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"ACCELERATE_USE_{name}", "true")
+            assert name.lower() in fails()
