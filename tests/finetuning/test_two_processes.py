@@ -40,7 +40,7 @@ for arguments in json.loads(sys.argv[1]):
     try:
         main(arguments)
     except SystemExit as stopped:
-        sys.stdout.write(f"ended with {stopped.code}\n")
+        sys.stdout.write(f"ended with {stopped.code}\\n")
 """
 
 
