@@ -10,15 +10,16 @@ import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from finetuning.align.gold import Gold
-from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
-from finetuning.align.options import ModelOptions, PairOptions, make_parser, require_different_files
+from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
+from finetuning.align.options import make_parser, read_pairs, require_different_files
 from finetuning.align.pairs import PairReader, Side
 from finetuning.align.score import LOWEST, Confidence, read_with_gold, score_links, with_threshold
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
@@ -52,15 +53,6 @@ Pairs = list[tuple[Side, Side]]
 
 
 @dataclass
-class AdaptOptions(PairOptions, ModelOptions):
-    """The encoder, its training data, the output folder and the test data."""
-
-    output: str = ""
-    resume: bool = False
-    gold: list[str] = field(default_factory=list)
-
-
-@dataclass
 class GoldPairs:
     """Pairs, and the gold links of some of them by their number."""
 
@@ -68,19 +60,19 @@ class GoldPairs:
     links: dict[int, Gold]
 
 
-def read_options(arguments: list[str]) -> AdaptOptions:
+def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
-    parser = make_parser("word-align adapt", DESCRIPTION, USAGE, AdaptOptions)
+    parser = make_parser("word-align adapt", DESCRIPTION, USAGE, links_words=False)
     group = parser.add_argument_group("adaptation")
     text = "new folder for the adapted model; later, give it as --model"
     group.add_argument("--output", required=True, metavar="FOLDER", help=text)
     group.add_argument("--resume", action="store_true", help="resume a run that was stopped")
     text = "train on these tables: source, target, links, with tabs between"
-    group.add_argument("--gold", nargs="+", metavar="FILE", help=text)
-    return parser.parse_args(arguments, AdaptOptions())
+    group.add_argument("--gold", nargs="+", metavar="FILE", default=[], help=text)
+    return parser.parse_args(arguments)
 
 
-def run(options: AdaptOptions) -> None:
+def run(options: Namespace) -> None:
     """Trains, evaluates and writes the folder.
 
     Raises ValueError for too few pairs, an encoder of another type, a folder that exists or that another command uses,
@@ -99,12 +91,12 @@ def run(options: AdaptOptions) -> None:
         adapt_in(work, output, options)
 
 
-def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
+def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
     screen = make_screen(options.quiet)
     pairs, held_out, rows, gold = [], [], [], None
     if options.files or not options.gold:
-        pairs, held_out = read_own_pairs(options.read_pairs(options.split), options.split, screen)
+        pairs, held_out = read_own_pairs(read_pairs(options, options.split), options.split, screen)
     if options.gold:
         tables = [GoldPairs(*read_with_gold(PairReader([file], "text", ["1", "2"]), file, 0)) for file in options.gold]
         rows, gold = read_own_gold(tables)
@@ -115,7 +107,7 @@ def adapt_in(work: Path, output: Path, options: AdaptOptions) -> None:
     model = work / "run" / "model"
     if not model.exists():
         train(options, work, layer, length, bool(pairs), bool(rows), screen)
-    adapted = replace(options, model=str(model))
+    adapted = Namespace(**vars(options) | {"model": str(model)})
     # without gold, the calibration of the model before no longer holds
     facts: dict[str, Any] = {"word_alignment_layer": layer, "word_alignment_calibration": None}
     write_json(model / "config.json", read_json(model / "config.json") | facts)
@@ -181,13 +173,12 @@ def step_of(count: int, least: int) -> int:
     return count // min(MOST_HELD_OUT, max(least, count // 10))
 
 
-def scores_of(options: ModelOptions, pairs: Pairs, gold: GoldPairs | None, screen: Any) -> tuple[int, dict[str, float]]:
+def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None, screen: Any) -> tuple[int, dict[str, float]]:
     """Returns the layer to align by, and named scores of its links on what is held out."""
     aligner = load_aligner(options, screen, all_layers=True)
     aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
     pairs = pairs + ([gold.pairs[number] for number in gold.links] if gold else [])
-    with memory_errors():
-        values = aligner.compare_layers(pairs)
+    values = aligner.compare_layers(pairs)
     found = {f"{len(pairs):,} held-out pairs, told from mismatched ones by": values[aligner.layer]}
     if gold:
         aer = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
@@ -195,14 +186,13 @@ def scores_of(options: ModelOptions, pairs: Pairs, gold: GoldPairs | None, scree
     return aligner.layer, found
 
 
-def fit_calibration(options: ModelOptions, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
+def fit_calibration(options: Namespace, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
     confidence, given = Confidence(), (gold.pairs[number] for number in gold.links)
-    with memory_errors():
-        found = with_threshold(aligner, LOWEST).align(given, probabilities=True)
-        for alignment, links in zip(found, gold.links.values(), strict=True):
-            confidence.add(alignment, links)
+    found = with_threshold(aligner, LOWEST).align(given, probabilities=True)
+    for alignment, links in zip(found, gold.links.values(), strict=True):
+        confidence.add(alignment, links)
     return confidence.calibration()
 
 
@@ -228,7 +218,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def train(
-    options: ModelOptions, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool, screen: Any
+    options: Namespace, work: Path, layer: int, length: int, has_pairs: bool, has_gold: bool, screen: Any
 ) -> None:
     """Runs pre-training to its end, by the states of `layer` and with pairs of at most `length` positions.
 

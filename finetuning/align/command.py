@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
         except BrokenPipeError:  # `| head` has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
             sys.exit(128 + signal.SIGPIPE)
-
-
-if __name__ == "__main__":
-    main()
+        except RuntimeError as error:
+            if type(error).__name__ != "OutOfMemoryError":  # of torch, which --help does not import
+                raise
+            raise ValueError(f"{str(error).splitlines()[0]} Lower --batch-size.") from None

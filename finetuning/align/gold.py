@@ -123,22 +123,15 @@ def read_found(path: str | Path, lengths: Sequence[tuple[int, int]]) -> list[lis
     return found
 
 
-def describe_left_out(left_out: Sequence[str], name: str | Path) -> str:
-    """One line about the gold links that `fit_gold` left out; empty where there are none."""
-    if not left_out:
-        return ""
-    more = "; ..." if len(left_out) > LISTED else ""
-    return (
-        f"{name}: {len(left_out):,} links point past the words of the sentence and are not scored (numbers from 1): "
-        f"{'; '.join(left_out[:LISTED])}{more}"
-    )
-
-
-def describe_order(read: dict[int, Gold], fitting: dict[int, Gold], name: str | Path) -> str:
-    """One line about gold sentences that `fit_gold` matched in their order; empty where their numbers are those."""
-    if read.keys() == fitting.keys():
-        return ""
-    return f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"
+def describe_fit(read: dict[int, Gold], fitting: dict[int, Gold], left_out: list[str], name: str | Path) -> list[str]:
+    """What `fit_gold` did to the links that `read_gold` returned, one fact a line: other numbers, links left out."""
+    lines = []
+    if read.keys() != fitting.keys():
+        lines += [f"{name}: its {len(read):,} sentences, up to number {max(read) + 1:,}, were matched in their order"]
+    if left_out:
+        listed = "; ".join([*left_out[:LISTED], *["..."] * (len(left_out) > LISTED)])
+        lines += [f"{name}: {len(left_out):,} links point past the words of their sentence, numbers from 1: {listed}"]
+    return lines
 
 
 def _links_of(lines: list[str]) -> list[str]:

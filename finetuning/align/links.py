@@ -11,21 +11,15 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
-from finetuning.align.options import (
-    AlignerOptions,
-    PairOptions,
-    make_parser,
-    require_different_files,
-    require_writable,
-)
+from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
+from finetuning.align.options import make_parser, read_pairs, require_different_files, require_writable, rule_of
 from finetuning.align.page import Page
 from finetuning.align.pairs import STDIN, PairReader, Row
 from zoo_core.processes import hold_signals, launched_rank, stop_if_told, stop_signals
@@ -74,20 +68,9 @@ Several processes, with one GPU each, can write the same file; any number of pro
   accelerate launch --num_processes 8 --module finetuning.align corpus.de corpus.en --output links.txt"""
 
 
-@dataclass
-class LinksOptions(PairOptions, AlignerOptions):
-    """The pairs to link, the encoder and rule, and the output."""
-
-    output: str | None = None
-    resume: bool = False
-    output_format: str | None = None
-    probabilities: bool = False
-    html: str | None = None
-
-
-def read_options(arguments: list[str]) -> LinksOptions:
+def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
-    parser = make_parser("word-align", DESCRIPTION, USAGE, LinksOptions)
+    parser = make_parser("word-align", DESCRIPTION, USAGE)
     group = parser.add_argument_group("output")
     group.add_argument("--output", metavar="FILE", help="write the links to this new file, not to stdout")
     group.add_argument("--resume", action="store_true", help="resume an unfinished --output")
@@ -96,24 +79,24 @@ def read_options(arguments: list[str]) -> LinksOptions:
     group.add_argument("--probabilities", action="store_true", help=text)
     text = f"write a page that shows the links and word similarities of the first {LINES_ON_PAGE} pairs"
     group.add_argument("--html", metavar="PAGE", help=text)
-    return parser.parse_args(arguments, LinksOptions())
+    return parser.parse_args(arguments)
 
 
-def run(options: LinksOptions) -> None:
+def run(options: Namespace) -> None:
     """Writes the links of every pair, and the page if the options request it."""
     advice = f"{options.output} can be resumed: the same command and --resume" if options.output else ""
     with stop_signals(advice):
         write_links(options)
 
 
-def write_links(options: LinksOptions) -> None:
+def write_links(options: Namespace) -> None:
     """As `run`. Every process of a run reads the input; the first one writes."""
     is_main = launched_rank() == 0
     screen = make_screen(options.quiet or not is_main)
     check_options(options)
-    rule = options.rule()
+    rule = rule_of(options)
     sentences = as_sentences(options.files)
-    reader = options.read_pairs(options.split, sentences)
+    reader = read_pairs(options, options.split, sentences)
     if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
         form: Pharaoh = Drawing(rule["method"] == "ot_words")
     else:
@@ -125,14 +108,10 @@ def write_links(options: LinksOptions) -> None:
 
     state = start_processes()
 
-    def check() -> tuple[int | None, int]:
-        found = reader.check(state.process_index, state.num_processes)
-        if found is None and state.num_processes > 1:
-            raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
-        return found, reader.unspaced
-
-    checked = from_all(check)
+    checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
     total = checked[0][0]
+    if total is None and state.num_processes > 1:
+        raise ValueError(f"{reader.name} can be read only once, and several processes were launched. Name files.")
     if options.split is None:
         report_unspaced(sum(unspaced for _, unspaced in checked), screen)
     aligner = load_aligner(options, make_screen(True) if sentences else screen, **rule)
@@ -185,7 +164,7 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
     return arguments[0], arguments[1]
 
 
-def check_options(options: LinksOptions) -> None:
+def check_options(options: Namespace) -> None:
     """Raises ValueError for files that are given twice or cannot be written, and for a run that cannot be resumed."""
     if options.resume and not options.output:
         raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
@@ -232,12 +211,11 @@ def align_block(
     reader.unspaced = 0
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
     texts, counts = [], Counter(unspaced=reader.unspaced)
-    with memory_errors():
-        found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
-        for number, alignment in enumerate(found, first):
-            texts.append(form.record(number, alignment))
-            one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
-            counts.update(one | {"long": alignment.windows > 1})
+    found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
+    for number, alignment in enumerate(found, first):
+        texts.append(form.record(number, alignment))
+        one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
+        counts.update(one | {"long": alignment.windows > 1})
     return "".join(texts), +counts
 
 
@@ -267,7 +245,7 @@ def kept_of(path: str, settings: dict[str, Any], form: "Pharaoh", size: int) -> 
     return kept, place
 
 
-def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict[str, Any]:
+def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
     """Returns the settings that determine the links and how they are written."""
     from finetuning.models import find_model
     from zoo_core.provenance import model_fingerprint
@@ -284,7 +262,7 @@ def settings_of(options: LinksOptions, aligner: Any, reader: PairReader) -> dict
 
 
 def report_counts(
-    counts: Counter[str], done: int, options: LinksOptions, reader: PairReader, window: int, seconds: float, screen: Any
+    counts: Counter[str], done: int, options: Namespace, reader: PairReader, window: int, seconds: float, screen: Any
 ) -> None:
     """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
     before = f", after {done:,} of earlier runs" if done else ""
@@ -298,12 +276,11 @@ def report_counts(
         screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
 
 
-def write_page(page: Page, aligner: Any, pairs: list[Any], options: LinksOptions) -> None:
+def write_page(page: Page, aligner: Any, pairs: list[Any], options: Namespace) -> None:
     """Writes the page: pairs with all their likely links, among which its slider selects."""
     from finetuning.align.score import LOWEST, options_of, threshold_of, with_threshold
 
-    with memory_errors():
-        found = list(with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True))
+    found = list(with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True))
     facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
     page.write(found, facts, threshold_of(aligner), options_of(aligner).get("link_all", False))
 
@@ -320,7 +297,9 @@ class Pharaoh:
 
     def record(self, number: int, found: Any) -> str:
         """The text of a pair: its number from 0, its `WordAlignment`."""
-        return pharaoh_line(found.links, found.probabilities if self.has_probabilities else None) + "\n"
+        if not self.has_probabilities:
+            return " ".join(f"{i}-{j}" for i, j in found.links) + "\n"
+        return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(found.links, found.probabilities, strict=True)) + "\n"
 
     def number_of(self, line: bytes, lines: int) -> int:
         """The number of the pair of a line after `lines` others."""
@@ -381,10 +360,3 @@ class Drawing(Pharaoh):
 
 
 FORMATS = {"pharaoh": Pharaoh, "json": Json, "tsv": Tsv}
-
-
-def pharaoh_line(links: Iterable[tuple[int, int]], probabilities: Sequence[float] | None = None) -> str:
-    """Links as `0-0 1-2`, or with probabilities as `0-0:0.9731 1-2:0.4250`; words from 0."""
-    if probabilities is None:
-        return " ".join(f"{i}-{j}" for i, j in links)
-    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(links, probabilities, strict=True))

@@ -1,15 +1,12 @@
 """Loads the aligner of the options; what the commands print on stderr."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.options import ModelOptions
 
-
-def load_aligner(options: ModelOptions, screen: Any, all_layers: bool = False, **rule: Any) -> Any:
+def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **rule: Any) -> Any:
     """Loads the aligner, and prints its layer and precision; `rule` are arguments of `WordAligner.from_pretrained`.
 
     Raises ValueError for a model or a device that cannot be used.
@@ -63,18 +60,6 @@ def _device(name: str | None) -> Any:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"--device {name} cannot be used: {reason}.") from None
-
-
-@contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turns a lack of device memory into a user error."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"The device ran out of memory: {reason} Lower --batch-size.") from None
 
 
 def make_screen(quiet: bool) -> Any:

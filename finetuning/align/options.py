@@ -1,12 +1,11 @@
 """The options that the commands of `word-align` share: the pairs to read, the encoder, and the rule that links words.
 
-Each command has a class of options, built from the classes here, and a parser that fills it in. The module imports
-nothing heavy, so that `--help` is fast.
+The module imports nothing heavy, so that `--help` is fast.
 """
 
 import argparse
 import os
-from dataclasses import dataclass, field
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -27,66 +26,37 @@ METHODS_HELP = """Methods (--method). All except ot_words have the settings of t
   softmax      softmax in both directions above --threshold (0.001; awesome-align)"""
 
 
-@dataclass
-class PairOptions:
-    """The sentence pairs to read. split: whether text is split into words; None: the default of its format."""
-
-    files: list[str] = field(default_factory=list)
-    format: str = "auto"
-    columns: list[str] | None = None
-    languages: list[str] | None = None
-    split: bool | None = None
-
-    def read_pairs(self, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
-        """Returns a reader of the pairs in the files, or of the two sentences. Raises ValueError as `PairReader`."""
-        return PairReader(self.files, self.format, self.columns, self.languages, split, sentences)
-
-
-@dataclass
-class ModelOptions:
-    """The encoder, and how much the command prints."""
-
-    model: str = DEFAULT_MODEL
-    trust_remote_code: bool = False
-    device: str | None = None
-    precision: str = "fp32"
-    batch_size: int | None = None
-    quiet: bool = False
-
-
-@dataclass
-class AlignerOptions(ModelOptions):
-    """The encoder, and the rule that links words with it."""
-
-    method: str | None = None
-    layer: int | None = None
-    threshold: float | None = None
-    link_all: bool = False
-
-    def rule(self) -> dict[str, Any]:
-        """Returns the rule as arguments of `WordAligner`; the layer is None if the model determines it.
-
-        Raises ValueError for an unknown method, and for an option that the method does not have.
-        """
-        from modeling.word_alignment import DEFAULT_METHOD, check_method
-
-        method, layer = PUBLISHED_RULES.get(self.model.partition("@")[0], (DEFAULT_METHOD, None))
-        method = self.method or method
-        given: dict[str, Any] = {} if self.threshold is None else {"threshold": self.threshold}
-        given |= {"link_all": True} if self.link_all else {}
-        check_method(method, given)
-        return {"method": method, "layer": layer if self.layer is None else self.layer} | given
-
-
-def make_parser(name: str, description: str, usage: str, options: type[ModelOptions]) -> CommandParser:
+def make_parser(
+    name: str, description: str, usage: str, reads_pairs: bool = True, links_words: bool = True
+) -> CommandParser:
     """Returns a parser with the options that the commands share: pairs, model and rule."""
     parser = CommandParser(prog=name, description=description, usage=usage, allow_abbrev=False)
-    if issubclass(options, PairOptions):
+    if reads_pairs:
         _add_pairs(parser)
     _add_model(parser)
-    if issubclass(options, AlignerOptions):
+    if links_words:
         _add_rule(parser)
     return parser
+
+
+def read_pairs(options: Namespace, split: bool | None, sentences: tuple[str, str] | None = None) -> PairReader:
+    """Returns a reader of the pairs in the files, or of the two sentences. Raises ValueError as `PairReader`."""
+    return PairReader(options.files, options.format, options.columns, options.languages, split, sentences)
+
+
+def rule_of(options: Namespace) -> dict[str, Any]:
+    """Returns the rule as arguments of `WordAligner`; the layer is None if the model determines it.
+
+    Raises ValueError for an unknown method, and for an option that the method does not have.
+    """
+    from modeling.word_alignment import DEFAULT_METHOD, check_method
+
+    method, layer = PUBLISHED_RULES.get(options.model.partition("@")[0], (DEFAULT_METHOD, None))
+    method = options.method or method
+    given: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
+    given |= {"link_all": True} if options.link_all else {}
+    check_method(method, given)
+    return {"method": method, "layer": layer if options.layer is None else options.layer} | given
 
 
 def _add_pairs(parser: CommandParser) -> None:
@@ -94,7 +64,7 @@ def _add_pairs(parser: CommandParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help=files)
     group = parser.add_argument_group("input")
     text = "format of the pairs (default: auto, from the file's ending or the first element of XML, or else text)"
-    group.add_argument("--format", choices=("auto", *FORMATS), help=text)
+    group.add_argument("--format", choices=("auto", *FORMATS), default="auto", help=text)
     text = (
         "columns of the two sentences: numbers in lines with tabs, from 1 as for `cut -f`, or names in CSV and JSONL "
         "(default: source target)"
@@ -116,14 +86,14 @@ def _add_model(parser: CommandParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only results and errors")
     group = parser.add_argument_group("model")
     text = f"encoder: a folder, or a Hub id, owner/name or owner/name@revision (default: {DEFAULT_MODEL})"
-    group.add_argument("--model", metavar="FOLDER|ID", help=text)
+    group.add_argument("--model", metavar="FOLDER|ID", default=DEFAULT_MODEL, help=text)
     group.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cuda if available)")
     text = (
         "precision of the encoder (default: fp32); bf16 is faster on hardware with native support, but about 1 link in "
         "200 then depends on the other pairs of the batch"
     )
-    group.add_argument("--precision", choices=("fp32", "bf16"), help=text)
+    group.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=text)
     text = "inputs per forward pass (default: 16; on a GPU 256)"
     group.add_argument("--batch-size", type=_positive, metavar="N", help=text)
 

@@ -80,8 +80,8 @@ class PairReader:
         if len(files) > 2 or (len(files) == 2 and STDIN in files):
             raise ValueError(f"The input is {' '.join(files)}. Give none, one or two files.")
         self.files = [] if files == [STDIN] else files
-        for name in self.files:
-            _require_file(name)
+        if missing := [name for name in self.files if not Path(name).exists() or Path(name).is_dir()]:
+            raise ValueError(f"Input file not found: {missing[0]}.")
         if format == "auto":
             format = _format_of(self.files[0]) if self.files else "text"
         if format != "text" and len(self.files) == 2:
@@ -254,15 +254,6 @@ def _format_of(file: str) -> str:
     if name.endswith(".xml") and root not in ROOTS:
         raise ValueError(f"{file} is neither TMX nor XLIFF. Lines of text need --format text.")
     return root if root in ROOTS else "text"
-
-
-def _require_file(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        raise ValueError(f"{name} is a folder. Name a file in it.")
-    if path.exists():
-        return
-    raise ValueError(f"Input file not found: {name}.")
 
 
 def _shorten(text: str) -> str:

@@ -6,13 +6,13 @@
 import contextlib
 import json
 import sys
+from argparse import Namespace
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors
-from finetuning.align.options import AlignerOptions, make_parser, require_different_files, require_writable
+from finetuning.align.loading import load_aligner, make_progress, make_screen
+from finetuning.align.options import make_parser, require_different_files, require_writable, rule_of
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2
@@ -35,20 +35,9 @@ or `_` for none. The second command reads texts with spans of characters, and ad
 that is partly in a span is labeled as a whole. Both commands count lost labels."""
 
 
-@dataclass
-class ProjectOptions(AlignerOptions):
-    """Labels and translations, the encoder and rule that link them, and the output."""
-
-    labels: str = ""
-    translations: str | None = None
-    columns: list[str] | None = None
-    pre_split: bool = False
-    output: str | None = None
-
-
-def read_options(arguments: list[str]) -> ProjectOptions:
+def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
-    parser = make_parser("word-align project", DESCRIPTION, USAGE, ProjectOptions)
+    parser = make_parser("word-align project", DESCRIPTION, USAGE, reads_pairs=False)
     parser.add_argument(
         "labels", metavar="LABELS", help="labeled source sentences; JSON lines also have the translations"
     )
@@ -58,10 +47,10 @@ def read_options(arguments: list[str]) -> ProjectOptions:
     parser.add_argument("--columns", nargs=2, metavar=("SOURCE", "TARGET"), help=texts)
     words = "split TRANSLATIONS only at spaces and tabs (default: also at punctuation)"
     parser.add_argument("--pre-split", action="store_true", help=words)
-    return parser.parse_args(arguments, ProjectOptions())
+    return parser.parse_args(arguments)
 
 
-def run(options: ProjectOptions) -> None:
+def run(options: Namespace) -> None:
     """Writes the labels of every translation. Raises ValueError for files that do not fit each other."""
     screen = make_screen(options.quiet)
     read = {"the labels": [options.labels], "the translations": [options.translations] if options.translations else []}
@@ -70,7 +59,7 @@ def run(options: ProjectOptions) -> None:
         require_writable(options.output, "--output")
         if Path(options.output).exists() and Path(options.output).stat().st_size:
             raise ValueError(f"{options.output} exists and is not empty. Name another --output.")
-    rule = options.rule()
+    rule = rule_of(options)
     if options.translations and options.columns:
         raise ValueError("--columns is for JSON lines, and a file of translations has one column. Leave it out.")
     if options.pre_split and not options.translations:
@@ -87,7 +76,6 @@ def run(options: ProjectOptions) -> None:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(written_aside(options.output)) if options.output else sys.stdout
         bar = stack.enter_context(make_progress(screen, to_stdout=not options.output))
-        stack.enter_context(memory_errors())
         found = aligner.align(given.pairs, probabilities=True)
         for number, alignment in enumerate(bar.track(found, total=len(given.pairs), description="projecting")):
             text, spans, lost = given.project(number, alignment)

@@ -2,15 +2,16 @@
 
 import copy
 import sys
+from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_found, read_gold
-from finetuning.align.loading import load_aligner, make_progress, make_screen, memory_errors, report_unspaced
-from finetuning.align.options import AlignerOptions, PairOptions, make_parser
+from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
+from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
+from finetuning.align.options import make_parser, read_pairs, rule_of
 from finetuning.align.pairs import Side
 
 LOWEST = 0.01  # probability; less likely links are no candidates
@@ -30,19 +31,9 @@ these are evaluated. All pairs are held in memory.
 Pairs of all formats are split at spaces, tabs and line breaks, or with --split at Unicode's word boundaries."""
 
 
-@dataclass
-class ScoreOptions(PairOptions, AlignerOptions):
-    """The pairs, the encoder and rule, and the gold links."""
-
-    gold: str = ""
-    gold_base: int | None = None
-    sweep_layers: bool = False
-    links: list[str] = field(default_factory=list)
-
-
-def read_options(arguments: list[str]) -> ScoreOptions:
+def read_options(arguments: list[str]) -> Namespace:
     """Returns the parsed command line."""
-    parser = make_parser("word-align score", DESCRIPTION, USAGE, ScoreOptions)
+    parser = make_parser("word-align score", DESCRIPTION, USAGE)
     group = parser.add_argument_group("scores")
     text = "gold links: `sentence i j S|P`, or `i-j ipj`, also as the last column of a table"
     group.add_argument("--gold", metavar="LINKS", required=True, help=text)
@@ -51,19 +42,31 @@ def read_options(arguments: list[str]) -> ScoreOptions:
     group.add_argument("--sweep-layers", action="store_true", help="evaluate every layer")
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
-    return parser.parse_args(arguments, ScoreOptions())
+    options = parser.parse_args(arguments)
+    names = (
+        "model",
+        "trust_remote_code",
+        "device",
+        "precision",
+        "batch_size",
+        "method",
+        "layer",
+        "threshold",
+        "link_all",
+    )
+    given = [name for name in (*names, "sweep_layers") if getattr(options, name) != parser.get_default(name)]
+    if options.links and given:
+        parser.error(f"--links needs no model. Leave out --{given[0].replace('_', '-')} or --links")
+    return options
 
 
-def run(options: ScoreOptions) -> None:
+def run(options: Namespace) -> None:
     """Prints the scores."""
     screen = make_screen(options.quiet)
-    for name, default in (vars(AlignerOptions()) | {"sweep_layers": False}).items():
-        if options.links and name != "quiet" and getattr(options, name) != default:
-            raise ValueError(f"--links needs no model. Leave out --{name.replace('_', '-')} or --links.")
     if options.sweep_layers and options.layer is not None:
         raise ValueError("--sweep-layers evaluates every layer. Leave out --layer or --sweep-layers.")
-    rule = options.rule()
-    reader = options.read_pairs(bool(options.split))
+    rule = rule_of(options)
+    reader = read_pairs(options, bool(options.split))
     pairs, gold = read_with_gold(reader, options.gold, options.gold_base)
     if options.split is None:
         report_unspaced(reader.unspaced, screen)
@@ -87,9 +90,8 @@ def read_with_gold(
     links = read_gold(path, base=base)
     pairs = list(reader)
     gold, left_out = fit_gold(links, count_words(pairs), path)
-    for said in (describe_order(links, gold, path), describe_left_out(left_out, path)):
-        if said:
-            print(said, file=sys.stderr)
+    for said in describe_fit(links, gold, left_out, path):
+        print(said, file=sys.stderr)
     if len(gold) < len(pairs):
         of = f"{len(gold):,} of the {len(pairs):,} sentences"
         print(f"{path} has links for {of}; only they are scored.", file=sys.stderr)
@@ -108,7 +110,7 @@ def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Go
     """Scores in percent of the aligner's links."""
     from finetuning.tasks.word_alignment.layers import score
 
-    with make_progress(screen) as progress, memory_errors():
+    with make_progress(screen) as progress:
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
         found = aligner.align((pairs[number] for number in gold), progress=advance)
         return score({number: of.links for number, of in zip(gold, found, strict=True)}, gold)
@@ -127,8 +129,7 @@ def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, G
     from finetuning.page import print_table
     from finetuning.tasks.word_alignment.layers import METRICS, sweep
 
-    with memory_errors():
-        scores = sweep(aligner, pairs, gold)[aligner.method]
+    scores = sweep(aligner, pairs, gold)[aligner.method]
     best = min(scores, key=lambda layer: scores[layer]["aer"])
     notes = {aligner.layer: "default"} | {best: "lowest AER, default" if best == aligner.layer else "lowest AER"}
     rows = [

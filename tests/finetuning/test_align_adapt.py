@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
+from finetuning.align.links import read_options
 from finetuning.align.loading import load_aligner, make_screen
-from finetuning.align.options import ModelOptions
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import run_lock
 
@@ -137,7 +137,7 @@ def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gol
     changed = {name for name in after if "encoder.layer" in name and not after[name].equal(before[name])}
     assert changed and all(f"layer.{recipe['model']['config']['alignment_layer']}." not in name for name in changed)
     assert len(config["word_alignment_calibration"]) == 2
-    aligner = load_aligner(ModelOptions(model=str(tmp_path / "model")), make_screen(quiet=True))
+    aligner = load_aligner(read_options(["--model", str(tmp_path / "model")]), make_screen(quiet=True))
     assert [aligner.matching[name] for name in ("slope", "offset")] == config["word_alignment_calibration"]
 
 

@@ -224,7 +224,7 @@ def test_two_sentences_have_the_links_of_a_file_and_a_terminal_lists_words(run, 
     ],
 )
 def test_rule_of_a_published_aligner(arguments, method, layer):
-    rule = read_options(arguments).rule()
+    rule = command.rule_of(read_options(arguments))
     assert (rule["method"], rule["layer"]) == (method, layer)
 
 

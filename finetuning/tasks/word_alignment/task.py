@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from finetuning.align.gold import Gold, describe_left_out, describe_order, fit_gold, read_gold
+from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.data.task_tables import PairData
 from finetuning.page import table_names
@@ -56,9 +56,7 @@ class WordAlignmentTask(FeatureTask[WordAlignmentRecipe]):
             sentences = list(PairReader(files, split=False))
             links = read_gold(gold_file, pair.gold_format, pair.gold_base)
             gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
-            name = Path(gold_file).name
-            said = [describe_order(links, gold, name), describe_left_out(left_out, name)]
-            warnings += [f"{pair.name}: {one}" for one in said if one]
+            warnings += [f"{pair.name}: {one}" for one in describe_fit(links, gold, left_out, Path(gold_file).name)]
             if missing := len(sentences) - len(gold):
                 warnings.append(
                     f"{pair.name}: {missing} of {len(sentences)} sentences have no gold and were not scored"
