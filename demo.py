@@ -18,9 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from finetuning.results import Results, read_results
-from zoo_core.command_line import CommandParser
-from zoo_core.recipes import or_installed
+from crosslingual_zoo import Results, read_results
+from crosslingual_zoo.zoo_core.command_line import CommandParser
+from crosslingual_zoo.zoo_core.recipes import or_installed
 
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
@@ -37,8 +37,9 @@ def say(text: str, style: str = "") -> None:
     console.print(lines, style=style, markup=False, soft_wrap=True)
 
 
-def run(*command: str) -> str:
+def run(module: str, *arguments: str) -> str:
     """Print a command, run it and return its output; stop the demo with that output where it fails."""
+    command = ("-m", f"crosslingual_zoo.{module}", *arguments)
     if failed.is_set():
         sys.exit(1)
     say(f"$ {shlex.join(('python', *command))}", style="dim")
@@ -59,30 +60,30 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
     start = meta_pretrain(folder, tokenizer) if model == "metaxlm" else ()
-    run("-m", "pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
+    run("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", f"output_dir={pretrained}", *start)
     recipe = f"finetuning/recipes/{model}/sample.yaml"
-    run("-m", "finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
+    run("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={topics}")
     alignment = folder / f"{model}-alignment"
     recipe = "finetuning/recipes/xlm_align/sample_word_alignment.yaml"
-    run("-m", "finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
+    run("finetuning.run", "--config", recipe, f"model={checkpoint}", f"output_dir={alignment}")
     sentences, page = or_installed("sample_corpus/alignments/en-de.txt"), alignment / "page.html"
     align = ("finetuning.align", "--model", checkpoint, sentences, "--html", str(page))
-    run("-m", *align, "--output", str(alignment / "en-de.links"))
+    run(*align, "--output", str(alignment / "en-de.links"))
     repo = ("--repo", f"owner/{model}")
     records = [str(task / "results.json") for task in (topics, alignment)]
-    run("-m", "hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
-    say(run("-m", "hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
+    run("hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
+    say(run("hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
     return read_results(ROOT / topics)
 
 
 def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     """MetaXLM's first phase: only English, with tokens of its own. Prints what the shared vocabulary takes over."""
     recipe, own, first = "pretraining/recipes/metaxlm/meta_smoke.yaml", folder / "tokenizer-en", folder / "metaxlm-en"
-    run("-m", "pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
-    run("-m", "pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
+    run("pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "800", "--output", str(own))
+    run("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
-    report = run("-m", "pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start)
+    report = run("pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start)
     say(report)
     return (start,)
 
@@ -108,7 +109,7 @@ def main() -> None:
     tokenizer = folder / "tokenizer"
     recipe = f"pretraining/recipes/{chosen[0]}/smoke.yaml"
     train = ("pretraining.tools.train_tokenizer", "--config", recipe, "--vocab_size", "2000")
-    run("-m", *train, "--output", str(tokenizer))
+    run(*train, "--output", str(tokenizer))
     # two models at a time where there are two cores; the longest path first
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         runs = {model: pool.submit(demonstrate, model, folder, tokenizer) for model in reversed(chosen)}

@@ -34,7 +34,9 @@ def _check_packages() -> None:
             )
 
 
-_check_packages()
+if not (_FOLDER / "modeling").is_dir():  # a checkout; in a wheel, the packages are in this one
+    __path__.append(str(_FOLDER.parent))  # so that their names as in a wheel are found
+    _check_packages()
 
 
 def __getattr__(name: str) -> Any:

@@ -33,10 +33,9 @@ class Here:
         return future
 
 
-def in_process(*command):
+def in_process(module, *arguments):
     """`python -m module arguments`."""
     forget_accelerate()
-    _, module, *arguments = command
     arguments += () if "word_alignment" in " ".join(arguments) else SHORT.get(module, ())
     with (
         pytest.MonkeyPatch.context() as patch,

@@ -72,9 +72,23 @@ def test_the_sdist_is_the_checkout(checkout, distributions):
 def test_the_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
     with zipfile.ZipFile(distributions[".whl"]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    patterns = {name: ("**/*.py", "py.typed", *DATA.get(name, ())) for name in PACKAGES}
-    assert names == {f"{name}/{file}" for name, found in patterns.items() for file in files_of(checkout / name, *found)}
-    assert {f"{name}/py.typed" for name in PACKAGES - {"sample_corpus"}} <= names
+    expected = set()
+    for name in PACKAGES:
+        place = "crosslingual_zoo" if name == "crosslingual_zoo" else f"crosslingual_zoo/{name}"
+        expected |= {
+            f"{place}/{file}" for file in files_of(checkout / name, "**/*.py", "py.typed", *DATA.get(name, ()))
+        }
+    assert names == expected
+
+
+@pytest.mark.slow
+def test_the_wheel_works_beside_folders_of_the_same_names(distributions, tmp_path):
+    for name in ("modeling", "pretraining", "finetuning", "zoo_core"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("own = True")
+    run("-m", "pip", "install", "--quiet", "--no-deps", "--target", "site", str(distributions[".whl"]), cwd=tmp_path)
+    start = f"import sys; sys.path.insert(1, {str(tmp_path / 'site')!r}); import crosslingual_zoo as zoo, modeling; "
+    run("-c", f"{start}assert modeling.own; [getattr(zoo, name) for name in zoo.__all__]", cwd=tmp_path)
 
 
 def test_the_version_is_the_same_everywhere():
