@@ -10,13 +10,19 @@ from typing import Any, NamedTuple
 from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
+from modeling.checkpoints import (
+    check_vocabulary,
+    check_weights,
+    download_pinned,
+    load_config,
+    load_tokenizer,
+    load_whole,
+)
 from modeling.model_types import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import model_files, model_fingerprint
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
-from zoo_core.vocabularies import check_vocabulary
 
 
 class Start(NamedTuple):

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from finetuning.recipe import TaskRecipe
 from finetuning.results import Protocol
 from zoo_core.provenance import read_json, run_facts, write_json
-from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
+from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
 from zoo_core.run_folders import not_own
 
 # seeds may be added to a finished run; the others change no score
@@ -97,7 +97,8 @@ def not_empty(path: Path, held: list[str]) -> ValueError:
 
 def check_same_recipe(path: Path, recipe: TaskRecipe) -> None:
     """Raises ValueError if the run in `path` was started with another recipe, except for fields that may change."""
-    if changes := changes_that_count(recipe_of_run(path / "recipe.yaml", type(recipe)), dataclasses.asdict(recipe)):
+    before = load_recipe(type(recipe), path / "recipe.yaml", [])
+    if changes := changes_that_count(dataclasses.asdict(before), dataclasses.asdict(recipe)):
         raise ValueError(
             f"{path} was started with another recipe: {'; '.join(changes)}. Use that recipe, or name another folder."
         )

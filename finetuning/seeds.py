@@ -109,10 +109,9 @@ def metric_facts(score: str, module: str) -> dict[str, str]:
 class SeedProgress(TrainerCallback):
     """Shows the progress of one seed: steps with their loss, one line per evaluation; and uploads its checkpoints."""
 
-    def __init__(self, seed: int, push_to_hub: str | None, output_dir: str):
+    def __init__(self, seed: int, push_to_hub: str | None):
         self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
-        self.uploads = CheckpointUploads(push_to_hub, Path(output_dir), self.bar.say)
-        self.is_training = False
+        self.uploads = CheckpointUploads(push_to_hub, self.bar.say)
 
     def __enter__(self) -> "SeedProgress":
         self.bar.__enter__()
@@ -123,7 +122,6 @@ class SeedProgress(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.begin(state.max_steps, state.global_step)
-        self.is_training = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.step(state.global_step, self.name)
@@ -137,19 +135,6 @@ class SeedProgress(TrainerCallback):
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         step = state.global_step
         self.uploads.push(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
-
-    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
-        rows = "dev" if self.is_training else "evaluation"
-        self.bar.predicted(f"{self.name}, {rows}", len(eval_dataloader))
-
-    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self.bar.evaluated()
-
-    def on_predict(self, *args: Any, **kwargs: Any) -> None:
-        self.bar.evaluated()
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self.is_training = False
 
 
 class KeepCheckpoints(TrainerCallback):
@@ -346,6 +331,6 @@ def finish(
         remove_own(folder / "checkpoints", CHECKPOINT)
     state.wait_for_everyone()
     if save_model:  # after the barrier: other processes do not wait for the upload
-        progress.uploads.finish(folder / "model", f"the model of step {outcome['selected_step']}")
+        progress.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
     release_memory(trainer)
     return record

@@ -38,6 +38,9 @@ from .model_types import FROM_PADDING, MODEL_TYPES
 
 logger = logging.getLogger(__name__)
 
+# vocabularies are padded to a multiple of at most this many rows, for speed
+LARGEST_VOCABULARY_PADDING = 128
+
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
 SNAPSHOT = re.compile(r".*/models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})")
 # what from_pretrained reads of a repository, in its root; pickled weights only where there are no others
@@ -204,6 +207,19 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
     # the library knows no tokenizer of our types
     of_ours = {"config": _load_config(path, False)} if found.get("model_type") in MODEL_TYPES else {}
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
+
+
+def check_vocabulary(tokenizer: Any, config: Any, tokenizer_name: str, model_name: str, remedy: str) -> None:
+    """Raises ValueError if a model has fewer rows than the tokenizer has tokens, far more, or another padding id.
+
+    `remedy` ends the message: a sentence that tells the user what to do.
+    """
+    tokens, rows, ours, padding = len(tokenizer), config.vocab_size, tokenizer.pad_token_id, config.pad_token_id
+    names = f"in the tokenizer of {tokenizer_name} and {{}} in the model of {model_name}. {remedy}"
+    if not tokens <= rows < tokens + LARGEST_VOCABULARY_PADDING:
+        raise ValueError(f"There are {tokens} tokens {names.format(f'{rows} embeddings')}")
+    if None not in (ours, padding) and ours != padding:
+        raise ValueError(f"The padding id is {ours} {names.format(padding)}")
 
 
 def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False, **options: Any) -> Any:

@@ -9,6 +9,7 @@
 import os
 import re
 import shutil
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,15 +18,17 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pretraining.recipe import Recipe
+from zoo_core.processes import from_all
 from zoo_core.provenance import forget_machine, write_json
-from zoo_core.recipes import recipe_differences, recipe_of_run, save_recipe
+from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
 from zoo_core.run_folders import STEP, not_own, remove_own
 
 # Half-written files of a killed run, in its folder and in checkpoints/. If only the first one exists, a new run may
 # still start in the folder.
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
-HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.(model|push)\.tmp"
+HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
+SECONDS_TO_APPEAR = 60  # until other machines see a new file: network storage has delays
 # Fields that may differ on resume: they change the output of a run, but never the training.
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
@@ -53,9 +56,9 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
         raise ValueError(
             f"{str(folder)!r} is not a run folder: it has no recipe.yaml. Set output_dir to the folder of the run."
         )
-    before = recipe_of_run(folder / "recipe.yaml", Recipe)
-    changed = [line for line in recipe_differences(before, asdict(recipe)) if not line.startswith(FREE_ON_RESUME)]
-    if changed:
+    before = load_recipe(Recipe, folder / "recipe.yaml", [])
+    changes = recipe_differences(asdict(before), asdict(recipe))
+    if changed := [line for line in changes if not line.startswith(FREE_ON_RESUME)]:
         raise ValueError(
             f"the recipe has changed since this run started: {'; '.join(changed)}. Resume with the same values, or "
             "start a new run in another output_dir."
@@ -73,6 +76,19 @@ def start_run_folder(recipe: Recipe) -> None:
     remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
     remove_own(folder, HALF_WRITTEN)
     save_recipe(recipe, folder / "recipe.yaml")
+
+
+def check_shared_folder(folder: str) -> None:
+    """Raises ValueError, in all processes, if one does not see the recipe.yaml that the main process has written."""
+    from_all(lambda: None)  # it is written
+    file, until = Path(folder) / "recipe.yaml", time.monotonic() + SECONDS_TO_APPEAR
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(1)
+    if not all(from_all(file.exists)):
+        raise ValueError(
+            f"output_dir is {folder!r}, where not all processes see the files of the first one. Name a folder on "
+            "storage that all machines share, under the same path."
+        )
 
 
 def checkpoints_of(folder: Path) -> list[Path]:

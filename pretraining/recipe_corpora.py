@@ -158,7 +158,7 @@ def by_language(corpus: Monolingual) -> list[Monolingual]:
     own = replace(corpus, languages=[], sizes={}, language_names={})
     return [
         replace(
-            _filled(own, {"{language}": corpus.language_names.get(code, code)}),
+            _replaced(own, {"{language}": corpus.language_names.get(code, code)}),
             language=code,
             size=corpus.sizes.get(code, own.size),
         )
@@ -176,7 +176,7 @@ def by_pair(corpus: Bitext) -> list[Bitext]:
                 f"bitext: pairs has {pair!r}, which is not a pair. Write two language codes, such as de-en."
             )
         words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
-        found.append(replace(_filled(own, words), size=corpus.sizes.get(pair, own.size)))
+        found.append(replace(_replaced(own, words), size=corpus.sizes.get(pair, own.size)))
     return found or [corpus]
 
 
@@ -202,13 +202,13 @@ def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: s
     return names
 
 
-def _filled(item: Any, words: dict[str, str]) -> Any:
+def _replaced(item: Any, words: dict[str, str]) -> Any:
     """Returns a copy of a corpus or table with each word of `words` replaced by its value, in all texts."""
     if isinstance(item, str):
         for word, value in words.items():
             item = item.replace(word, value)
     elif is_dataclass(item):
-        return replace(item, **{name: _filled(value, words) for name, value in vars(item).items()})
+        return replace(item, **{name: _replaced(value, words) for name, value in vars(item).items()})
     return item
 
 

@@ -52,7 +52,7 @@ class RunReport:
         self.is_main = accelerator.is_main_process
         self.bar = RunBar(self.is_main)
         self.say = self.bar.say
-        self.uploads = CheckpointUploads(recipe.push_to_hub, self.folder, self.say)
+        self.uploads = CheckpointUploads(recipe.push_to_hub, self.say)
         name, config = self.folder.name, asdict(recipe)
         options = {
             "tensorboard": {"purge_step": progress["step"] + 1},  # a resumed run repeats the later steps
@@ -120,7 +120,7 @@ class RunReport:
 
     def upload(self, step: int) -> None:
         """Uploads the finished model, if the recipe has `push_to_hub`, and waits until it is there."""
-        self.uploads.finish(self.folder / "model", f"the model of step {step}")
+        self.uploads.push(self.folder / "model", f"the model of step {step}")
 
     def _write(self, **fields) -> None:
         if self.is_main:

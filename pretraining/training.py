@@ -25,6 +25,7 @@ from transformers import get_scheduler
 
 from modeling.checkpoints import readable
 from pretraining.checkpoints import (
+    check_shared_folder,
     newest_checkpoint,
     open_run_folder,
     publish_model,
@@ -45,7 +46,7 @@ from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_ran
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
-from zoo_core.processes import Stopped, at_once, check_shared_folder, hold_signals, start_processes, stop_all
+from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
 from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
@@ -94,7 +95,7 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_trainable(model, recipe.phases)
         if accelerator.is_main_process:
             start_run_folder(recipe)
-        check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
+        check_shared_folder(recipe.output_dir)
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
@@ -313,7 +314,7 @@ class Training:
         if self.accelerator.reduce((~is_finite).double()):  # all processes stop together
             kept = newest_checkpoint(self.folder) or "the start"
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
-            raise stop_all(ValueError(error), self.accelerator.is_main_process)
+            raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
         progress |= {"empty_steps": self.empty_steps}
@@ -353,4 +354,4 @@ class Training:
         where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason
-        raise stop_all(error, self.accelerator.is_main_process)
+        raise error if self.accelerator.is_main_process else SystemExit(2)  # one report

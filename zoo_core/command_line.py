@@ -1,15 +1,9 @@
-"""What the command lines of all programs share: parsers, `--version`, and how a program ends after a user error.
-
-parser = CommandParser(description=__doc__)          # argparse's, with what every command has
-recipe, flags = parse_command_line(Recipe, __doc__)  # of a command that reads a recipe
-with user_errors(): ...                              # one line and exit code 2
-"""
+"""What the command lines of all programs share: parsers, `--version`, and how a program ends after a user error."""
 
 import argparse
 import contextlib
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -29,19 +23,16 @@ TRUST_REMOTE_CODE = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with `--version` and one-line errors. Parsers of subcommands are of this class too.
-
-    Names of options can be written with hyphens or underscores: `--dry-run` is `--dry_run`.
-    """
+    """argparse's parser with `--version`, one-line errors, and `--dry-run` for `--dry_run` (or the other way round)."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **keywords})
-        help = "show the versions to name in an issue, and exit"
-        self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=help)
+        about = "show the versions to name in an issue, and exit"
+        self.add_argument("--version", action="store_true", default=argparse.SUPPRESS, help=about)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
-        if bad := [argument for argument in given if re.search("[\ud800-\udfff]", argument)]:  # undecodable bytes
+        if bad := [text for text in given if text != text.encode(errors="replace").decode()]:  # undecodable bytes
             self.error(f"the argument {bad[0]!a} is not UTF-8")
         if "--version" in given:
             print(version_line())
@@ -49,7 +40,6 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args([self._spelled(argument) for argument in given], namespace)
 
     def _spelled(self, argument: str) -> str:
-        """Returns `--dry-run=x` as `--dry_run=x` if that is how the option is named here, or the other way round."""
         name, equals, value = argument.partition("=")
         same = {known.replace("_", "-"): known for known in self._option_string_actions if known.startswith("--")}
         return same.get(name.replace("_", "-"), name) + equals + value
@@ -65,10 +55,8 @@ def parse_command_line(
     argv: list[str] | None = None,
     usage: str = "%(prog)s --config FILE [field=value ...] [flags]",
 ) -> tuple[Any, argparse.Namespace]:
-    """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords).
-
-    `--help` prints every field of the recipe. After a user error the program ends as in `user_errors`.
-    """
+    """Reads `--config FILE`, overrides `field=value` and the given extra flags (name -> argparse's keywords), as in
+    `user_errors`. `--help` prints every field of the recipe."""
     parser = CommandParser(description=description, add_help=False, usage=usage)
     about = "recipe: a YAML file with the fields below; it may extend another (`extends`)"
     parser.add_argument("--config", metavar="FILE", help=about)
@@ -90,19 +78,17 @@ def parse_command_line(
 def user_errors(after_interrupt: str = ""):
     """Ends the program with a message and without a traceback after an error that the user can fix.
 
-    The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C;
-    its message has `after_interrupt`, such as `RESUME`. `ZOO_TRACEBACK=1` in the environment shows the traceback.
-    """
+    The exit code is 2 for a `ValueError` and for errors of the system (permissions, a full disk), and 130 for Ctrl-C,
+    whose message ends with `after_interrupt`. `ZOO_TRACEBACK=1` in the environment shows the traceback."""
     try:
         yield
     except (ValueError, OSError, KeyboardInterrupt) as error:
         if os.environ.get("ZOO_TRACEBACK") == "1":
             raise
-        program = Path(sys.argv[0]).name
-        if isinstance(error, KeyboardInterrupt):
-            print(f"{program}: interrupted{after_interrupt and '; '}{after_interrupt}", file=sys.stderr)
-            sys.exit(130)
-        fail(f"{program}: error: {error}")
+        if not isinstance(error, KeyboardInterrupt):
+            fail(f"{Path(sys.argv[0]).name}: error: {error}")
+        print(f"{Path(sys.argv[0]).name}: interrupted{after_interrupt and '; '}{after_interrupt}", file=sys.stderr)
+        sys.exit(130)
 
 
 def fail(message: str) -> NoReturn:

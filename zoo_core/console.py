@@ -5,12 +5,14 @@ import sys
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from zoo_core.processes import launched_rank
 
 # One for the bar and the log, so that log lines appear above the bar.
 CONSOLE = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+LEVELS = {"httpx": logging.WARNING, "httpx2": logging.WARNING, "accelerate": logging.WARNING}
+LEVELS["datasets"] = logging.CRITICAL  # it logs what it raises
 
 
 class _ConsoleHandler(logging.Handler):
@@ -19,21 +21,17 @@ class _ConsoleHandler(logging.Handler):
 
 
 def quiet_libraries() -> None:
-    """Logs our messages in plain lines, warnings of libraries, and on a terminal the progress bars of long work.
-
-    Of several launched processes, all except the first log only warnings.
-    """
+    """Logs our messages in plain lines, of libraries and of all processes except the first only warnings. Progress bars
+    are only for a terminal."""
     import datasets  # takes a second
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     is_first = launched_rank() == 0
-    logging.basicConfig(
-        level=logging.INFO if is_first else logging.WARNING, format="%(message)s", handlers=[_ConsoleHandler()]
-    )
-    for noisy in ("httpx", "httpx2", "accelerate"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it logs what it raises
+    level = logging.INFO if is_first else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", handlers=[_ConsoleHandler()])
+    for name, level in LEVELS.items():
+        logging.getLogger(name).setLevel(level)
     transformers_logging.set_verbosity_error()
     downloads_are_shown = not are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()  # of reading and writing weights; this turns off downloads' bars too
@@ -49,11 +47,11 @@ class RunBar(Progress):
     def __init__(self, is_shown: bool = True):
         """`is_shown`: whether this process shows anything."""
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left")
-        columns += (TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+        columns += (TimeRemainingColumn(), "{task.fields[note]}")
         console = CONSOLE if is_shown else Console(quiet=True)
         settings = {"disable": not (is_shown and CONSOLE.is_terminal), "redirect_stdout": sys.stdout.isatty()}
         super().__init__(*columns, console=console, **settings)
-        self.steps = self.batches = None
+        self.steps = None
 
     def begin(self, total: int, done: int = 0) -> None:
         """Shows the bar: `done` of `total` steps are done."""
@@ -67,21 +65,9 @@ class RunBar(Progress):
         """Shows the figures of the steps up to now."""
         self.update(self.steps, note=note)
         if self.disable:
-            task = next(task for task in self.tasks if task.id == self.steps)
+            task = self.tasks[0]
             left = timedelta(seconds=round(task.time_remaining or 0))
             self.say(f"{task.description}  step {task.completed}/{task.total}  {note}  left {left}")
-
-    def predicted(self, name: str, total: int | None) -> None:
-        """Adds one to the finished batches of an evaluation between two steps: `name`, with `total` batches."""
-        if self.batches is None:
-            self.batches = self.add_task(name, total=total, note="")
-        self.advance(self.batches)
-
-    def evaluated(self) -> None:
-        """Removes the bar of a finished evaluation."""
-        if self.batches is not None:
-            self.remove_task(self.batches)
-        self.batches = None
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

@@ -1,8 +1,6 @@
 """Random numbers that depend on a key (seed, objective, corpus, epoch, example), not on the process or the batch.
 
-The numbers of a batch are drawn at once, by hashing: each row has a key, and each position of a row its own number.
-
-Legend: `B` rows.
+Numbers are hashes: each of the `B` rows of a batch has a key, and each position of a row its own number.
 """
 
 import hashlib
@@ -31,8 +29,7 @@ def short_seed(*key: int | str) -> int:
 
 
 def row_keys(seeds_B: np.ndarray, epochs_B: np.ndarray, ids_B: np.ndarray) -> np.ndarray:
-    """Returns (B,) uint64: the key of each row's random numbers, from its epoch, its example's id and a `short_seed`
-    (uint64) of what all rows of a corpus share."""
+    """Returns (B,) uint64: the key of each row, of the `short_seed` (uint64) of its corpus, its epoch and its id."""
     epoch_B = _scramble_64(seeds_B + STEP * epochs_B.astype(np.uint64))
     return _scramble_64(epoch_B + STEP * ids_B.astype(np.uint64))
 
@@ -48,11 +45,8 @@ def uniform_of(keys_B: np.ndarray) -> np.ndarray:
 
 
 def bits_of(keys_B: np.ndarray, count: int) -> np.ndarray:
-    """Returns (B, count) uint32: a number for each position of each row. No number occurs twice in a row.
-
-    A number depends only on the row's key and the position. Every step is a bijection of 32 bits, so the numbers of a
-    row are distinct and can be sorted without ties.
-    """
+    """Returns (B, count) uint32: a number for each position of each row, which depends only on key and position. Every
+    step is a bijection of 32 bits, so the numbers of a row are distinct and can be sorted without ties."""
     bits_BT = (keys_B.astype(np.uint32))[:, None] + np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B9)
     scratch = np.empty_like(bits_BT)
     scramble_32(bits_BT, scratch)

@@ -1,8 +1,6 @@
 """Chooses the tokens to predict, and replaces them: BERT's 80/10/10 rule, or always <mask>.
 
-An example gets the same masks with any batching and padding, see `zoo_core.keyed_random`.
-
-Legend: `B` rows, `T` positions, `P` predicted positions of all rows.
+Legend: `B` rows, `T` positions, `P` predicted positions of all rows, `F` all positions of all rows.
 """
 
 import numpy as np
@@ -10,7 +8,6 @@ import numpy as np
 from zoo_core.keyed_random import bits_of, scramble_32, uniform_of
 
 IGNORED = -100  # label of a position that is not predicted: what cross-entropies of torch skip
-MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
 LAST_32 = np.uint32(2**32 - 1)
 
@@ -23,26 +20,23 @@ def mask_rows(
     keys_B: np.ndarray,
     mask_id: int,
     vocabulary: np.ndarray,
-    mask_share: float = MASK_SHARE,
+    mask_share: float = 0.8,
     leave: int = 0,
 ) -> None:
     """Masks texts in place: writes the masked tokens to `input_ids_BT` and the tokens to predict to `labels_BT`.
 
     Of the n candidates of a row, floor(probability * n + u) are predicted, u uniform in [0, 1). The expected share is
-    exactly `probability` in texts of any length, and texts of one length have nearly the same number (RoBERTa's code,
-    fairseq's MaskTokensDataset). A coin per position, as in transformers' collator, has the same mean, but more
-    variance. The predicted tokens are those with the smallest random numbers. Each becomes <mask> with 80%, a random
-    token of `vocabulary` with 10%, and stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers
-    follow).
+    exactly `probability` in texts of any length, with less variance than a coin per position (fairseq's
+    MaskTokensDataset). The predicted tokens are those with the smallest random numbers, so an example gets the same
+    masks with any batching and padding. Each becomes <mask> with 80%, a random token of `vocabulary` with 10%, and
+    stays with 10% (BERT section 3.1, which RoBERTa, XLM-R and the four papers follow).
 
     Args:
-        input_ids_BT: token ids, with any padding; contiguous.
-        labels_BT: gets the ids of predicted tokens; other positions do not change. Contiguous.
+        input_ids_BT, labels_BT: token ids, with any padding, and labels; only predicted positions change. Contiguous.
         candidates_BT: true where a prediction may be: no special tokens, no padding.
         probability: share of the candidates that is predicted, in [0, 1]: one number, or one for each row (B,).
         keys_B: key of each row's random numbers, see `row_keys`.
-        mask_id: id of <mask>.
-        vocabulary: (K,) ids of ordinary tokens, from which random replacements are drawn.
+        mask_id, vocabulary: id of <mask>, and (K,) ids of ordinary tokens, which replace others at random.
         mask_share: share of the predicted tokens that become <mask>; with 1 none is replaced at random or stays.
         leave: at least this many candidates of a row are not predicted.
 
@@ -79,8 +73,7 @@ def mask_rows(
     others = np.flatnonzero(fate_P >= first)
     fates, places = fate_P[others], places_P[others]
     stays = fates >= last
-    # each token gets an equal part of these fates: of K tokens none is more probable than another by more than K in a
-    # tenth of 2^32
+    # of K tokens none is more probable than another by more than K in a tenth of 2^32
     tokens = (fates - first).astype(np.uint64) * np.uint64(len(vocabulary)) // np.uint64(last - first)
     drawn = vocabulary[np.where(stays, 0, tokens)]
     shown_F[places] = np.where(stays, gold_P[others], drawn)

@@ -6,34 +6,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-COLORS, DASHES, MARKERS = 10, ("-", "--", "-.", ":"), "osD^vPX*p"  # 360 lines, no two of which are alike
+DASHES, MARKERS = ("-", "--", "-.", ":"), "osD^vPX*p"  # with 10 colors: 360 lines, no two of which are alike
 
 
 def line_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns a different style for each line, as arguments of matplotlib's `plot`."""
-    return {
-        name: {
-            "color": f"C{number % COLORS}",
-            "linestyle": DASHES[number // COLORS % len(DASHES)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 4,
-        }
-        for number, name in enumerate(dict.fromkeys(names))
-    }
+
+    def style(n: int) -> dict[str, Any]:
+        return dict(color=f"C{n % 10}", linestyle=DASHES[n // 10 % 4], marker=MARKERS[n % 9], markersize=4)
+
+    return {name: style(n) for n, name in enumerate(dict.fromkeys(names))}
 
 
 @contextmanager
 def figure_of(
     path: str | Path, title: str, rows: int, columns: int, size: tuple[float, float], note: str = "", **options: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Makes a figure with a grid of axes, and writes it to `path` at the end, with one legend below.
-
-    `note` is a line above the legend: the meaning of bars, bands and dots.
-    """
+    """Makes a figure with a grid of axes, and writes it to `path` at the end, with one legend below. `note` is a line
+    above the legend: the meaning of bars, bands and dots."""
     from matplotlib.figure import Figure  # slow to import
 
-    width, _ = size
-    figure = Figure(figsize=size, layout="constrained")
+    width, figure = size[0], Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     yield figure, grid
     for axes in grid.flat:

@@ -1,14 +1,7 @@
 """Recipes: a dataclass whose values come from YAML files and from overrides `key=value`.
 
-OmegaConf reads, merges and writes the YAML, and inserts `${field}`; pydantic validates types and bounds. `option` makes
-a field, and its bounds are part of its type:
-
-    @dataclass
-    class Recipe:
-        output_dir: str = option(MISSING, "folder of the run")
-        steps: Annotated[int, Ge(1)] = option(100, "number of steps")
-
-    recipe = load_recipe(Recipe, "recipe.yaml", ["steps=10"])
+OmegaConf reads and merges the YAML; pydantic validates types and bounds, which are part of a field's type, as in
+`steps: Annotated[int, Ge(1)] = option(100, "number of steps")`.
 
 `extends: other.yaml` names a file, relative to the own folder, whose fields the file overrides: mappings are merged,
 all else is replaced. `output_dir` is not inherited. A folder's paper.yaml is a table of recipes: if FOLDER/xnli.yaml
@@ -58,17 +51,36 @@ def option(default: Any, help: str) -> Any:
 
 
 def load_recipe(recipe_class: type, config: str | os.PathLike | Mapping[str, Any] | None, overrides: list[str]) -> Any:
-    """Reads a recipe: the defaults of `recipe_class`, then `config`, then the overrides, in order.
+    """Reads a recipe: the defaults of `recipe_class`, then `config` (a YAML file, or its fields), then the overrides.
 
-    `config` is a YAML file, or a dictionary with the same fields. An override `a.b=value` replaces a field, and
-    `phases.0.steps=10` one of a list's entry. Its value is YAML; fields of type str take it literally.
-
-    Raises ValueError for a file that cannot be read, an unknown field, a wrong type, a number out of its bounds, an
-    environment variable in a value (`${oc.env:NAME}`), and required fields without a value. Each line of its message
-    has the dotted name, the value, and the file or override that it comes from.
+    An override `a.b=value` replaces a field, `phases.0.steps=10` one of a list's entry. Its value is YAML; fields of
+    type str take it literally. Raises ValueError for a file that cannot be read, an environment variable in a value
+    (`${oc.env:NAME}`), required fields without a value, and as `validate`.
     """
     files = _read_chain(config) if isinstance(config, str | os.PathLike) else [("the recipe", config or {})]
-    return _recipe(recipe_class, files, overrides)
+    defaults = dataclasses.asdict(recipe_class(), dict_factory=lambda items: {k: v for k, v in items if v != MISSING})
+    merged, sources = _merged(defaults, files), [(f"in {file}", list(_flatten(dict(values)))) for file, values in files]
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or not name:
+            raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
+        sources.append((f"override `{override}`", [name]))
+        try:
+            OmegaConf.update(merged, name, _parse(text, _types_at(recipe_class, name.split("."))), merge=False)
+        except (OmegaConfBaseException, TypeError) as error:
+            raise ValueError(f"override `{override}`: {str(error).splitlines()[0]}.") from None
+    for name, text in _flatten(OmegaConf.to_container(merged)).items():
+        # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
+        if isinstance(text, str) and ("${" in FIELD.sub("", text) or "\0" in text):
+            raise ValueError(f"{name} is {text!r}. Recipes insert only their own fields, as in ${{task}}.")
+    try:
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"the recipe cannot be resolved: {' '.join(str(error).split())}") from None
+    recipe = validate(recipe_class, values, sources)
+    if missing := [name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING]:
+        raise ValueError(f"the recipe has no value for {', '.join(missing)}. Set them, as in `{missing[0]}=...`.")
+    return recipe
 
 
 def change_recipe(recipe: Any, overrides: list[str]) -> Any:
@@ -87,19 +99,11 @@ def save_recipe(recipe: Any, path: str | os.PathLike) -> None:
         stream.write(OmegaConf.to_yaml(dataclasses.asdict(recipe)))
 
 
-def recipe_of_run(path: str | Path, recipe_class: type) -> dict:
-    """Returns the values of the recipe that a run wrote at its start; fields of newer versions get their defaults."""
-    return dataclasses.asdict(load_recipe(recipe_class, path, []))
-
-
 def recipe_differences(old: dict, new: dict) -> list[str]:
     """Returns the fields in which two recipes differ, such as `phases.0.steps: 100 -> 200`."""
     before, after = _flatten(old), _flatten(new)
-    return [
-        f"{name}: {before.get(name, '(not set)')} -> {after.get(name, '(not set)')}"
-        for name in before | after
-        if name not in before or name not in after or before[name] != after[name]
-    ]
+    shown = [(name, *(side.get(name, "(not set)") for side in (before, after))) for name in before | after]
+    return [f"{name}: {one} -> {other}" for name, one, other in shown if one != other]
 
 
 def _flatten(value: Any, name: str = "") -> dict[str, Any]:
@@ -113,8 +117,8 @@ def _flatten(value: Any, name: str = "") -> dict[str, Any]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message about an unknown `name`: the nearest known names, or all of them."""
-    known = [str(item) for item in known]
-    close = " or ".join(map(repr, difflib.get_close_matches(str(name), known)))
+    known = list(map(str, known))
+    close = " or ".join(map(repr, difflib.get_close_matches(name, known)))
     return f"Did you mean {close}?" if close else f"Known: {', '.join(known) or 'none'}."
 
 
@@ -132,32 +136,27 @@ def recipe_names(folder: str | os.PathLike) -> list[str]:
 
 
 def _rows(table: Path) -> dict[str, Any]:
-    rows = _read_file(table) if table.is_file() else {}
-    return {name: row for name, row in rows.items() if not name.startswith(".")}
+    rows = _read_file(table).items() if table.is_file() else ()
+    return {name: row for name, row in rows if not name.startswith(".")}
 
 
-def _read_chain(path: str | os.PathLike) -> list[tuple[str, dict[str, Any]]]:
+def _read_chain(path: str | os.PathLike, extended_by: tuple[str, ...] = ()) -> list[tuple[str, dict[str, Any]]]:
     """Returns the files that `path` extends, base first, and `path` itself, with the fields of each."""
-    chain: list[tuple[str, dict[str, Any]]] = []
-    following: str | None = os.fspath(path)
-    while following is not None:
-        by = f" (extended by {chain[0][0]})" if chain else ""
-        if any(os.path.realpath(following) == os.path.realpath(name) for name, _ in chain):
-            raise ValueError(f"{following}{by} extends itself. Remove one `extends`.")
-        file = Path(or_installed(following))
-        table = Path(or_installed(str(Path(following).with_name(TABLE))))
-        values = _read_file(file) if file.is_file() and file.name != TABLE else _rows(table).get(file.stem)
-        if values is None:
-            problem = "is a table of recipes" if file.is_file() else "was not found"
-            raise ValueError(f"{following}{by} {problem}. {nearest(file.name, recipe_names(table.parent))}")
-        extended = values.pop("extends", None)
-        if not isinstance(extended, str | None):
-            raise ValueError(f"in {following}: extends is {extended!r}. It must be the path of another file.")
-        if chain:  # two recipes must not write into the same folder
-            values.pop("output_dir", None)
-        chain.insert(0, (following, values))
-        following = extended and os.path.normpath(Path(following).parent / extended)
-    return chain
+    path, by = os.fspath(path), "".join(f" (extended by {name})" for name in extended_by[-1:])
+    if os.path.realpath(path) in map(os.path.realpath, extended_by):
+        raise ValueError(f"{path}{by} extends itself. Remove one `extends`.")
+    file, table = Path(or_installed(path)), Path(or_installed(str(Path(path).with_name(TABLE))))
+    values = _read_file(file) if file.is_file() and file.name != TABLE else _rows(table).get(file.stem)
+    if values is None:
+        problem = "is a table of recipes" if file.is_file() else "was not found"
+        raise ValueError(f"{path}{by} {problem}. {nearest(file.name, recipe_names(table.parent))}")
+    base = values.pop("extends", None)
+    if not isinstance(base, str | None):
+        raise ValueError(f"in {path}: extends is {base!r}. It must be the path of another file.")
+    if extended_by:  # two recipes must not write into the same folder
+        values.pop("output_dir", None)
+    chain = _read_chain(os.path.normpath(Path(path).parent / base), (*extended_by, path)) if base else []
+    return [*chain, (path, values)]
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -168,36 +167,6 @@ def _read_file(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not values:
         raise ValueError(f"{file} has no fields. --help lists the fields of a recipe.")
     return values
-
-
-def _recipe(recipe_class: type, files: list[tuple[str, Mapping[str, Any]]], overrides: list[str]) -> Any:
-    """Returns the recipe that results from the files, base first, and the overrides."""
-    given = lambda items: {name: value for name, value in items if value != MISSING}  # noqa: E731
-    merged = _merged(dataclasses.asdict(recipe_class(), dict_factory=given), files)
-    sources = [(f"in {file}", list(_flatten(dict(values)))) for file, values in files]
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals or not name:
-            raise ValueError(f"override `{override}` is not of the form `field=value`. --help lists the fields.")
-        sources.append((f"override `{override}`", [name]))
-        try:
-            OmegaConf.update(merged, name, _parse(text, _types_at(recipe_class, name.split("."))), merge=False)
-        except (OmegaConfBaseException, TypeError) as error:
-            raise ValueError(f"override `{override}`: {str(error).splitlines()[0]}.") from None
-    for name, text in _flatten(OmegaConf.to_container(merged)).items():
-        # an environment variable may be a secret, and would be written into recipe.yaml and the model's card
-        if isinstance(text, str) and "${" in FIELD.sub("", text):
-            raise ValueError(f"{name} is {text!r}, but recipes can insert only their own fields, as in ${{task}}.")
-        if isinstance(text, str) and "\0" in text:
-            raise ValueError(f"{name} is {text!r}, which has a null byte.")
-    try:
-        values = OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"the recipe cannot be resolved: {' '.join(str(error).split())}") from None
-    recipe = validate(recipe_class, values, sources)
-    if missing := [name for name, value in _flatten(dataclasses.asdict(recipe)).items() if value == MISSING]:
-        raise ValueError(f"the recipe has no value for {', '.join(missing)}. Set them, as in `{missing[0]}=...`.")
-    return recipe
 
 
 def _merged(base: dict[str, Any], files: list[tuple[str, Mapping[str, Any]]]) -> DictConfig:
@@ -217,15 +186,13 @@ def _parse(text: str, types: list[Any]) -> Any:
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]
     except yaml.YAMLError:
         return text
-    is_text = str in types and text and not (value is None and NoneType in types)
-    return text if is_text and not isinstance(value, str) else value
+    is_literal = text and str in types and not (value is None and NoneType in types or isinstance(value, str))
+    return text if is_literal else value
 
 
 def validate(recipe_class: type, values: dict[str, Any], sources: Iterable[tuple[str, list[str]]] = ()) -> Any:
-    """Returns an instance of a dataclass. Raises ValueError with a line for each fault.
-
-    A line has the dotted name, the value, and the last of `sources` that sets it: pairs of a name and its fields.
-    """
+    """Returns an instance of a dataclass. Raises ValueError for unknown fields, wrong types, numbers out of bounds: a
+    line each, with the dotted name, the value, and the last of `sources` (name, fields) that sets it."""
     try:
         return _adapter(recipe_class).validate_json(json.dumps(values, default=str))
     except ValueError as error:  # pydantic's
@@ -259,7 +226,7 @@ def _adapter(recipe_class: type) -> Any:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """Returns the types of the fields of a dataclass, or of the keys of a TypedDict; else nothing."""
+    """Returns the types of the fields of a dataclass, or of the keys of a TypedDict."""
     if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or is_typeddict(kind)):
         return {}
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -269,29 +236,24 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _types_at(kind: Any, parts: list[str]) -> list[Any]:
     """Returns the types that a field may have, by the parts of its dotted name."""
     origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if parts and (hints := _hints(kind)):
-        return _types_at(hints.get(parts[0]), parts[1:])
-    if parts and origin in (list, dict):
-        return _types_at(members[-1], parts[1:])
     if origin in (Annotated, Union, UnionType):
         return [found for member in members for found in _types_at(member, parts)]
-    return [kind]
+    if not parts:
+        return [kind]
+    return _types_at(members[-1] if origin in (list, dict) else _hints(kind).get(parts[0]), parts[1:])
 
 
 def field_groups(recipe_class: type) -> Iterator[tuple[str, str, list[tuple[str, str, str, str]]]]:
-    """Yields the places, the summary and the fields of each dataclass in a recipe.
-
-    A field is its dotted name, type with bounds, default and meaning. N is a position of a list, NAME a key of a
-    dictionary.
-    """
+    """Yields the places, summary and fields (dotted name, type, default, meaning) of each dataclass in a recipe. N is a
+    position of a list, NAME a key of a dictionary."""
     places: dict[type, list[str]] = {}
     _find_places(recipe_class, "", places)
     for kind, found in places.items():
         fields, made = [], kind()
         for field, hint in zip(dataclasses.fields(kind), _hints(kind).values(), strict=True):
             name, value = f"{found[0]}.{field.name}".lstrip("."), getattr(made, field.name)
-            default = "see below" if dataclasses.is_dataclass(value) else f"default {value}"
-            default = "required" if value == MISSING else default
+            default = "required" if value == MISSING else f"default {value}"
+            default = "see below" if dataclasses.is_dataclass(value) else default
             fields.append((name, _type_text(hint), default, field.metadata.get("help", "")))
         yield ", ".join(found) or kind.__name__, " ".join(kind.__doc__.split("\n\n")[0].split()), fields
 

@@ -16,11 +16,9 @@ STEP = r"step-[1-9][0-9]*"  # a checkpoint of pre-training, in <run>/checkpoints
 
 @contextlib.contextmanager
 def run_lock(folder: str | Path) -> Iterator[None]:
-    """Holds `<folder>/.zoo-run.lock`. The system releases it when the process ends in any way.
-
-    The first of several processes holds it for all. Missing folders are created, and removed again if they stay empty.
-    Raises ValueError, in all processes, if another run holds the lock, and if the folder is a file.
-    """
+    """Holds `<folder>/.zoo-run.lock`, which the system releases when the process ends; the first one holds it for all.
+    Missing folders are created, and removed again if they stay empty. Raises ValueError, in all processes, if another
+    run holds the lock, and if the folder is a file."""
     with contextlib.ExitStack() as held:
         from_all(lambda: launched_rank() or held.enter_context(_locked(Path(folder))))
         yield
@@ -36,10 +34,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise ValueError(
-            f"the folder {str(folder)!r} is in use by another run, which holds its {LOCK}. Wait until that run ends, "
-            "stop it, or name another folder."
-        ) from error
+        raise ValueError(f"the folder {str(folder)!r} is in use by another run. Stop that, or name another.") from error
     try:
         yield
     finally:
@@ -57,10 +52,7 @@ def not_own(folder: Path, own: str) -> list[str]:
 
 
 def remove_own(folder: Path, own: str, kept: Collection[Path] = ()) -> None:
-    """Removes a folder's entries whose names match `own`, except the `kept` paths, then the folder if it is empty.
-
-    Links stay, as no run makes them.
-    """
+    """Removes the entries whose names match `own`, then the folder if it is empty. `kept` paths and links stay."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if re.fullmatch(own, path.name) and path not in kept and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -2,61 +2,42 @@
 
     Table(path="google/xtreme", config="XNLI", split="test")      the Hub, or <hub_root>/google/xtreme
     Table(path="sample_corpus", config="en")                      a folder whose README lists its configs
-    Table(path="news.csv"), Table(path="news.en", format="text")  a file
+    Table(path="news.csv"), Table(path="news.en", format="text")  a file, also compressed with gzip
 
 `datasets` reads them; its cache follows the content of files and folders. All values of these formats are text:
 
-    text      one row per line, column `text`
-    csv       as pandas reads it: a header line, `delimiter` between columns, quoted fields
-    tsv       a header line, tabs between columns, quotes are part of the text
-    conll     one token per line with its labels, separated by tabs or spaces, and an empty line after each sentence:
-              columns of lists, `tokens`, `column_2`, ..., `tags` (the last)
-    conllu    Universal Dependencies: columns of lists, `tokens`, `lemmas`, `upos`, `xpos`, ...
-
-Files may be compressed with gzip.
+    text    one row per line, column `text`
+    csv     as pandas reads it, with a header line; tsv: tabs between columns, quotes are part of the text
+    conll   a token with its labels per line, between tabs or spaces, and an empty line after each sentence: columns of
+            lists, `tokens`, `column_2`, ..., `tags` (the last); conllu: `tokens`, `lemmas`, `upos`, `xpos`, ...
 """
 
 import contextlib
 import csv
 import functools
+import gzip
 import hashlib
 import itertools
 import json
-import logging
-import os
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, BinaryIO, Literal
 
-import numpy as np
 from omegaconf import MISSING
 
-from zoo_core.input_lines import open_input, read_lines
 from zoo_core.recipes import nearest, option, or_installed
 
-if TYPE_CHECKING:  # `datasets` takes seconds to import, and recipes are read for --help too
-    from datasets import Dataset, IterableDataset
-
-logger = logging.getLogger(__name__)
-
-SUFFIXES = {
-    ".parquet": "parquet",
-    ".json": "json",
-    ".jsonl": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".conll": "conll",
-    ".conllu": "conllu",
-    ".txt": "text",
-}
+Rows = Any  # a Dataset, or an IterableDataset if it is streamed; `datasets` takes seconds to import
+FORMATS = ("parquet", "json", "csv", "tsv", "conll", "conllu", "text")
+SUFFIXES = {f".{name}": name for name in FORMATS[:-1]} | {".jsonl": "json", ".txt": "text"}
 CONLLU = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # as the Hub's treebanks
-PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DEEPEST = 16  # nested structs whose fields have dotted names
-MIB = 2**20
-WHOLE_FILE = 2**31  # bytes
+MIB, WHOLE_FILE = 2**20, 2**31  # bytes
+BOM, GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
 
 
 @dataclass
@@ -66,7 +47,7 @@ class Table:
     path: str = option(MISSING, "Hub id (owner/name), local folder in the Hub's layout, or a file")
     config: str | None = option(None, "configuration of the dataset, where it has several")
     split: str = option("train", "split of the dataset; slices such as train[:1000] are allowed unless streamed")
-    format: Literal["auto", "hub", "parquet", "json", "csv", "tsv", "conll", "conllu", "text"] = option(
+    format: Literal["auto", "hub", *FORMATS] = option(
         "auto", f"format of `path`; auto: a folder, a Hub id, or a file by its ending ({' '.join(SUFFIXES)})"
     )
     delimiter: str | None = option(
@@ -76,56 +57,28 @@ class Table:
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
 
 
-def split_pair(line: str, separator: str = PAIR_SEPARATOR) -> list[str]:
-    """Splits a line at `separator`, which has white space or an end of the line on both sides; a pair has two parts.
-
-    A blank line is a pair of empty sentences.
-    """
-    if not line.strip():
-        return ["", ""]
-    return [part.strip() for part in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", line)]
+def describe(table: Table) -> str:
+    """Returns `path, config, split`: the name of a table in error messages and logs."""
+    parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
+    return ", ".join(part for part in parts if part)
 
 
 def resolve_hub_path(path: str, hub_root: str | None = None) -> str:
-    """Returns `<hub_root>/<path>` where `path` is a Hub id (owner/name) that this folder mirrors, else `path` itself.
-
-    A path of the sample corpus that does not exist becomes that of the installed one. Raises ValueError where
-    `hub_root` is given and is not a folder.
-    """
-    if hub_root is None:
-        return or_installed(path)
-    if not Path(hub_root).is_dir():
+    """Returns `<hub_root>/<path>` for a Hub id (owner/name) that this folder mirrors, else `path`, as `or_installed`.
+    Raises ValueError where `hub_root` is given and is not a folder."""
+    if hub_root and not Path(hub_root).is_dir():
         raise ValueError(f"hub_root is {hub_root}, which is not a folder. Name a folder of <owner>/<name>.")
-    name, _, revision = path.partition("@")
-    mirrored = Path(hub_root) / name
-    if not HUB_ID.fullmatch(name) or not mirrored.is_dir():
-        return or_installed(path)
-    if revision:
-        logger.warning("%s is read from %s; its revision %s is not checked", name, mirrored, revision)
-    return str(mirrored)
+    name = path.partition("@")[0]
+    mirrored = Path(hub_root or "", name)
+    is_mirrored = hub_root and HUB_ID.fullmatch(name) and mirrored.is_dir()
+    return str(mirrored) if is_mirrored else or_installed(path)
 
 
-def load_table(table: Table, hub_root: str | None = None) -> "Dataset | IterableDataset":
-    """Loads the rows of `table`: a `datasets.Dataset`, or an `IterableDataset` where it is streamed.
-
-    Raises ValueError for a path that does not exist, an unknown configuration or split, a file that cannot be read, a
-    table without rows, and options that the path cannot have. While a table is streamed, errors of a line come when
-    that line is read.
-    """
-    kind, path = _locate(table, hub_root)
-    import datasets
-
-    with intact_copies(path), _explained(table, path, hub_root):
-        if kind == "hub":
-            is_local = Path(path).is_dir()
-            where = {"cache_dir": _cache_of_folder(Path(path))} if is_local else {"revision": table.revision}
-            options = {"name": table.config, "split": table.split, "streaming": table.streaming}
-            rows = _as_written(functools.partial(datasets.load_dataset, path, **where, **options))
-        else:
-            rows = _load_file(path, kind, table)
-        if isinstance(rows, datasets.Dataset) and not len(rows):
-            raise ValueError("it has no rows")
-    return rows
+def looks_like_missing_folder(path: str) -> bool:
+    """Returns whether a name that may be a Hub id is probably the path of a local folder that does not exist."""
+    folder = Path(path)
+    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
+    return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
 
 
 def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
@@ -133,30 +86,78 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
     path = resolve_hub_path(table.path, hub_root)
     by_name = SUFFIXES.get(Path(path.lower().removesuffix(".gz")).suffix)
     if Path(path).is_file():
-        kind = ("csv" if table.delimiter else by_name) if table.format == "auto" else table.format
+        kind = table.format if table.format != "auto" else "csv" if table.delimiter else by_name
         if kind in (None, "hub"):
-            raise ValueError(
-                f"{path} is a file, and its ending or `format` does not name its format. Set `format` to one of "
-                f"{', '.join(dict.fromkeys(SUFFIXES.values()))}."
-            )
+            raise ValueError(f"{path} is a file of unknown format. Set `format` to one of {', '.join(FORMATS)}.")
         given = {"config": table.config, "revision": table.revision, "split": table.split.removeprefix("train")}
     else:
-        kind, given = "hub", {"format": table.format if table.format not in ("auto", "hub") else None}
-        if not Path(path).is_dir():
-            looks_local = table.format == "auto" and (by_name or looks_like_missing_folder(path))
-            if looks_local or given["format"] or not HUB_ID.fullmatch(path):
-                folder = next(parent for parent in Path(path).parents if parent.is_dir())
-                hint = nearest(Path(path).relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
-                raise ValueError(f"{path} does not exist. In {folder}: {hint} For an id of the Hub, set `format: hub`.")
-        elif table.revision:
-            logger.warning("%s is read from %s; its revision %s is not checked", table.path, path, table.revision)
+        kind, given = "hub", {"format": table.format in FORMATS}
+        is_missing = given["format"] or (table.format == "auto" and (by_name or looks_like_missing_folder(path)))
+        if not Path(path).is_dir() and (is_missing or not HUB_ID.fullmatch(path)):
+            folder = next(parent for parent in Path(path).parents if parent.is_dir())
+            hint = nearest(Path(path).relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
+            raise ValueError(f"{path} does not exist. In {folder}: {hint} For an id of the Hub, set `format: hub`.")
     given["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
     if wrong := next((name for name, value in given.items() if value), None):
         raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
     return kind, path
 
 
-def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset":
+def load_table(table: Table, hub_root: str | None = None) -> Rows:
+    """Loads the rows of `table`. Raises ValueError for a path, configuration or split that does not exist, a file that
+    cannot be read, options that the path cannot have, and no rows; for a streamed line, when it is read."""
+    kind, path = _locate(table, hub_root)
+    import datasets
+
+    with _explained(table, path, hub_root):
+        rows = _load_folder(path, table) if kind == "hub" else _load_file(path, kind, table)
+        if isinstance(rows, datasets.Dataset) and not len(rows):
+            raise ValueError("it has no rows")
+    return rows
+
+
+def split_names(table: Table, hub_root: str | None = None) -> list[str]:
+    """Returns the splits of a table that is no file. Raises as `load_table`."""
+    import datasets
+
+    _, path = _locate(table, hub_root)
+    with _explained(table, path, hub_root):
+        return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
+
+
+@contextlib.contextmanager
+def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
+    """Turns errors of `datasets` and pandas into one line that names the table."""
+    try:
+        yield
+    except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
+        hint = "Check path, config, split, file and the copy in the cache of `datasets`."
+        if isinstance(error, FileNotFoundError | ConnectionError):  # datasets' EmptyDatasetError, DatasetNotFoundError
+            mirrored = [f"{one.parent.name}/{one.name}" for one in Path(hub_root).glob("*/*")] if hub_root else []
+            hint = f"In hub_root {hub_root}: {nearest(path, sorted(mirrored))}" if hub_root else "Is the Hub reachable?"
+        elif getattr(error, "errno", None):  # of the system
+            raise
+        reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
+        reason = "it has no rows" if "corresponds to no data" in reason else reason
+        raise ValueError(f"{describe(table)} cannot be read: {reason}. {hint}") from error
+
+
+def _load_folder(path: str, table: Table) -> Rows:
+    """Loads a dataset of the Hub or of a local folder, whose copy in the cache is of its names, sizes and times."""
+    import datasets
+
+    options: dict[str, Any] = {"name": table.config, "split": table.split, "streaming": table.streaming}
+    if Path(path).is_dir():  # by default, `datasets` reads old copies
+        stats = ((str(file), file.stat()) for file in sorted(Path(path).rglob("*")) if file.is_file())
+        key = repr([str(Path(path).resolve()), *((name, one.st_size, one.st_mtime_ns) for name, one in stats)])
+        name = f"folder-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        options["cache_dir"] = f"{datasets.config.HF_DATASETS_CACHE}/{name}"
+    else:
+        options["revision"] = table.revision
+    return _as_written(functools.partial(datasets.load_dataset, path, **options))
+
+
+def _load_file(path: str, kind: str, table: Table) -> Rows:
     import datasets
 
     text = datasets.Value("string")
@@ -170,12 +171,11 @@ def _load_file(path: str, kind: str, table: Table) -> "Dataset | IterableDataset
         if table.streaming:
             return datasets.IterableDataset.from_generator(_text_rows, **options)
         return datasets.Dataset.from_generator(_text_rows, **options, fingerprint=f"text-{identity}")
-    is_csv = kind in ("csv", "tsv")
-    options = _csv_options(path, kind, table.delimiter) if is_csv else {}
-    if kind == "json":
-        options = {"encoding": "utf-8-sig"}  # with "utf-8", bytes are not checked
+    options = {"json": {"encoding": "utf-8-sig"}}.get(kind, {})  # with "utf-8", bytes are not checked
+    if kind in ("csv", "tsv"):
+        kind, options = "csv", _csv_options(path, kind, table.delimiter)
     options |= {"name": identity, "data_files": {"train": path}, "split": "train", "streaming": table.streaming}
-    return _as_written(functools.partial(datasets.load_dataset, "csv" if is_csv else kind, **options))
+    return _as_written(functools.partial(datasets.load_dataset, kind, **options))
 
 
 def _text_rows(path: str) -> Iterator[dict[str, str]]:
@@ -205,8 +205,7 @@ def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
     """Returns the columns of a CoNLL file, each with a list per sentence.
 
     Lines with "#" before a sentence are comments, unless their last field is a label of the file. Of CoNLL-U, ids,
-    comments, and lines of several words or of none (ids 3-4 and 3.1) are left out.
-    """
+    comments, and lines of several words or of none (ids 3-4 and 3.1) are left out."""
     ends = itertools.groupby(read_lines(path), lambda line: not line.strip() or line.startswith("-DOCSTART-"))
     blocks = [[line.strip(" ") for line in lines] for is_end, lines in ends if not is_end]
     tokens = [line for lines in blocks for line in itertools.dropwhile(lambda line: line.startswith("#"), lines)]
@@ -220,7 +219,7 @@ def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
     columns = CONLLU if kind == "conllu" else ("tokens", *others, "tags")[: len(split(first))]
     labels = {split(line)[-1] for line in tokens} if len(columns) > 1 else set()
     sentences = []
-    for number, lines in enumerate(blocks):
+    for number, lines in enumerate(blocks, start=1):
         words: list[list[str]] = []
         for line in lines:
             fields = split(line)
@@ -233,19 +232,15 @@ def _read_conll(path: str, kind: str) -> dict[str, list[list[str]]]:
             if len(fields) == len(columns) and all(fields):
                 words.append(fields)
             elif not line.startswith("# " if words else "#"):  # else a comment
-                raise ValueError(
-                    f"{line[:60]!r} (block {number + 1}) does not have the {len(columns)} columns {', '.join(columns)}"
-                )
+                raise ValueError(f"{line[:60]!r} (block {number}) does not have the columns {', '.join(columns)}")
         if words:
             sentences.append(list(map(list, zip(*words, strict=True))))
     return {name: [sentence[place] for sentence in sentences] for place, name in enumerate(columns)}
 
 
-def _as_written(load: Callable[..., "Dataset | IterableDataset"]) -> "Dataset | IterableDataset":
-    """Calls `load`, again where `datasets` reads JSON otherwise than it is written.
-
-    It infers the types of columns from the first 10 MB, and dates from texts. SQuAD's own file becomes its questions.
-    """
+def _as_written(load: Callable[..., Rows]) -> Rows:
+    """Calls `load`, again where `datasets` reads JSON otherwise than it is written: it infers the types of columns from
+    the first 10 MB, and dates from texts. SQuAD's own file becomes its questions."""
     import datasets
 
     try:
@@ -258,19 +253,17 @@ def _as_written(load: Callable[..., "Dataset | IterableDataset"]) -> "Dataset | 
     if not isinstance(rows, datasets.Dataset) or rows.builder_name != "json":
         return rows
     if "timestamp" in str(rows.features):
-        texts = _retyped(rows.features, '{"dtype": "string", "_type": "Value"}')
-        rows = load(features=_retyped(rows.features, '{"_type": "Json"}'))
-        rows = rows.map(lambda batch: {name: batch[name] for name in batch}, batched=True, features=texts)
+        as_json, as_text = (_retyped(rows.features, kind) for kind in ("Json", 'Value", "dtype": "string'))
+        rows = load(features=as_json).map(dict, batched=True, features=as_text)
     if "'qas'" in str(rows.features.get("data")):
         rows = rows.map(_questions, batched=True, remove_columns=rows.column_names)
     return rows
 
 
 def _retyped(features: Any, kind: str) -> Any:
-    """The features with another type, as `Features.to_dict` writes it, in the place of timestamps."""
-    return type(features).from_dict(
-        json.loads(re.sub(r'{"dtype": "timestamp[^}]*}', kind, json.dumps(features.to_dict())))
-    )
+    """The features with another `_type`, as `Features.to_dict` writes it, in the place of timestamps."""
+    text = re.sub(r'{"dtype": "timestamp[^}]*}', f'{{"_type": "{kind}"}}', json.dumps(features.to_dict()))
+    return type(features).from_dict(json.loads(text))
 
 
 def _questions(batch: dict[str, list]) -> dict[str, list]:
@@ -283,59 +276,46 @@ def _questions(batch: dict[str, list]) -> dict[str, list]:
 
 
 @contextlib.contextmanager
-def intact_copies(what: str) -> Iterator[None]:
-    """Raises ValueError, with the folder to remove, where a copy in the cache of `datasets` is cut off."""
-    import datasets
-
-    try:
-        yield
-    except OSError as error:
-        if "Expected to be able to read" not in str(error):  # pyarrow's; others are of the system
-            raise
-        cache = datasets.config.HF_DATASETS_CACHE
-        raise ValueError(f"{what}: the copy of its rows in {cache} is damaged: {error}. Remove it.") from error
-
-
-@contextlib.contextmanager
-def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
-    """Turns errors of `datasets` and pandas into one line that names the table."""
-    try:
-        yield
-    except (FileNotFoundError, ConnectionError) as error:  # datasets' EmptyDatasetError and DatasetNotFoundError too
-        mirrored = [f"{folder.parent.name}/{folder.name}" for folder in Path(hub_root).glob("*/*")] if hub_root else []
-        hint = f"In hub_root {hub_root}: {nearest(path, sorted(mirrored))}" if hub_root else "Is the Hub reachable?"
-        raise ValueError(f"{table.path} cannot be read: {error}. {hint}") from error
-    except OSError:  # of the system
-        raise
-    except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
-        reason = " ".join(str(error.__cause__ or error).split())
-        reason = "it has no rows" if "corresponds to no data" in reason else reason.rstrip(".")
-        raise ValueError(f"{describe(table)} cannot be read: {reason}. Check path, config, split and file.") from error
+def open_input(file: str | Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Opens a file, or takes a stream such as standard input, which stays open, and unpacks bytes that begin as gzip.
+    Raises ValueError for a damaged gzip file."""
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(file, "rb")) if isinstance(file, str | Path) else file
+        if stream.peek(len(GZIP))[: len(GZIP)] == GZIP:
+            stream = stack.enter_context(gzip.GzipFile(fileobj=stream, mode="rb"))
+        try:
+            yield stream
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            name = file if isinstance(file, str | Path) else "standard input"
+            raise ValueError(f"{name} cannot be read as gzip: {error}.") from None
 
 
-def split_names(table: Table, hub_root: str | None = None) -> list[str]:
-    """Returns the splits of a table's dataset and configuration; a file has one, `train`. Raises as `load_table`."""
-    kind, path = _locate(table, hub_root)
-    if kind != "hub":
-        return ["train"]
-    import datasets
-
-    with _explained(table, path, hub_root):
-        return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Yields the lines of a file without their endings. Raises ValueError as `lines_of`."""
+    with open_input(path) as stream:
+        yield from lines_of(stream, path)
 
 
-def describe(table: Table) -> str:
-    """Returns `path, config, split`: the name of a table in error messages and logs."""
-    parts = [table.path, table.config and f"config {table.config}", table.split != "train" and f"split {table.split}"]
-    return ", ".join(part for part in parts if part)
+def lines_of(stream: BinaryIO, name: str | Path) -> Iterator[str]:
+    """Yields the lines of a stream without a byte order mark and their endings: line feeds with or without a carriage
+    return, or, in a file without line feeds, as spreadsheets on a Mac write it, carriage returns. Raises ValueError,
+    with the line, for bytes that are not UTF-8 and for null bytes."""
+    first = next(stream, b"").removeprefix(BOM)
+    begin = [first] if b"\n" in first else first.removesuffix(b"\r").split(b"\r") if first else []
+    for number, raw in enumerate(itertools.chain(begin, stream), start=1):
+        try:
+            line = raw.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{raw[error.start]:02x} is not UTF-8. Convert the file, as with iconv -f cp1252 -t utf-8."
+            raise ValueError(f"{name}, line {number}: {wrong}") from None
+        if "\0" in line:
+            raise ValueError(f"{name}, line {number}: the line has null bytes. Convert the file to UTF-8 text.")
+        yield line
 
 
-def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | IterableDataset") -> str:
-    """Returns a fingerprint of the rows of `table`, for run.json: a copy has the same, changed content another one.
-
-    For files and local folders it is the sha256 of the content (`file_hash`), for the Hub the commit that was read, or
-    the fingerprint of `datasets` where the Hub does not answer.
-    """
+def table_fingerprint(table: Table, hub_root: str | None, dataset: Rows) -> str:
+    """Returns a fingerprint of the rows of `table`: a copy has the same, changed content another one. It is of the
+    content of files, of the Hub's commit, or that of `datasets` where the Hub does not answer."""
     kind, path = _locate(table, hub_root)
     if kind != "hub":
         return file_hash(Path(path), table.streaming)
@@ -348,8 +328,7 @@ def table_fingerprint(table: Table, hub_root: str | None, dataset: "Dataset | It
         return f"datasets:{dataset._fingerprint}" if hasattr(dataset, "_fingerprint") else f"hub:{table.revision}"
     digest = hashlib.sha256(table.split.encode())
     for file in files:
-        # files of the Hub are hf://datasets/owner/name@commit/...: the name determines the content
-        is_local = Path(file).is_file()
+        is_local = Path(file).is_file()  # else hf://datasets/owner/name@commit/..., which determines the content
         digest.update((Path(file).name + file_hash(Path(file), table.streaming) if is_local else file).encode())
     return f"sha256:{digest.hexdigest()}"
 
@@ -369,32 +348,9 @@ def _hash_of(path: str, size: int, mtime_ns: int, partial: bool) -> str:
     return f"sha256-of-ends:{hashlib.sha256(str(size).encode() + begin + end).hexdigest()}"
 
 
-def _cache_of_folder(folder: Path) -> str:
-    """Where `datasets` keeps copies of a local folder, by names, sizes and times: by default, it reads old copies."""
-    import datasets
-
-    stats = ((str(file), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file())
-    key = repr([str(folder.resolve()), *((name, one.st_size, one.st_mtime_ns) for name, one in stats)])
-    return f"{datasets.config.HF_DATASETS_CACHE}/folder-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-
-
-def has_text(column: Any) -> np.ndarray:
-    """Returns whether each text of a list or an arrow array has a visible character: not only white space, zero-width
-    and control characters. Null has none.
-    """
-    import pyarrow
-    import pyarrow.compute
-
-    texts = pyarrow.array(column, pyarrow.string()) if isinstance(column, list) else column
-    found = pyarrow.compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
-    return found.fill_null(False).to_numpy(zero_copy_only=False)
-
-
-def require_column(dataset: "Dataset | IterableDataset", column: str, where: str = "the table") -> Any:
+def require_column(dataset: Rows, column: str, where: str = "the table") -> Any:
     """Returns the type (`datasets` feature) of a column; a dotted path such as `translation.en` names a struct's field.
-
-    Raises ValueError, with the columns of the table `where`, if the column is missing, and for values of several types.
-    """
+    Raises ValueError for values of several types, and if the table `where` has no such column."""
     columns = columns_of(dataset)
     if column not in columns:
         raise ValueError(f"{where} has no column {column}. Its columns are: {', '.join(columns)}.")
@@ -408,37 +364,18 @@ def require_column(dataset: "Dataset | IterableDataset", column: str, where: str
 
 def get_column(rows: dict[str, Any], column: str) -> Any:
     """Returns the value of a column in a row, or its values in a batch; dotted paths name fields of structs."""
-    if column in rows:
-        return rows[column]
-    first, _, rest = column.partition(".")
-    if not rest or first not in rows:
-        raise KeyError(column)
+    first, _, rest = (column, "", "") if column in rows else column.partition(".")
     inner = rows[first]
-    if isinstance(inner, list):
-        return [None if item is None else get_column(item, rest) for item in inner]
-    return None if inner is None else get_column(inner, rest)
+    if isinstance(inner, list) and rest:
+        return [item and get_column(item, rest) for item in inner]
+    return get_column(inner, rest) if inner and rest else inner
 
 
-def columns_of(dataset: "Dataset | IterableDataset") -> dict[str, Any]:
+def columns_of(dataset: Rows) -> dict[str, Any]:
     """Returns {dotted name: feature} of the columns, structs before their fields."""
-    features = dataset.features
-    if features is None:  # a stream whose source does not declare its columns
-        import datasets
+    import datasets
 
-        features = datasets.Dataset.from_list(list(dataset.take(1))).features
+    # a stream may not declare its columns
+    features = dataset.features or datasets.Dataset.from_list(list(dataset.take(1))).features
     by_depth = [features.flatten(max_depth=depth) for depth in range(1, DEEPEST)]
     return {name: feature for columns in by_depth for name, feature in columns.items()}
-
-
-def looks_like_missing_folder(path: str) -> bool:
-    """Returns whether a name that may be a Hub id is probably the path of a local folder that does not exist."""
-    folder = Path(path)
-    deep = len(folder.parts) > 2 or path.startswith((".", "/", "~"))
-    return not folder.exists() and (deep or (folder.parent != Path(".") and folder.parent.is_dir()))
-
-
-def require_empty(folder: str | os.PathLike) -> None:
-    """Raises ValueError for an output folder that is not empty: old and new files would be mixed."""
-    folder = Path(folder)
-    if folder.is_dir() and any(folder.iterdir()) or folder.is_file():
-        raise ValueError(f"{folder} already exists and is not empty. Name another folder, or remove it first.")

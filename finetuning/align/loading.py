@@ -16,10 +16,10 @@ def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **ru
     from transformers.utils import logging
 
     from finetuning.models import find_model, readable_errors
+    from modeling.checkpoints import check_vocabulary
     from modeling.word_alignment import WordAligner
     from zoo_core.processes import main_first
     from zoo_core.provenance import model_files
-    from zoo_core.vocabularies import check_vocabulary
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of loading; that of a download is shown

@@ -7,7 +7,7 @@
 A line holds words, as for fast_align, eflomal, simalign and awesome-align. Spaces and tabs separate them; no
 other character separates them. JSON strings, TMX and XLIFF hold text, which the aligner splits.
 
-Files may be gzip files, and lines end as `zoo_core.input_lines` says. Memory does not grow with the input.
+Files may be gzip files, and lines end as in `zoo_core.tables.lines_of`. Memory does not grow with the input.
 """
 
 import csv
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from finetuning.align.xml_pairs import ROOTS, XmlPairs, root_of
-from zoo_core.input_lines import lines_of, open_input
 from zoo_core.recipes import nearest
-from zoo_core.tables import PAIR_SEPARATOR
+from zoo_core.tables import lines_of, open_input
 
 Side = str | list[str]
 Row = tuple[str, ...]  # the raw text of a pair: its line of each file, or its two texts
 
 STDIN = "-"
+PAIR_SEPARATOR = "|||"  # between a sentence and its translation on one line, as word aligners write them
 FORMATS = ("text", "csv", "jsonl", *ROOTS)
 ENDINGS = {
     "csv": (".csv",),

@@ -17,9 +17,8 @@ from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2
 from finetuning.data.word_lists import BREAKS, text_lists
-from zoo_core.input_lines import read_lines
 from zoo_core.provenance import written_aside
-from zoo_core.tables import Table, load_table
+from zoo_core.tables import Table, load_table, read_lines
 
 LABEL_COLUMNS = ("tags", "ner_tags", "upos", "labels")  # of CoNLL, the Hub, CoNLL-U, and `label_text`
 USAGE = "word-align project LABELS [TRANSLATIONS] [--output FILE] [--model FOLDER|ID] [options]"

@@ -8,8 +8,9 @@ import numpy as np
 from datasets import Dataset, concatenate_datasets
 
 from finetuning.data.rows import Rows, names_of, read_table, split_of_file, unique_ids
+from finetuning.data.word_lists import has_text
 from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import Table, describe, has_text, require_column
+from zoo_core.tables import Table, describe, require_column
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million

@@ -5,12 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo_core.tables import has_text, require_column
+from zoo_core.tables import require_column
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 BREAKS = re.compile(r"[\t\n\r]")  # they end a column or a line of CoNLL
+
+
+def has_text(column: Any) -> np.ndarray:
+    """Returns whether each text of a list or an arrow array has a visible character: not only white space, zero-width
+    and control characters. Null has none."""
+    from pyarrow import array, compute, string
+
+    texts = array(column, string()) if isinstance(column, list) else column
+    found = compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
+    return found.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def text_lists(

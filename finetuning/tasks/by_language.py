@@ -200,7 +200,7 @@ class LanguageTask(Task[R]):
         recipe = self.recipe
         trainer = self.trainer(model, data, self.arguments(seed, folder / "checkpoints"))
         size = f"{data.protocol.training_rows} training rows, {len(data.train)} inputs"
-        with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
+        with SeedProgress(seed, recipe.push_to_hub) as progress:
             train_or_resume(trainer, recipe, progress, size)
             check_weights(model, seed)
             outcomes = trainer.outcomes() if evaluate else {}

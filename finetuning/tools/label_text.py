@@ -24,11 +24,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
 from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.task_tables import LABELED_BY
 from finetuning.data.word_lists import text_lists
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
-from zoo_core.provenance import run_facts, write_rows
+from zoo_core.provenance import run_facts, write_rows, written_aside
 from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
     for language, output in outputs.items():
         rows, counts = teacher.label(texts[language], language)
         inputs = {"language": language, "teacher": teacher.identity, "input": texts[language].identity}
-        write_rows(output, rows, lambda about=inputs | counts: {**about, "run": facts})
+        with written_aside(output.with_suffix(".yaml")) as stream:
+            yaml.safe_dump({**inputs, **counts, "run": facts}, stream, sort_keys=False, allow_unicode=True, width=120)
+        write_rows(output, rows)
         print(
             f"{output}: {counts['rows']:,} rows, {counts['words']:,} words, mean confidence "
             f"{counts['mean_confidence']:.3f}; {counts['left_out_rows']:,} rows without words left out"

@@ -39,13 +39,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.input_lines import read_lines
-from zoo_core.provenance import write_rows
+from zoo_core.provenance import write_rows, written_aside
+from zoo_core.tables import read_lines
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
 PAIRS = {  # by the folder above the file, without punctuation: names of the two texts, and of the labels
@@ -103,7 +104,10 @@ def convert(folder: Path, output: Path) -> None:
         if written.exists():
             print(f"{written}: done before")
             continue
-        write_rows(written, source.rows(), partial(source.about, digest))
+        rows = list(source.rows())
+        with written_aside(about_file) as stream:  # first: with the rows, the file counts as done
+            yaml.safe_dump(source.about(digest), stream, sort_keys=False, allow_unicode=True, width=120)
+        write_rows(written, rows)
         print(f"{written}: {source.kept:,} rows, {source.left_out.total():,} left out")
 
 

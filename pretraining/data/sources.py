@@ -7,6 +7,7 @@ number. So a verse is held out in every corpus that has it.
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
@@ -29,7 +30,6 @@ from zoo_core.tables import (
     load_table,
     require_column,
     resolve_hub_path,
-    split_pair,
     table_fingerprint,
 )
 
@@ -265,11 +265,12 @@ def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
             f"Bitext {name} sets separator: {separator!r}, which is for one column of `table` with both sides. Name "
             "only that column, in source_column, or leave separator out."
         )
-    where = f"The table of corpus {name}"
+    where, between = f"The table of corpus {name}", re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
     require_column(rows, column, where)
 
     def split(row: dict[str, Any], number: int) -> dict[str, str]:
-        sides = split_pair(get_column(row, column) or "", separator)
+        text = get_column(row, column) or ""
+        sides = [side.strip() for side in between.split(text)] if text.strip() else ["", ""]
         if len(sides) != 2:
             found = len(sides) - 1
             raise ValueError(

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from pretraining.data.examples import encode_texts
 from pretraining.data.links import links_of, no_links, tokens_of_words, words_of_tokens
 from pretraining.data.sources import TextColumn, row_key
-from zoo_core.tables import get_column, intact_copies
+from zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers
 READINGS = {
@@ -111,19 +111,18 @@ def tokenized_column(
     if column.document is not None:
         features["document"] = Value("string")
     processes = min(len(os.sched_getaffinity(0)), len(column.rows) // ROWS_OF_PROCESS) if sys.platform == "linux" else 1
-    with intact_copies(name):
-        rows = column.rows.select_columns(names).with_format(None)
-        rows = rows.map(
-            _tokenize,
-            batched=True,
-            with_indices=True,
-            remove_columns=names,
-            features=Features(features),
-            fn_kwargs={"column": replace(column, rows=None), "fingerprint": fingerprint},
-            num_proc=processes if processes > 1 else None,
-            desc=f"Tokenizing {name}",
-        )
-        return TokenColumn(rows)
+    rows = column.rows.select_columns(names).with_format(None)
+    rows = rows.map(
+        _tokenize,
+        batched=True,
+        with_indices=True,
+        remove_columns=names,
+        features=Features(features),
+        fn_kwargs={"column": replace(column, rows=None), "fingerprint": fingerprint},
+        num_proc=processes if processes > 1 else None,
+        desc=f"Tokenizing {name}",
+    )
+    return TokenColumn(rows)
 
 
 def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fingerprint: str) -> dict[str, list]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pretraining.recipe import Dictionary
 from pretraining.start.token_texts import fold_case, normalize
-from zoo_core.input_lines import read_lines
 from zoo_core.recipes import or_installed
+from zoo_core.tables import read_lines
 
 
 @dataclass

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.checkpoints import (
+    check_vocabulary,
     check_weights,
     download_pinned,
     load_auto_model,
@@ -20,7 +21,6 @@ from modeling.checkpoints import (
 )
 from modeling.fresh_weights import fresh_weights
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
-from zoo_core.vocabularies import check_vocabulary
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ The table has a line for each script, that of a token's first letter, and a colu
 from pathlib import Path
 
 from pretraining.recipe import Recipe
+from pretraining.tools import require_empty
 from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.tables import require_empty
 
 FLAGS = {"--output": {"metavar": "DIR", "help": "folder to write the initial model to (model/); default: only print"}}
 

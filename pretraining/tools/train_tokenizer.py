@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretraining.recipe import Recipe
+from pretraining.tools import require_empty
 from zoo_core.command_line import parse_command_line, user_errors
 from zoo_core.provenance import forget_machine
-from zoo_core.tables import require_empty
 
 FLAGS = {
     "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},

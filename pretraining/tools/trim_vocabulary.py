@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pretraining.recipe import Recipe
+from pretraining.tools import require_empty
 from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.tables import require_empty
 
 
 def trim_tokenizer(definition: dict[str, Any], kept_C: np.ndarray) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def test_phases_and_resume_with_one_process_and_two(veco_phases, finished, diffe
 
 def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
     fault = (
-        "import os\nfrom zoo_core import processes\nprocesses.SECONDS_TO_APPEAR = 0\n"
+        "import os\nfrom pretraining import checkpoints\ncheckpoints.SECONDS_TO_APPEAR = 0\n"
         f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
     )
     assert started(fault=fault, by="ddp").wait() == 2

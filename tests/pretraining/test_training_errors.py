@@ -44,7 +44,7 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, n
 def test_leftovers_are_removed_by_their_own_names(tmp_path):
     """A run that was killed before it wrote its recipe does not count as a run."""
     folder = tmp_path / "run"
-    own = [".recipe.yaml.71.tmp", ".model.tmp", ".push.tmp", "checkpoints/.step-4.tmp", "checkpoints/.step-2.old.tmp"]
+    own = [".recipe.yaml.71.tmp", ".model.tmp", "checkpoints/.step-4.tmp", "checkpoints/.step-2.old.tmp"]
     others = [".mine.tmp", ".recipe.yaml.tmp", "checkpoints/.step-4.bak.tmp", ".git"]
     folder.mkdir()
     for name in (".zoo-run.lock", ".recipe.yaml.71.tmp"):

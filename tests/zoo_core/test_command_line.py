@@ -10,13 +10,13 @@ from zoo_core.provenance import PROJECT
 @pytest.mark.parametrize(
     "error, code", [(ValueError("why"), 2), (PermissionError(13, "why", "runs/x"), 2), (KeyboardInterrupt(), 130)]
 )
-def test_errors_end_with_a_message_and_a_code(error, code, capsys):
+def test_user_errors_end_with_a_message_and_a_code(error, code, capsys):
     with pytest.raises(SystemExit) as stop, user_errors():
         raise error
     assert stop.value.code == code and str(error) in capsys.readouterr().err
 
 
-def test_faults_of_ours_keep_their_traceback(monkeypatch):
+def test_user_errors_keep_the_traceback_of_our_faults(monkeypatch):
     with pytest.raises(ZeroDivisionError), user_errors():
         raise ZeroDivisionError
     monkeypatch.setenv("ZOO_TRACEBACK", "1")
@@ -25,11 +25,10 @@ def test_faults_of_ours_keep_their_traceback(monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_launcher_of_several_processes_can_list_the_message(rank, monkeypatch, tmp_path, capsys):
+def test_user_errors_of_several_processes_are_listed_by_the_launcher(rank, monkeypatch, tmp_path, capsys):
     file = str(tmp_path / "error.json")
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", file)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", str(rank))
+    for name, value in {"TORCHELASTIC_ERROR_FILE": file, "WORLD_SIZE": "2", "RANK": str(rank)}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit), user_errors():
         raise ValueError("what, why, what to do")
     listed = ProcessFailure(local_rank=rank, pid=1, exitcode=2, error_file=file).message
@@ -37,26 +36,14 @@ def test_a_launcher_of_several_processes_can_list_the_message(rank, monkeypatch,
     assert ("what to do" in capsys.readouterr().err) == (rank == 0)
 
 
-def test_every_command_names_the_versions(capsys):
-    parser = CommandParser(prog="tool")
-    parser.add_argument("--input", required=True)
-    parser.add_subparsers().add_parser("part")
-    for arguments in (["--version"], ["--input", "x", "part", "--version"]):
-        with pytest.raises(SystemExit) as stop:
-            parser.parse_args(arguments)
-        assert stop.value.code == 0
-        assert {part.split()[0] for part in capsys.readouterr().out.split(", ")} >= {PROJECT, "torch", "transformers"}
-    assert "version" not in parser.parse_args(["--input", "x"])  # commands pass their flags on
-
-
-@pytest.mark.parametrize("arguments", [["caf\udce9.txt"], []])
-def test_a_wrong_argument_is_one_line(arguments, capsys):
+@pytest.mark.parametrize("arguments", [["caf\udce9.txt"], [], ["--version"]])
+def test_command_parser_prints_one_line(arguments, capsys):
     parser = CommandParser(prog="tool")
     parser.add_argument("file")
     with pytest.raises(SystemExit) as stop:
         parser.parse_args(arguments)
     said = capsys.readouterr()
-    assert stop.value.code == 2 and not said.out and said.err.count("\n") == 1
+    assert (said.out + said.err).count("\n") == 1 and stop.value.code == (0 if PROJECT in said.out else 2)
 
 
 @pytest.mark.parametrize("argument", ["--dry_run", "--dry-run", "--dry"])
@@ -67,3 +54,4 @@ def test_names_of_options_have_hyphens_or_underscores(argument):
     parser.add_argument("files", nargs="*")
     flags = parser.parse_intermixed_args(["a-b_c", argument, "--hub_root=x-y_z"])
     assert flags.dry_run and flags.hub_root == "x-y_z" and flags.files == ["a-b_c"]
+    assert "version" not in flags  # commands pass their flags on

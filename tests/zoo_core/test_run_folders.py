@@ -18,48 +18,27 @@ with run_lock(sys.argv[1]):
 """
 
 
-@pytest.fixture
-def holder(pytestconfig):
-    """holder(folder) -> a process that holds the lock of a folder until it ends."""
-    command, started = [sys.executable, "-c", HOLDER], []
-
-    def start(folder):
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=pytestconfig.rootpath)
-        started.append(process := subprocess.Popen([*command, str(folder)], **pipes))
-        assert process.stdout.readline() == "held\n"
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_second_run_is_refused_until_the_first_ends_however_it_ends(holder, tmp_path):
-    folder = tmp_path / "runs" / "mine"
-    killed = holder(folder)
-    with pytest.raises(ValueError, match=f"{folder}.*in use"), run_lock(folder):
-        pass
-    assert os.listdir(folder) == [LOCK]
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
-    assert os.listdir(folder) == [LOCK]  # the file alone holds nothing
-    ended = holder(folder)
-    ended.communicate()
+def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestconfig, tmp_path):
+    folder, pipes = tmp_path / "runs" / "mine", dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for end in (lambda holder: os.kill(holder.pid, signal.SIGKILL), lambda holder: holder.stdin.close()):
+        command = [sys.executable, "-c", HOLDER, str(folder)]
+        with subprocess.Popen(command, **pipes, cwd=pytestconfig.rootpath) as holder:
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(ValueError, match=f"{folder}.*in use"), run_lock(folder):
+                pass
+            end(holder)
+            holder.wait()
     with run_lock(folder):
         (folder / "results").touch()
     assert os.listdir(folder) == ["results"]
 
 
-def test_only_folders_that_it_made_are_removed_again(tmp_path):
+def test_run_lock_is_of_the_first_process_and_removes_only_folders_that_it_made(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     for place in ("empty", "new/deep"):
         with run_lock(tmp_path / place):
             assert (tmp_path / place / LOCK).exists()
     assert os.listdir(tmp_path) == ["empty"]
-
-
-def test_of_several_processes_the_first_one_holds_it(tmp_path, monkeypatch):
     with run_lock(tmp_path):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", "1")
@@ -68,7 +47,7 @@ def test_of_several_processes_the_first_one_holds_it(tmp_path, monkeypatch):
         assert (tmp_path / LOCK).exists()
 
 
-def test_what_is_not_of_the_given_names_stays(tmp_path):
+def test_remove_own_leaves_other_names_and_links(tmp_path):
     folder, elsewhere = tmp_path / "steps", tmp_path / "elsewhere"
     for name in ("step-1", "step-2", "step-3", "step-3.bak", "my-step-3", ".git"):
         (folder / name).mkdir(parents=True)

@@ -16,13 +16,14 @@ from finetuning.data.labels import LabelColumn, check_label_names, label_ids, la
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.word_lists import has_text
 from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
 from finetuning.results import LabelScores
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, by_label, label_options, mean_cross_entropy
 from finetuning.trainer import Outcome
-from zoo_core.tables import has_text, require_column
+from zoo_core.tables import require_column
 
 TEXTS = ("text", "pair")  # names of the text columns once they are read
 

@@ -17,6 +17,7 @@ from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_sp
 from finetuning.data.rows import names_of, split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
+from finetuning.data.word_lists import has_text
 from finetuning.page import table_names
 from finetuning.results import Protocol, Results
 from finetuning.seeds import Predictions, load_metric
@@ -27,7 +28,7 @@ from finetuning.tasks.mining.search import Mined, mine
 from finetuning.tasks.retrieval.recipe import expanded
 from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.retrieval.task import SentenceTask, Side
-from zoo_core.tables import Table, describe, has_text, require_column
+from zoo_core.tables import Table, describe, require_column
 
 NEIGHBORS = 4  # k of the margin score, as in XTREME's script
 SMALL_POOL = 1_000  # sentences; BUCC's own pools have 89,000 and more

@@ -17,6 +17,7 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
+from finetuning.data.word_lists import has_text
 from finetuning.models import Start
 from finetuning.seeds import load_metric
 from finetuning.tasks.by_language import LanguageTask, mean_of_sides
@@ -24,7 +25,6 @@ from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
 from finetuning.trainer import Outcome
-from zoo_core.tables import has_text
 
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 

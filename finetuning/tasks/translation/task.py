@@ -201,7 +201,7 @@ class TranslationTask(Task[TranslationRecipe]):
         )
         # in addition to the best one on dev, the last is kept to resume from
         keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
-        with SeedProgress(seed, recipe.push_to_hub, recipe.output_dir) as progress:
+        with SeedProgress(seed, recipe.push_to_hub) as progress:
             train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", keep)
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             steps = selected_steps(recipe, plan, trainer.state, seed)
