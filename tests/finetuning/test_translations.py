@@ -46,7 +46,7 @@ def convert(given, written):
     main(["--input", str(given), "--output", str(written)])
 
 
-def test_convert_files_of_every_task(tmp_path, capsys):
+def test_convert_files_of_every_task(tmp_path):
     given, out = tmp_path / "xtreme_translations", tmp_path / "translations"
     published(given, "XNLI/translate-train/en-de-translated.tsv", XNLI)
     published(given, "XNLI/translate-test/test-zh-en-translated.tsv", ["前\t后\tbefore\tafter\tentailment"])
@@ -87,7 +87,6 @@ def test_convert_files_of_every_task(tmp_path, capsys):
     about = about_of(out / "xnli/de/train.jsonl")
     assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv" and about["rows"] == 2
     assert about["left_out"] == {}
-    assert "test.yo-en.json: passed over" in capsys.readouterr().out
 
 
 def test_convert_rows_are_what_recipes_read(tmp_path):
@@ -166,7 +165,7 @@ def refused(given, written, capsys):
     [
         ("elsewhere/en-de-translated.tsv", XNLI, "in"),
         ("PAWSX/en-de-translated.tsv", XNLI, "label (0, 1)"),
-        ("XNLI/en-de-translated.tsv", "", "has 0 rows"),
+        ("XNLI/en-de-translated.tsv", "", "has 0 readable rows"),
         ("squad.translate.train.en-de.json", "{", "SQuAD"),
     ],
 )
