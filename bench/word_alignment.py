@@ -16,10 +16,8 @@ Writes bench/results/word_alignment.json.
 
 import argparse
 import importlib.util
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModel, AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
 
-from bench._common import check_sizes, make_parser, show, write_results
+from bench._common import compare_commands, make_parser, run_command, show, write_results
 from bench._steps import Size, sample_texts
 from finetuning.align.gold import Gold, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
@@ -170,24 +168,12 @@ def command_of(way: str, model: str, output: str, files: list[str]) -> list[str]
     return [sys.executable, "-c", PROGRAM.format(name, name), *filter(None, [rule]), model, output, *files]
 
 
-def run(way: str, model: str, files: list[str]) -> tuple[list[str], dict[str, float]]:
-    """The lines of links that a way writes; its processor seconds and MiB."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = str(Path(folder) / "links")
-        command = command_of(way, model, output, files)
-        surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        process = subprocess.Popen(command, env=surroundings)
-        _, status, usage = os.wait4(process.pid, 0)  # what only this process took
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise ValueError(f"{' '.join(command)} failed.")
-        lines = Path(output).read_text(encoding="utf-8").split("\n")
-    return lines, {"seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
-
-
 def measure_quality(way: str, model: str, of: GoldSet) -> dict[str, Any]:
     """Scores in percent, seconds of the processor and MiB of a way to align."""
-    lines, measured = run(way, model, of.files)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "links"
+        measured = run_command(command_of(way, model, str(output), of.files))
+        lines = output.read_text(encoding="utf-8").split("\n")
     found = [[link.partition(":") for link in line.split()] for line in lines]
     links = [[tuple(map(int, link.split("-"))) for link, _, _ in sentence] for sentence in found]
     scores = score({sentence: links[sentence] for sentence in of.gold}, of.gold)
@@ -239,15 +225,11 @@ def compare_speed(flags: argparse.Namespace) -> list[dict[str, Any]]:
                 texts = [Path(file).read_text(encoding="utf-8").split("\n")[:count] for file in flags.text]
             for file, lines in zip(files, texts, strict=True):
                 Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            found: dict[str, list[dict[str, float]]] = {way: [] for way in flags.ways}
-            for number in range(flags.rounds):  # each round runs every way: other work of the machine affects all
-                for way in reversed(flags.ways) if number % 2 else flags.ways:
-                    found[way].append(run(way, model, files)[1])
-            for way, measured in found.items():
-                middle = {key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")}
-                plain = found.get(PLAIN, measured)
-                ratios = [a["seconds"] / b["seconds"] for a, b in zip(plain, measured, strict=True)]
-                rows.append({"pairs": count, "way": way, "ratio": statistics.median(ratios), **middle})
+
+            def command(way: str, number: int, files: list[str] = files) -> list[str]:
+                return command_of(way, model, str(Path(folder) / "links"), files)
+
+            rows += [{"pairs": count, **row} for row in compare_commands(flags.ways, command, flags.rounds, PLAIN)]
     show("Whole commands, one thread", SPEED, rows)
     return rows
 
@@ -268,7 +250,6 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     names = [*OURS, PLAIN, *(f"simalign {rule}" for rule in SIMALIGN)]
     parser.add_argument("--ways", nargs="+", choices=names, help="what to compare")
     flags = parser.parse_args(argv)
-    check_sizes(flags)
     if flags.gold_set and not flags.model:
         raise ValueError("--gold_set needs --model.")
     flags.ways = flags.ways or (names if flags.gold_set else list(FAST))

@@ -95,8 +95,7 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags, capsys):
     with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
         reproduce.run_jobs([resumed, other])
     assert reproduce.run_jobs([resumed, jobs[1]]) == []
-    assert len(resumed.sessions) == 2 and len(jobs[1].sessions) == 1
-    assert all(one["core_hours"] > 0 and one["gib"] > 0 for one in resumed.sessions)
+    assert resumed.log.read_text().count(resumed.typed) == 1 and jobs[1].log.read_text().count(jobs[1].typed) == 1
 
 
 def write_results(folder, values):
@@ -120,7 +119,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
     for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
-    reproduce.write_page(plan, [], flags)
+    reproduce.write_page(plan, flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 11.5 ± 0.7 |" in page
     assert (results / "reproduce-dwa.png").stat().st_size > 10_000
@@ -129,15 +128,15 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
 
     written = (results / "reproduce.csv").read_bytes()
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
-    reproduce.write_page(plan, [], flags)
+    reproduce.write_page(plan, flags)
     assert (results / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-3" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
-    reproduce.write_page(plan, [], flags)
+    reproduce.write_page(plan, flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
 
     claim.seeds = [3]  # rows of one seed are compared
-    reproduce.write_page(plan, [], flags)
+    reproduce.write_page(plan, flags)
     page = (tmp_path / "reproduce.md").read_text()
     assert "| start | 15.0 |" in page and "| MLM + TLM | 10.0 |" in page
 
@@ -150,12 +149,9 @@ def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeyp
     monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
     flags = SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs")
-    reproduce.write_page(PLAN, [], flags)
+    reproduce.write_page(PLAN, flags)
     assert (tmp_path / "reproduce.md").read_text(encoding="utf-8") == committed
-    outcomes = [claim.outcome for claim in PLAN.claims]
-    assert None not in outcomes
-    for outcome in reproduce.OUTCOMES:
-        assert f"| {outcome} | {outcomes.count(outcome)} |" in committed
+    assert None not in [claim.outcome for claim in PLAN.claims]
 
 
 def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
@@ -165,6 +161,6 @@ def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
     content["scores"].insert(0, content["scores"][0] | {"metric": "chrf"})  # which the table leaves out
     content["curve"] = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
     (folder / "results.json").write_text(json.dumps(content))
-    scores = reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags)
+    scores = pandas.DataFrame(reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags))
     assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
     assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}
