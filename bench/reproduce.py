@@ -63,7 +63,7 @@ class Work:
     start_field: str = "model.start_from"  # field of the recipe that names the model it starts from
     folder: str | None = None  # of an existing model, or Hub id; with start, a folder in its run, such as a checkpoint
     title: str | None = None  # name of a model in tables; default: its name in the list
-    hours: float = 0.0  # of one CPU core: measured where reproduce-costs.csv has it, else an estimate
+    hours: float = 0.0  # of one CPU core
     once: bool = False  # use one model, of seed 1, for all seeds
 
 

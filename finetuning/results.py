@@ -17,6 +17,7 @@ from typing import Any
 import pandas
 
 FORMAT = 2  # of results.json
+NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")  # fields of a task; of a suite: scores
 AVERAGE = "average"  # over languages or pairs, in place of one
 LABEL_SCORES = ("precision", "recall", "f1")
 COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
@@ -201,7 +202,7 @@ class Results(dict):
 def load_results(path: Path) -> Any:
     """Reads a results file: returns `Results` for a single task, else the content.
 
-    Raises ValueError for a missing file, one that has no JSON object, and for an unknown format.
+    Raises ValueError for a missing file, one without a JSON object or a needed field, and an unknown format.
     """
     if not path.is_file():
         raise ValueError(
@@ -213,6 +214,8 @@ def load_results(path: Path) -> Any:
         raise ValueError(f"{path} does not contain a JSON object: {error}. Restore the file.") from None
     if "protocol" in content and content.get("format") != FORMAT:
         raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
+    if absent := [name for name in (NEEDED if "protocol" in content else ("suite", "scores")) if name not in content]:
+        raise ValueError(f"{path} has no {absent[0]}. Restore the file.")
     return Results(content) if "protocol" in content else content
 
 

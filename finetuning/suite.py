@@ -38,7 +38,6 @@ from zoo_core.provenance import write_csv, write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
 
-KIND = "benchmark"  # of the results.json of a suite
 SUITES = Path(__file__).parent / "suites"
 
 Tasks = dict[str, Results]  # by name
@@ -295,6 +294,6 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     page += [*markdown_list("Warnings", warnings), f"![scores]({path.name}.png)", ""]
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat([of.frame(run=run) for of in found.values()]))
-    facts = {"format": FORMAT, "kind": KIND, "suite": asdict(suite), "left_out": left_out, "scores": {run: scores}}
+    facts = {"format": FORMAT, "kind": "benchmark", "suite": asdict(suite), "left_out": left_out, "scores": {run: scores}}
     write_json(path.with_suffix(".json"), {**facts, "warnings": warnings})
     print_table(suite.name, table, warnings, f"{path}.json, md, csv, png")
