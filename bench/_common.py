@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,41 +19,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+from finetuning.page import print_table
 from zoo_core.command_line import CommandParser
 from zoo_core.provenance import run_facts, write_json
 
-# the least of sizes that several benchmarks have, 1 of any other; of a vocabulary, six are special tokens
-LEAST = {"hidden": 64, "vocab": 10, "length": 8}
 HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 
 
 def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> CommandParser:
-    """A parser with whole-number flags (default, what it is) and `--output`, bench/results/<name>.json."""
+    """A parser with flags of whole numbers above 0 (default, what it is) and `--output`, bench/results/<name>.json."""
+
+    def positive(text: str) -> int:
+        if (size := int(text)) < 1:
+            raise argparse.ArgumentTypeError(f"{size} is not above 0")
+        return size
+
     parser = CommandParser(description=description)
     for size, (default, what) in sizes.items():
-        parser.add_argument(f"--{size}", type=int, default=default, help=f"{what} (default {default:,})")
+        parser.add_argument(f"--{size}", type=positive, default=default, help=f"{what} (default {default:,})")
     output = Path(f"bench/results/{name}.json")
     where = f"where the measurements are written (default {output})"
     parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser
-
-
-def check_sizes(flags: argparse.Namespace, least: dict[str, int] | None = None) -> None:
-    """Raises ValueError for a size of which there is no model, no batch, or nothing to measure.
-
-    `least` are lower bounds of this benchmark's own.
-    """
-    bounds = LEAST | (least or {})
-    for name, value in vars(flags).items():
-        if type(value) is int and value < bounds.get(name, 1):
-            raise ValueError(f"--{name} is {value}: give {bounds.get(name, 1)} or more.")
-    hidden = getattr(flags, "hidden", None) or HEAD_SIZE
-    if hidden % HEAD_SIZE:
-        raise ValueError(f"--hidden is {hidden}: give a multiple of {HEAD_SIZE}, the dimensions of a head.")
 
 
 def device_name() -> str:
@@ -76,7 +66,6 @@ def interleaved(
     ways: dict[Any, Callable[[int], Any]],
     rounds: int,
     clock: Callable[[], float] = clock,
-    warm_up: bool = True,
     before: Callable[[Any], None] = lambda name: None,
 ) -> dict[Any, list[float]]:
     """Seconds of each way, one number a round; `ways[name](number)` does its work of that round.
@@ -85,7 +74,7 @@ def interleaved(
     puts things in order for a way, outside of its time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(-1 if warm_up else 0, rounds):
+    for number in range(-1, rounds):
         for name in reversed(ways) if number % 2 else ways:
             before(name)
             wait()
@@ -130,6 +119,37 @@ def peak_bytes(step: Callable[[], Any], device: str) -> int:
     return peak
 
 
+def run_command(command: list[str]) -> dict[str, float]:
+    """Runs a command on one thread; its processor seconds and MiB. Raises ValueError if it fails."""
+    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    surroundings |= {"TRANSFORMERS_VERBOSITY": "error", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    process = subprocess.Popen(command, env=surroundings, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)  # what only this process took
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise ValueError(f"{' '.join(command)} failed.")
+    return {"seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
+
+
+def compare_commands(
+    ways: Sequence[str], command_of: Callable[[str, int], list[str]], rounds: int, base: str
+) -> list[dict[str, Any]]:
+    """A row for each way: median seconds and MiB, and how many times as fast as the way `base` it is.
+
+    `command_of(way, number)` is the command of a round.
+    """
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in reversed(ways) if number % 2 else ways:
+            found[way].append(run_command(command_of(way, number)))
+    rows = []
+    for way, measured in found.items():
+        middle = {key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")}
+        seconds = [[of["seconds"] for of in found[name]] for name in (base if base in found else way, way)]
+        rows.append({"way": way, "ratio": median_ratio(*seconds), **middle})
+    return rows
+
+
 def max_resident_bytes() -> int:
     """The most memory that this process has held, by the system's count."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -154,26 +174,15 @@ def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
     return 2 * size**3 / min(seconds["product"])
 
 
-def number(value: Any) -> str:
-    """As a table shows it: three digits that count."""
-    if not isinstance(value, (int, float)):
-        return "" if value is None else str(value)
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
-
-
 def show(title: str, columns: dict[str, str], rows: Iterable[dict], notes: Iterable[str] = ()) -> None:
     """Prints rows as a table: `columns` maps a key of the rows to its heading."""
-    rows = list(rows)
-    console = Console(highlight=False, soft_wrap=True, width=160)
-    table = Table(title=title, title_justify="left")
-    for key, heading in columns.items():
-        is_text = any(isinstance(row.get(key), str) for row in rows)
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(number(row.get(key)) for key in columns))
-    console.print(table)
-    for note in notes:
-        console.print(note)
+
+    def cell(value: Any) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+    table = [*columns.values()], [[cell(row.get(key)) for key in columns] for row in rows]
+    print_table(title, table, [])
+    print(*notes, sep="\n")
 
 
 def write_results(flags: argparse.Namespace, name: str, argv: Sequence[str] | None, results: dict[str, Any]) -> None:

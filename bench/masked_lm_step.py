@@ -24,7 +24,6 @@ import torch
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bench._common import (
-    check_sizes,
     device_name,
     free_bytes,
     in_fresh_process,
@@ -298,9 +297,7 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--mfu", type=int, metavar="N", help="also show the share of the peak, that of a product of N x N matrices"
     )
-    flags = parser.parse_args(argv)
-    check_sizes(flags)
-    return flags
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:

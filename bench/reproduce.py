@@ -14,9 +14,9 @@ its masked-LM head. The claims about MetaXLM start from sentence-transformers/al
 recipes read data sets `local/...`, which the Hub does not have. Put them into the folder of --hub_root: "Local copies
 of data" of pretraining/README.md has their sources.
 
-The command writes the results of the finished jobs: bench/results/reproduce.csv (a row for each score),
-reproduce-costs.csv (core hours and memory of each job) and bench/reproduce.md with its plots. It keeps the rows of jobs
-that it did not run. The files of `--budget full` are reproduce_full.csv and so on.
+The command writes the results of the finished jobs: bench/results/reproduce.csv (a row for each score) and
+bench/reproduce.md with its plots. It keeps the rows of jobs that it did not run. The files of `--budget full` are
+reproduce_full.csv and so on.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,22 +41,14 @@ from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.tracking import EVALUATIONS, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
-from zoo_core.provenance import read_json, write_csv, write_json
+from zoo_core.provenance import write_csv
 from zoo_core.recipes import load_recipe, nearest
 
 FOLDER = Path("bench")
 NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
 KEY = ["model", "seed", "task"]
-COSTS = ["job", "core_hours", "gib", "command"]
-NOT_PUBLISHED = "The paper gives no scores for this claim."
+COLUMNS = [*KEY, "language", "method", "layer", "metric", "value"]
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
-OUTCOMES = {
-    "yes": "the claim holds here",
-    "in part": "some of the claim holds here, or only under a condition",
-    "no": "no gain appears after these steps",
-    "open": "this experiment cannot tell: a gain is no larger than the differences between seeds, scores disagree, or "
-    "the baseline has not learned anything yet",
-}
 SHOWN = ("aer", "accuracy", "f1", "exact_match", "token_accuracy", "target_to_source", "sacrebleu")
 
 
@@ -70,7 +63,7 @@ class Work:
     start_field: str = "model.start_from"  # field of the recipe that names the model it starts from
     folder: str | None = None  # of an existing model, or Hub id; with start, a folder in its run, such as a checkpoint
     title: str | None = None  # name of a model in tables; default: its name in the list
-    hours: float = 0.0  # of one CPU core: measured where reproduce-costs.csv has it, else an estimate
+    hours: float = 0.0  # of one CPU core
     once: bool = False  # use one model, of seed 1, for all seeds
 
 
@@ -127,35 +120,25 @@ class Job:
     folder: Path
     result: str  # file of the folder that exists when it is done
     hours: float
-    log: Path  # what it prints; the .json of the same name has the cost of each session
+    log: Path  # what it prints, after the command as anybody would type it
 
     @property
     def typed(self) -> str:
-        """The command as anybody would type it, without the place of the mirror."""
+        """The command, without the place of the mirror."""
         return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
 
     @property
     def is_done(self) -> bool:
         return (self.folder / self.result).exists()
 
-    @property
-    def sessions(self) -> list[dict[str, Any]]:
-        return read_json(self.log.with_suffix(".json"), {}).get("sessions", [])
-
     def run(self) -> None:
-        """Runs the command, or resumes it, and records what it took. Raises ValueError where the result is missing."""
+        """Runs the command, or resumes it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         resume = ["--resume"] if (self.folder / "recipe.yaml").exists() else []
         with open(self.log, "a", encoding="utf-8") as log:
+            print(self.typed, file=log, flush=True)
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen([*self.command, *resume], stdout=log, stderr=log, env=environment)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        core_hours = (usage.ru_utime + usage.ru_stime) / 3600
-        cost = {"command": self.typed, "core_hours": core_hours, "gib": usage.ru_maxrss / 2**20}
-        write_json(self.log.with_suffix(".json"), {"sessions": [*self.sessions, cost]})
-        if not self.is_done:
-            raise ValueError(f"see {self.log}")
+            subprocess.run([*self.command, *resume], stdout=log, stderr=log, env=environment, check=False)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -178,20 +161,18 @@ def main(argv: list[str] | None = None) -> None:
         quiet_libraries()
         plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
         known = [claim.name for claim in plan.claims]
-        for name in flags.only or ():
-            if name not in known:
-                raise ValueError(f"--only {name} is not one of {', '.join(known)}. {nearest(name, known)}")
+        if unknown := [name for name in flags.only or () if name not in known]:
+            raise ValueError(f"--only has {unknown[0]!r}. {nearest(unknown[0], known)}")
         claims = [claim for claim in plan.claims if not flags.only or claim.name in flags.only]
         jobs = jobs_of(plan, claims, flags)
         if flags.list:
-            for claim in claims:
-                print(f"{claim.name}: {claim.says} ({claim.paper})")
+            print(*(f"{claim.name}: {claim.says} ({claim.paper})" for claim in claims), sep="\n")
             for job in jobs:
                 print(f"{job.name:40} {'done' if job.is_done else f'{job.hours:.2f} h':>8}  {job.typed}")
             left = sum(job.hours for job in jobs if not job.is_done)
             return print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {plan.unit}; {left:.1f} left")
         failed = [] if flags.page else run_jobs(jobs)
-        write_page(plan, jobs_of(plan, plan.claims, flags), flags)
+        write_page(plan, flags)
         if failed:
             raise ValueError(f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(failed)}. Read their logs.")
 
@@ -202,20 +183,16 @@ def run_jobs(jobs: list[Job]) -> list[str]:
     Raises ValueError, before anything is run, for a job that was done with another command.
     """
     for job in jobs:
-        if job.is_done and job.sessions and job.sessions[-1]["command"] != job.typed:
-            raise ValueError(
-                f"{job.folder} was made by `{job.sessions[-1]['command']}`, and the list has `{job.typed}` now. Remove "
-                "the folder, or give another --output."
-            )
+        if job.is_done and job.log.is_file() and job.typed not in job.log.read_text(encoding="utf-8").splitlines():
+            raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
     failed = []
     for number, job in enumerate(jobs, 1):
         if not job.is_done:
             print(f"[{number}/{len(jobs)}] {job.name}: {job.folder}", flush=True)
-            try:
-                job.run()
-            except ValueError as error:
-                failed.append(job.name)
-                print(f"{job.name} failed: {error}", file=sys.stderr)
+            job.run()
+        if not job.is_done:
+            failed.append(job.name)
+            print(f"{job.name} failed: see {job.log}", file=sys.stderr)
     return failed
 
 
@@ -232,128 +209,75 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
     def run_of(name: str, seed: int) -> str:
         return name if plan.models[name].once else f"{name}-{seed}"
 
-    def folder_of(name: str, seed: int) -> str:
-        """Where the model of a seed is, or will be."""
+    def model_of(name: str, seed: int) -> str:
+        """Where the model of a seed is, or will be, after the jobs that train it and the model it starts from."""
         work = plan.models[name]
-        if work.folder is not None and work.start is None:
-            return work.folder
-        run = work.start if work.folder is not None else name
-        return str(flags.output / run_of(run, seed) / (work.folder or "model"))
-
-    def add_model(name: str, seed: int) -> None:
-        """The job that trains a model, after that of the model it starts from; none for an existing model."""
-        work = plan.models[name]
-        if work.start:
-            add_model(work.start, seed)
-        if work.folder is None:
-            run = run_of(name, seed)
-            own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}"]
-            own += [f"{work.start_field}={folder_of(work.start, seed)}"] if work.start else []
-            add("pretraining.run", work, run, flags.output / run, "model/config.json", own)
+        start = model_of(work.start, seed) if work.start else None
+        if work.folder is not None:
+            return str(flags.output / run_of(work.start, seed) / work.folder) if work.start else work.folder
+        folder = flags.output / run_of(name, seed)
+        own = [f"output_dir={folder}", f"seed={1 if work.once else seed}"]
+        own += [f"{work.start_field}={start}"] if start else []
+        add("pretraining.run", work, run_of(name, seed), folder, "model/config.json", own)
+        return str(folder / "model")
 
     for claim in claims:
         for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
             for model in claim.models:
-                add_model(model, seed)
-                made = plan.models[model]
+                path, made = model_of(model, seed), plan.models[model]
                 is_one = made.once or (made.folder is not None and made.start is None)
                 for name in claim.tasks:
                     work = plan.tasks[name]
                     is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
                     run = model if is_one and not is_trained else f"{model}-{seed}"
                     folder = flags.output / run / "tasks" / name
-                    own = [f"model={folder_of(model, seed)}", f"output_dir={folder}"]
-                    own += [f"seeds=[{seed}]"] if is_trained else []
+                    own = [f"model={path}", f"output_dir={folder}", *([f"seeds=[{seed}]"] if is_trained else [])]
                     add("finetuning.run", work, f"{run} {name}", folder, "results.json", own)
     return list(jobs.values())
 
 
-def write_page(plan: Plan, jobs: list[Job], flags: argparse.Namespace) -> None:
-    """Writes scores, costs, plots and page. Rows of runs that are no longer there are kept."""
+def write_page(plan: Plan, flags: argparse.Namespace) -> None:
+    """Writes scores, plots and page. Rows of runs that are no longer there are kept."""
     page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
-    scores = _joined(results.with_suffix(".csv"), scores_of(plan, flags), KEY)
-    costs = [
-        (job.name, sum(one["core_hours"] for one in job.sessions), max(one["gib"] for one in job.sessions), job.typed)
-        for job in jobs
-        if job.sessions and job.is_done
-    ]
-    costs = _joined(results.with_name(f"{results.name}-costs.csv"), pandas.DataFrame(costs, columns=COSTS), ["job"])
-    lines = ["# The papers' claims on a real encoder", "", *_overview(plan, scores, costs, results.name)]
-    for claim in plan.claims:
-        lines += _section(plan, claim, scores, results)
-    page.write_text("\n".join(lines), encoding="utf-8")
-    print(f"written: {page}, {results}.csv, {results}-costs.csv")
-
-
-def _joined(path: Path, new: pandas.DataFrame, key: list[str]) -> pandas.DataFrame:
-    """The table of a file, with the rows of `new` in place of those of the same key; it is written, and read again: the
-    page is the same with and without the runs."""
+    scores, path = pandas.DataFrame(scores_of(plan, flags), columns=COLUMNS), results.with_suffix(".csv")
     types = dict(dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
     if path.exists():
         old = pandas.read_csv(path, **types)
-        fresh = set(new[key].astype(str).agg("/".join, axis=1)) if len(new) else set()
-        kept = old[~old[key].astype(str).agg("/".join, axis=1).isin(fresh)]
-        new = pandas.concat([kept, new]) if len(new) else kept  # an empty one would turn numbers into objects
-    new = new.sort_values([*key, *new.columns.difference([*key, "value"], sort=False)], ignore_index=True)
+        old = old[~old.set_index(KEY).index.isin(scores.set_index(KEY).index)]
+        scores = pandas.concat([old, scores]) if len(scores) else old
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_csv(path, new, float_format="%.4g")
-    return pandas.read_csv(path, **types)
+    write_csv(path, scores.sort_values([*KEY, *COLUMNS[3:-1]]), float_format="%.4g")
+    scores = pandas.read_csv(path, **types)  # the page is the same with and without the runs
+    rows = []
+    for claim in plan.claims:
+        anchor, seeds = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-"), len(_seeds(claim, scores))
+        link, outcome = f"[{claim.says}](#{anchor})", claim.outcome or "not run yet"
+        rows.append([link, claim.paper, outcome, claim.verdict, str(seeds), f"`{claim.name}`"])
+    overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
+    lines = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, ""]
+    lines += [plan.guide.strip(), ""] if plan.guide else []
+    for claim in plan.claims:
+        lines += _section(plan, claim, scores, results)
+    page.write_text("\n".join(lines), encoding="utf-8")
+    print(f"written: {page}, {path}")
 
 
-def scores_of(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
+def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each score: model, seed (0 where nothing was trained), task, language, method, layer, metric, value."""
-    columns = [*KEY, "language", "method", "layer", "metric", "value"]
-    found = []
     for name in plan.models:
         for seed in (0, *flags.seeds):
-            folder = flags.output / (name if seed == 0 else f"{name}-{seed}")
+            folder, own = flags.output / (name if seed == 0 else f"{name}-{seed}"), {"model": name, "seed": seed}
             for path in sorted(folder.glob("tasks/*/results.json")):
-                results = read_results(path.parent)
-                frame = results.frame()
-                frame = frame[frame["metric"].isin(SHOWN) & frame["split"].ne("dev")]
-                ends = [curve[-1]["loss"] for curve in results.get("curve", {}).values()]  # of a translation model
-                losses = [pandas.DataFrame({"metric": "dev_loss", "value": ends})] if ends else []
-                found.append(pandas.concat([frame, *losses]).assign(model=name, seed=seed, task=path.parent.name))
+                results, task = read_results(path.parent), own | {"task": path.parent.name}
+                for row in results["scores"]:
+                    if row["metric"] in SHOWN and row["split"] != "dev":
+                        yield row | task
+                for curve in results.get("curve", {}).values():  # of a translation model
+                    yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
-                events = [(event["step"], *item) for event in read_events(folder) for item in event.items()]
-                events = [event for event in events if event[1].startswith(EVALUATIONS)]
-                last = pandas.DataFrame(events, columns=["step", "metric", "value"])
-                found.append(last[last["step"] == last["step"].max()].assign(model=name, seed=seed, task=RUN))
-    return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)
-
-
-def _overview(plan: Plan, scores: pandas.DataFrame, costs: pandas.DataFrame, name: str) -> list[str]:
-    """What was run, how many claims hold, a row for each claim, what all of it took, and the guide."""
-    outcomes = [claim.outcome for claim in plan.claims]
-    counts = [[outcome, str(outcomes.count(outcome)), meaning] for outcome, meaning in OUTCOMES.items()]
-    rows = [
-        [
-            f"[{claim.says}](#{_anchor(claim.says)})",
-            claim.paper,
-            claim.outcome or "not run yet",
-            claim.verdict,
-            str(len(_seeds(claim, scores))),
-            f"`{claim.name}`",
-        ]
-        for claim in plan.claims
-    ]
-    total, most = costs["core_hours"].sum(), costs["gib"].max() if len(costs) else 0.0
-    return [
-        plan.about.strip(),
-        "",
-        *([*markdown_table((["result", "claims", "meaning"], counts)), ""] if any(outcomes) else []),
-        *markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows)),
-        "",
-        f"All {len(costs)} jobs took {total:.1f} {plan.unit} and at most {most:.1f} GiB of memory. The results folder",
-        f"has [every score](results/{name}.csv) and [each job's costs and command](results/{name}-costs.csv).",
-        "",
-        *([plan.guide.strip(), ""] if plan.guide else []),
-    ]
-
-
-def _anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+                last = {key: value for event in read_events(folder) for key, value in event.items()}
+                for key in [key for key in last if key.startswith(EVALUATIONS)]:
+                    yield {"metric": key, "value": last[key], "task": RUN, **own}
 
 
 def _seeds(claim: Claim, scores: pandas.DataFrame) -> set[int]:
@@ -370,17 +294,17 @@ def _wrapped(text: str) -> list[str]:
 
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
-    paper = f"**Paper** ({claim.paper}). {claim.published.strip() or NOT_PUBLISHED}"
-    lines = [f"## {claim.says}", "", *_wrapped(paper)]
+    published = claim.published.strip() or "The paper gives no scores for this claim."
+    lines = [f"## {claim.says}", "", *_wrapped(f"**Paper** ({claim.paper}). {published}")]
     lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
     if claim.seeds:  # so that rows are of one seed where one has no other
         scores = scores[scores["seed"].isin([0, *claim.seeds])]
-    cells = {model: [_by_seed(column, model, scores) for column in claim.columns] for model in claim.models}
+    titles = {name: plan.models[name].title or name for name in claim.models}
+    cells = {name: [_by_seed(column, name, scores) for column in claim.columns] for name in claim.models}
     if any(len(cell) for row in cells.values() for cell in row):
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
-        titles = {name: plan.models[name].title or name for name in claim.models}
         rows = [
-            [titles[name], *(_cell(cell, column.digits) for cell, column in zip(row, claim.columns, strict=True))]
+            [titles[name], *(_cell(cell, of.digits) for cell, of in zip(row, claim.columns, strict=True))]
             for name, row in cells.items()
         ]
         first, *others = map(str, sorted(_seeds(claim, scores)))

@@ -5,9 +5,9 @@ table has processor seconds and peak memory. Ours are `word-align` commands. sim
 defaults (layer 8, subwords). `plain` is what one would write by hand: the sentences of each side sorted by length, in
 batches of 64, the encoder up to the default layer, mutual argmax.
 
-Without `--model`, the encoder has random weights, and the pairs are made up, with the lengths of the gold alignments of
-German-English, English-French (Europarl, Hansards) and Chinese-English. With `--gold_set`, links of `--model` are also
-compared with links that people made: AER, precision, recall, expected calibration error.
+Without `--model`, the encoder has random weights, and the pairs are made up, with the lengths of news
+(bench/lengths.json). With `--gold_set`, links of `--model` are also compared with links that people made: AER,
+precision, recall, expected calibration error.
 
   python -m bench.word_alignment --model intfloat/multilingual-e5-small --gold_set de-en test.de test.en alignv2.txt
 
@@ -16,10 +16,8 @@ Writes bench/results/word_alignment.json.
 
 import argparse
 import importlib.util
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,8 +27,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModel, AutoTokenizer, XLMRobertaConfig, XLMRobertaModel
 
-from bench._common import check_sizes, make_parser, show, write_results
-from bench._steps import Size, sample_texts
+from bench._common import compare_commands, make_parser, run_command, show, write_results
+from bench._steps import Size, read_lengths, sample_texts
 from finetuning.align.gold import Gold, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.align.score import Confidence
@@ -40,15 +38,6 @@ from modeling.word_alignment import WordAlignment
 from pretraining.tools.train_tokenizer import train_tokenizer
 from zoo_core.command_line import user_errors
 
-# words of source and target; every fifteenth pair of the three gold sets, by length
-WORDS = (
-    "2-2 4-4 4-6 5-6 6-6 7-6 7-7 6-9 9-6 6-11 8-9 8-10 10-8 9-10 10-10 9-12 9-13 13-9 11-12 11-13 15-9 13-12 12-14 "
-    "11-16 13-14 13-15 14-14 13-16 15-14 13-17 14-16 13-18 15-16 12-20 17-15 15-18 18-15 17-17 16-19 14-22 19-17 17-20 "
-    "13-25 19-19 17-22 22-17 18-22 22-18 19-22 23-18 20-22 18-25 22-21 20-24 23-21 21-24 24-21 21-25 18-29 24-23 23-25 "
-    "27-21 22-27 26-23 24-26 22-29 26-25 22-30 28-24 27-26 26-28 27-28 26-30 29-27 28-29 28-30 24-35 26-34 28-33 30-33 "
-    "33-32 34-32 29-39 32-37 27-44 25-48 33-41 29-47 35-43 40-42 39-48 42-52 43-57 39-69 54-64 66-72"
-)
-PAIR_LENGTHS = [tuple(map(int, pair.split("-"))) for pair in WORDS.split()]
 NAME = "word_alignment"
 PLAIN, PLAIN_BATCH = "plain", 64
 SIMALIGN = {"inter": "a", "itermax": "i", "mwmf": "m"}  # rule -> its letter
@@ -170,24 +159,12 @@ def command_of(way: str, model: str, output: str, files: list[str]) -> list[str]
     return [sys.executable, "-c", PROGRAM.format(name, name), *filter(None, [rule]), model, output, *files]
 
 
-def run(way: str, model: str, files: list[str]) -> tuple[list[str], dict[str, float]]:
-    """The lines of links that a way writes; its processor seconds and MiB."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = str(Path(folder) / "links")
-        command = command_of(way, model, output, files)
-        surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        process = subprocess.Popen(command, env=surroundings)
-        _, status, usage = os.wait4(process.pid, 0)  # what only this process took
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise ValueError(f"{' '.join(command)} failed.")
-        lines = Path(output).read_text(encoding="utf-8").split("\n")
-    return lines, {"seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
-
-
 def measure_quality(way: str, model: str, of: GoldSet) -> dict[str, Any]:
     """Scores in percent, seconds of the processor and MiB of a way to align."""
-    lines, measured = run(way, model, of.files)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "links"
+        measured = run_command(command_of(way, model, str(output), of.files))
+        lines = output.read_text(encoding="utf-8").split("\n")
     found = [[link.partition(":") for link in line.split()] for line in lines]
     links = [[tuple(map(int, link.split("-"))) for link, _, _ in sentence] for sentence in found]
     scores = score({sentence: links[sentence] for sentence in of.gold}, of.gold)
@@ -233,21 +210,17 @@ def compare_speed(flags: argparse.Namespace) -> list[dict[str, Any]]:
         words = save_encoder(folder, flags)
         for count in flags.pairs:
             files = [str(Path(folder) / f"{count}.{side}") for side in ("source", "target")]
-            lengths = zip(*drawn.choices(PAIR_LENGTHS, k=count), strict=True)
+            lengths = zip(*drawn.choices(read_lengths()[0].tolist(), k=count), strict=True)
             texts = [[" ".join(drawn.choices(words, k=size)) for size in side] for side in lengths]
             if flags.text:
                 texts = [Path(file).read_text(encoding="utf-8").split("\n")[:count] for file in flags.text]
             for file, lines in zip(files, texts, strict=True):
                 Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            found: dict[str, list[dict[str, float]]] = {way: [] for way in flags.ways}
-            for number in range(flags.rounds):  # each round runs every way: other work of the machine affects all
-                for way in reversed(flags.ways) if number % 2 else flags.ways:
-                    found[way].append(run(way, model, files)[1])
-            for way, measured in found.items():
-                middle = {key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")}
-                plain = found.get(PLAIN, measured)
-                ratios = [a["seconds"] / b["seconds"] for a, b in zip(plain, measured, strict=True)]
-                rows.append({"pairs": count, "way": way, "ratio": statistics.median(ratios), **middle})
+
+            def command(way: str, number: int, files: list[str] = files) -> list[str]:
+                return command_of(way, model, str(Path(folder) / "links"), files)
+
+            rows += [{"pairs": count, **row} for row in compare_commands(flags.ways, command, flags.rounds, PLAIN)]
     show("Whole commands, one thread", SPEED, rows)
     return rows
 
@@ -268,7 +241,6 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     names = [*OURS, PLAIN, *(f"simalign {rule}" for rule in SIMALIGN)]
     parser.add_argument("--ways", nargs="+", choices=names, help="what to compare")
     flags = parser.parse_args(argv)
-    check_sizes(flags)
     if flags.gold_set and not flags.model:
         raise ValueError("--gold_set needs --model.")
     flags.ways = flags.ways or (names if flags.gold_set else list(FAST))

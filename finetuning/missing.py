@@ -8,7 +8,7 @@ from typing import Any
 from finetuning.data.rows import filled, selected
 from finetuning.data.task_tables import training_languages
 from finetuning.recipe import TaskRecipe
-from finetuning.tasks.retrieval import recipe as retrieval_recipe
+from finetuning.tasks.retrieval.recipe import expanded
 from zoo_core.tables import Table, describe, load_table, split_names
 
 
@@ -21,30 +21,24 @@ def leave_out_missing(recipe: TaskRecipe) -> str:
     for table in getattr(recipe, "train", []):
         for language in (training_languages(recipe, table) if hasattr(table, "label_column") else []) or [""]:
             if not is_there(table, language, recipe.hub_root):
-                raise ValueError(
-                    f"its training rows are not there: {describe(table)}. Check its path, hub_root, or the connection."
-                )
-    missing, tables = [], evaluated_tables(recipe)
+                raise ValueError(f"its training rows are not there: {describe(table)}. Check its path and hub_root.")
+    missing = []
+    tables = next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
     for table in list(tables):
         languages = getattr(table, "languages", []) or [""]
         there = [language for language in languages if is_there(table, language, recipe.hub_root)]
-        missing += [language or _name(table) for language in languages if language not in there]
+        name = table.name if hasattr(table, "files") else next(_tables_in(table)).path
+        missing += [language or name for language in languages if language not in there]
         if not there:
             tables.remove(table)
         elif there != [""]:
             table.languages = there
-    if not missing:
-        return ""
-    reason = f"not there: {', '.join(missing)}"
+    reason = f"not there: {', '.join(missing)}" if missing else ""
     if not tables:
-        raise ValueError(f"{reason}. Check its path, hub_root, or the connection.")
-    tables[0].note = "; ".join(filter(None, (tables[0].note, f"left out, {reason}")))
+        raise ValueError(f"{reason}. Check its path and hub_root.")
+    if missing:
+        tables[0].note = "; ".join(filter(None, (tables[0].note, f"left out, {reason}")))
     return reason
-
-
-def evaluated_tables(recipe: TaskRecipe) -> list[Any]:
-    """Returns the evaluated tables of a recipe of any kind."""
-    return next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
 
 
 def is_there(table: Any, language: str, hub_root: str | None) -> bool:
@@ -54,12 +48,11 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     if hasattr(table, "label_column"):
         table = filled(table, language)
     elif language:
-        (table,) = retrieval_recipe.expanded([dataclasses.replace(table, languages=[language])])
+        (table,) = expanded([dataclasses.replace(table, languages=[language])])
     try:
         for one in _tables_in(table):
             split = one.split or table.split  # without a split of its own, a pair's other side has the first one's
-            is_file = Path(one.path).is_file()  # a file has no splits: all of it is read
-            if not is_file and split.partition("[")[0] not in split_names(one, hub_root):
+            if not Path(one.path).is_file() and split.partition("[")[0] not in split_names(one, hub_root):
                 return False
             if getattr(one, "where", None):
                 selected(one, load_table(one, hub_root))
@@ -68,15 +61,9 @@ def is_there(table: Any, language: str, hub_root: str | None) -> bool:
     return True
 
 
-def _name(table: Any) -> str:
-    """Returns the name of a table without languages: its pair, its path, or the path of the first table of a pool."""
-    return table.name if hasattr(table, "files") else next(_tables_in(table)).path
-
-
 def _tables_in(item: Any) -> Iterator[Table]:
     """Yields the tables in a part of a recipe, such as the several tables of a pool of sentences."""
     if isinstance(item, Table):
         yield item
-    if dataclasses.is_dataclass(item):
-        for value in vars(item).values():
-            yield from _tables_in(value)
+    for value in vars(item).values() if dataclasses.is_dataclass(item) else ():
+        yield from _tables_in(value)

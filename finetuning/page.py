@@ -7,13 +7,13 @@ from typing import Any
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, LABEL_SCORES, Results, run_name, with_deviation
+from finetuning.results import AVERAGE, LABEL_SCORES, Results, Summary, run_name, summary, with_deviation
 from zoo_core.provenance import write_csv, write_json
 
 Table = tuple[list[str], list[list[str]]]  # header and rows
+OTHERS, GAP = "mean of others", "transfer gap"
 
-FIGURE = re.compile(r"[*\s\d.,±+/%§†()x-]*")  # a cell of figures; an empty one is among them
-WIDEST = 20  # columns of a page's table; results.csv has them all
+FIGURE = re.compile(r"[*\s\d.,±+/%†()x-]*")  # a cell of figures; an empty one is among them
 
 
 def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
@@ -55,20 +55,34 @@ def joint_warnings(runs: dict[str, Results]) -> list[str]:
     return [line if len(names) == len(runs) else f"{', '.join(names)}: {line}" for line, names in lines.items()]
 
 
+def figures_of(results: Results, **columns: Any) -> list[dict[str, Any]]:
+    """The reported scores, a row for each seed and language, their average, the mean of others and the transfer gap."""
+    found = results.languages | ({AVERAGE: results.average} if results.names[1:] else {})
+    found |= {OTHERS: results.transfer["others"], GAP: results.transfer["gap"]} if results.transfer else {}
+    return [{**columns, "figure": name, "value": value} for name, of in found.items() for value in of["scores"]]
+
+
+def pivot(rows: list[dict[str, Any]], index: list[str], column: str) -> dict[tuple, dict[str, Summary]]:
+    """The values of rows by those of the columns of `index`, and by `column`."""
+    cells: dict[tuple, dict[str, list[float]]] = {}
+    for row in rows:
+        cells.setdefault(tuple(row[name] for name in index), {}).setdefault(row[column], []).append(row["value"])
+    return {place: {name: summary(values) for name, values in of.items()} for place, of in cells.items()}
+
+
+def as_table(corner: list[str], cells: dict[tuple, dict[str, Summary]]) -> Table:
+    """Header and rows of a pivot."""
+    names = dict.fromkeys(name for of in cells.values() for name in of)
+    return [*corner, *names], [
+        [*map(str, place), *(with_deviation(of[name]) if name in of else "" for name in names)]
+        for place, of in cells.items()
+    ]
+
+
 def is_at_chance(results: Results) -> bool:
     """Whether a seed is at chance, or at 0, in a language."""
     of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
     return any(" at chance" in line or " is 0 in " in line for line in of_seeds)
-
-
-def language_table(tasks: dict[str, Results]) -> Table:
-    """Header and rows, one per language, with its main score in every task; de-en, with English, counts as German."""
-    found: dict[str, dict[str, str]] = {}
-    for task, results in tasks.items():
-        for name, entry in results.languages.items():
-            language = name.removesuffix("-en").removeprefix("en-")
-            found.setdefault(language, {})[task] = f"{entry['mean']:.1f}"
-    return ["language", *tasks], [[name, *(of.get(task, "") for task in tasks)] for name, of in found.items()]
 
 
 def differences_to(results: Results, poolings: list[str | None]) -> list[str]:
@@ -121,27 +135,18 @@ def score_table(results: Results) -> Table:
 
 
 def layer_tables(results: Results) -> dict[str, Table]:
-    """By method, the scores of each layer, for a single language or the average. The best layer is not selected."""
-    language, tables = results.with_average[-1], {}
-    for method in results.methods:
-        notes = {best_layer(results, language, method): "best (chosen on these data)"}
-        notes |= {results.protocol.layer: "reported"}
-        rows = [
+    """By method, the scores of each layer, for a single language or the average."""
+    language, metrics = results.with_average[-1], results.metrics
+    return {
+        f"{method}, by layer": (
+            ["layer", *metrics],
             [
-                str(layer),
-                *(with_deviation(results.of(language, metric, method, layer)) for metric in results.metrics),
-                notes.get(layer, ""),
-            ]
-            for layer in results.layers
-        ]
-        tables[str(method)] = (["layer", *results.metrics, ""], rows)
-    return tables
-
-
-def best_layer(results: Results, language: str, method: str | None = None) -> int:
-    """Returns the layer with the best score, the lowest of equal ones. It informs readers and never selects a layer."""
-    sign = 1 if results.is_higher_better else -1
-    return max(results.layers, key=lambda layer: sign * results.of(language, method=method, layer=layer)["mean"])
+                [str(layer), *(with_deviation(results.of(language, metric, method, layer)) for metric in metrics)]
+                for layer in results.layers
+            ],
+        )
+        for method in results.methods
+    }
 
 
 def label_tables(results: Results) -> dict[str, Table]:
@@ -160,11 +165,9 @@ def label_tables(results: Results) -> dict[str, Table]:
     rows = [[label, *map(_cell, scores), f"{total[label]:,}"] for label, *scores in average.itertuples()]
     tables = {"Scores by label": (["label", *LABEL_SCORES, results.protocol.label_unit], rows)}
     if results.names[1:]:
-        f1, unit = means["f1"].unstack("label").reindex(index=results.names, columns=average.index), "language"
-        f1, unit = (f1.T, "label") if len(f1.columns) > len(f1) else (f1, unit)
-        if len(f1.columns) <= WIDEST:
-            rows = [[name, *map(_cell, scores)] for name, *scores in f1.itertuples()]
-            tables["F1 by label and language"] = ([unit, *f1.columns], rows)
+        f1 = means["f1"].unstack("language").reindex(index=average.index, columns=results.names)
+        rows = [[name, *map(_cell, scores)] for name, *scores in f1.itertuples()]
+        tables["F1 by label and language"] = (["label", *f1.columns], rows)
     return tables
 
 
@@ -174,8 +177,7 @@ def page_of(results: Results, picture: str) -> str:
     lines += markdown_list("Warnings", warnings_of(results)) + markdown_list("Protocol", lines_of(results))
     lines += [f"![scores]({picture})", ""]
     by_layer = layer_tables(results) if results.layers[1:] else {}
-    tables = {f"{method}, by layer": table for method, table in by_layer.items()} | label_tables(results)
-    for heading, table in tables.items():
+    for heading, table in (by_layer | label_tables(results)).items():
         lines += [f"## {heading}", "", *markdown_table(table), ""]
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
-"""The three plots of results: bars, lines and heat maps. They are as wide as a page, and further panels are below."""
+"""The three plots of results: bars, lines and a heat map. They are as wide as a page, and further panels are below."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,30 +110,23 @@ def plot_lines(
             axes.set_ylabel(y_label)
 
 
-def plot_heat_maps(
-    panels: Mapping[str, Mapping[str, Mapping[str, float]]], path: str | Path, title: str, x_label: str, y_label: str
+def plot_heat_map(
+    rows: Mapping[str, Mapping[str, float]], path: str | Path, title: str, x_label: str, y_label: str
 ) -> None:
-    """A heat map a panel with its numbers in percent, all on one scale, as {panel: {row: {column: value}}}.
-
-    Cells may be missing.
-    """
-    columns = {panel: list(dict.fromkeys(c for row in rows.values() for c in row)) for panel, rows in panels.items()}
-    values = [value for rows in panels.values() for row in rows.values() for value in row.values()]
-    middle = (min(values) + max(values)) / 2
-    heights = [0.8 + 0.22 * len(rows) for rows in panels.values()]
-    size = (max(7.0, 2.0 + 0.5 * max(map(len, columns.values()))), max(2.4, 0.6 + sum(heights)))
-    with figure_of(path, title, len(panels), 1, size, gridspec_kw={"height_ratios": heights}) as (figure, grid):
-        for axes, (panel, rows) in zip(grid[:, 0], panels.items(), strict=True):
-            matrix = [[row.get(name, math.nan) for name in columns[panel]] for row in rows.values()]
-            image = axes.imshow(matrix, aspect="auto", vmin=min(values), vmax=max(values))
-            for y, row in enumerate(matrix):
-                for x, value in enumerate(row):
-                    if not math.isnan(value):
-                        ink = "black" if value > middle else "white"
-                        axes.text(x, y, f"{value:.1f}", ha="center", va="center", fontsize=7, color=ink)
-            axes.set_xticks(range(len(columns[panel])), columns[panel], fontsize=8)
-            axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
-            axes.set_xlabel(x_label)
-            axes.set_ylabel(y_label)
-            axes.set_title(panel, fontsize=9)
-        figure.colorbar(image, ax=list(grid[:, 0]), label="score (%)", shrink=0.8)
+    """A heat map with its numbers in percent, as {row: {column: value}}. Cells may be missing."""
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    matrix = [[row.get(name, math.nan) for name in columns] for row in rows.values()]
+    values = [value for row in matrix for value in row if not math.isnan(value)]
+    size = (max(7.0, 2.0 + 0.5 * len(columns)), max(2.4, 1.4 + 0.22 * len(rows)))
+    with figure_of(path, title, 1, 1, size) as (figure, grid):
+        axes = grid[0, 0]
+        image = axes.imshow(matrix, aspect="auto", vmin=min(values), vmax=max(values))
+        for (y, row), (x, _) in itertools.product(enumerate(matrix), enumerate(columns)):
+            if not math.isnan(row[x]):
+                ink = "black" if row[x] > (min(values) + max(values)) / 2 else "white"
+                axes.text(x, y, f"{row[x]:.1f}", ha="center", va="center", fontsize=7, color=ink)
+        axes.set_xticks(range(len(columns)), columns, fontsize=8)
+        axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        figure.colorbar(image, ax=axes, label="score (%)", shrink=0.8)

@@ -17,12 +17,12 @@ from typing import Any
 import pandas
 
 FORMAT = 2  # of results.json
+NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")  # fields of a task; of a suite: scores
 AVERAGE = "average"  # over languages or pairs, in place of one
 LABEL_SCORES = ("precision", "recall", "f1")
 COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, and texts that repeat other facts.
 OUTCOMES = r"protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)(\.|$)"
-BY_SEED = ("seeds", "processes", "updates", "selected_steps", "scores")  # lists with an entry a seed
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
 LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `support`, how many rows or words have it
@@ -84,9 +84,7 @@ class Results(dict):
         for row in self["scores"]:
             places.setdefault((row.get("method"), row.get("layer"), row["metric"]), []).append(row)
         return {
-            place: pandas.DataFrame(rows)
-            .pivot(index="seed", columns="language", values="value")
-            .loc[self["seeds"], self.names]
+            place: pandas.DataFrame(rows).pivot(index="seed", columns="language", values="value")[self.names]
             for place, rows in places.items()
         }
 
@@ -204,19 +202,21 @@ class Results(dict):
 def load_results(path: Path) -> Any:
     """Reads a results file: returns `Results` for a single task, else the content.
 
-    Raises ValueError for a file that has no JSON object, and for an unknown format.
+    Raises ValueError for a missing file, one without a JSON object or a needed field, and an unknown format.
     """
+    if not path.is_file():
+        raise ValueError(
+            f"{path.parent} has no {path.name}: name the output_dir of a finished run of finetuning/run.py."
+        )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not contain a JSON object. Restore the file.")
-    if "protocol" not in content:
-        return content
-    if content.get("format") != FORMAT:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} does not contain a JSON object: {error}. Restore the file.") from None
+    if "protocol" in content and content.get("format") != FORMAT:
         raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
-    return Results(content)
+    if absent := [name for name in (NEEDED if "protocol" in content else ("suite", "scores")) if name not in content]:
+        raise ValueError(f"{path} has no {absent[0]}. Restore the file.")
+    return Results(content) if "protocol" in content else content
 
 
 def read_results(folder: str | Path) -> Results:
@@ -230,12 +230,9 @@ def read_results(folder: str | Path) -> Results:
 
     Source: results.json, which `finetune` writes.
     """
-    path = Path(folder) / "results.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} has no results.json: name the output_dir of a finished run of finetuning/run.py.")
-    results = load_results(path)
+    results = load_results(Path(folder) / "results.json")
     if not isinstance(results, Results):
-        raise ValueError(f"{path} holds no results of a single task.")
+        raise ValueError(f"{folder}/results.json holds no results of a single task.")
     return results
 
 
@@ -269,48 +266,6 @@ def _facts(results: Results) -> dict[str, Any]:
         if not re.match(OUTCOMES, field):
             found[field] = value
     return found
-
-
-def check_alike(runs: dict[str, Results]) -> None:
-    """Raises ValueError for results of different tasks or languages."""
-    (first_name, first), *others = runs.items()
-    for name, results in others:
-        for field in ("kind", "task", "languages"):
-            this, other = (r.names if field == "languages" else r[field] for r in (results, first))
-            if this != other:
-                raise ValueError(
-                    f"{name} has {field} {this}, {first_name} has {other}. Compare runs with the same {field}."
-                )
-
-
-def join_seeds(name: str, parts: list[Results]) -> Results:
-    """Joins the results of seeds that were run separately, for the layers that all have.
-
-    Raises ValueError if they are not seeds of one experiment: a seed given twice, or two protocols.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    seeds = [seed for results in parts for seed in results["seeds"]]
-    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise ValueError(f"{name}: seed {twice[0]} is in more than one of its folders. Name each seed's folder once.")
-    # ignored: the seed of pre-training, and the number of processes, which does not change the steps
-    lines = differences({f"seed {results['seeds'][0]}": results for results in parts})
-    if lines := [line for line in lines if not line.startswith(("model:", "processes:"))]:
-        raise ValueError(f"{name}: its folders were not trained and measured in the same way: {'; '.join(lines)}.")
-    shared = set.intersection(*(set(results.layers) for results in parts))
-    rows = [row for results in parts for row in results["scores"] if row.get("layer") in shared]
-    warnings = list(dict.fromkeys(line for results in parts for line in results["warnings"]))
-    return Results({**_merged("", parts), "scores": rows, "warnings": warnings})
-
-
-def _merged(key: str, values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, dict):
-        keys = dict.fromkeys(key for value in values for key in value)
-        return {key: _merged(key, [value[key] for value in values if key in value]) for key in keys}
-    if isinstance(first, list) and (key in BY_SEED or (first and isinstance(first[0], dict) and "mined" in first[0])):
-        return [item for value in values for item in value]
-    return first
 
 
 def run_name(folder: str | Path) -> str:

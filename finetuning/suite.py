@@ -12,7 +12,8 @@ To resume, use the same command: finished tasks are not run again, and an interr
 checkpoint. If a task fails, the others are run, and the last line names the failed one. Fine-tuned models are only kept
 if another task starts from them, or with save_models=true.
 
-Writes the results of the whole benchmark into output_dir: results.json, results.md, results.csv and results.png.
+Writes the results of the whole benchmark into output_dir: results.json, results.md, results.csv and results.png. The
+score of a task is its mean over languages and shown metrics.
 """
 
 import re
@@ -23,19 +24,12 @@ from statistics import fmean
 import pandas
 from omegaconf import MISSING
 
-from finetuning.page import (
-    differences_to,
-    is_at_chance,
-    joint_warnings,
-    language_table,
-    markdown_list,
-    markdown_table,
-    print_table,
-)
+from finetuning.missing import leave_out_missing
+from finetuning.page import differences_to, joint_warnings, markdown_list, markdown_table, print_table
 from finetuning.plots import plot_bars
 from finetuning.published import XTREME_POOLING, find, languages_of, load, pair_of
 from finetuning.recipe import Published, TaskRecipe
-from finetuning.results import FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
+from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
@@ -44,13 +38,7 @@ from zoo_core.provenance import write_csv, write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
 
-KIND = "benchmark"  # of the results.json of a suite
 SUITES = Path(__file__).parent / "suites"
-AT_CHANCE, LESS = "†", "§"
-FOOTNOTES = {
-    AT_CHANCE: "a seed is at chance, or at 0, in a language: see the warnings",
-    LESS: "of other tasks or fewer languages: something is missing, was left out or has failed",
-}
 
 Tasks = dict[str, Results]  # by name
 
@@ -97,7 +85,15 @@ def main(argv: list[str]) -> None:
 
         quiet_libraries()
         start_processes()
-        left_out = leave_out_missing(recipes) if options.skip_missing else {}
+        left_out: dict[str, str] = {}
+        for name, recipe in list(recipes.items()) if options.skip_missing else ():
+            try:
+                if recipe.init_from and Path(recipe.init_from).name not in recipes:
+                    raise ValueError(f"it starts from {Path(recipe.init_from).name}, which is not run")
+                left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
+            except ValueError as error:
+                left_out[name] = str(error)
+                del recipes[name]
         if not options.check_data:
             return run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
         from finetuning.running import check_data
@@ -144,10 +140,13 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     shared: dict[str, str] = {}
     for override in overrides:
         first, _, rest = override.partition(".")
+        field = override.partition("=")[0].strip()
         if first in names and "=" in rest:
+            if field in (f"{first}.model", f"{first}.output_dir", f"{first}.init_from"):
+                raise ValueError(f"Override `{override}`: this field is the whole suite's.")
             own[first].append(rest)
         else:
-            shared[override.partition("=")[0].strip()] = override
+            shared[field] = override
     if "model" not in shared:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
@@ -155,17 +154,13 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     recipes: dict[str, TaskRecipe] = {}
     known, needed = dict.fromkeys(names), {task.init_from for task in suite.tasks}
     for task in suite.tasks:
-        for override in own[task.name]:
-            if override.partition("=")[0].strip() in ("model", "output_dir", "init_from" if task.init_from else ""):
-                raise ValueError(f"Override `{task.name}.{override}`: this field is the whole suite's.")
         config = str((path.parent / task.recipe).resolve())
         kind = KINDS[kind_of(["--config", config])]
         fitting = {item.name: None for item in fields(kind.recipe_class)}
         known |= fitting
+        kept = [f"save_models={str(task.name in needed).lower()}"] if kind.is_trained else []
         given = [text for name, text in shared.items() if name.partition(".")[0] in fitting]
-        if not kind.is_trained:
-            given = [text for text in given if not text.startswith("seeds=")]
-        kept = ["save_models=" + str(task.name in needed).lower()] if kind.is_trained else []
+        given = [text for text in given if kind.is_trained or not text.startswith("seeds=")]
         start = [f"init_from={output / task.init_from}"] if task.init_from else []
         texts = [*kept, *task.overrides, *given, *own[task.name], *start, f"output_dir={output / task.name}"]
         try:
@@ -173,35 +168,11 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name.partition(".")[0] not in known]:
-        raise ValueError(
-            f"Override `{shared[unused[0]]}`: no recipe of suite {suite.name} has this field, and it has no task of "
-            f"that name. {nearest(unused[0].partition('.')[0], list(known))}"
-        )
+        raise ValueError(f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], known)}")
     wanted = set(chosen or names)
     for task in reversed(suite.tasks):  # what a task starts from is before it
         wanted |= {task.init_from} if task.name in wanted else set()
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
-
-
-def leave_out_missing(recipes: dict[str, TaskRecipe]) -> dict[str, str]:
-    """Removes languages whose tables are missing, and tasks without training rows, languages or the task before them.
-
-    Returns in words what was left out of each task.
-    """
-    from finetuning import missing
-
-    left_out = {}
-    for name, recipe in list(recipes.items()):
-        try:
-            before = Path(recipe.init_from or "").name
-            if before in left_out and before not in recipes:
-                raise ValueError(f"it starts from {before}, which is not run")
-            if reason := missing.leave_out_missing(recipe):
-                left_out[name] = reason
-        except ValueError as error:
-            left_out[name] = str(error)
-            del recipes[name]
-    return left_out
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:
@@ -228,21 +199,43 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
         if PartialState().is_main_process:
             left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
             found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
+            if len({frozenset(of["model"]["fingerprint"].split("+")) for of in found.values()}) > 1:
+                models = "; ".join(f"{task}: {of['model']['folder']}" for task, of in found.items())
+                raise ValueError(f"The tasks in {output} have other models ({models}). Use one output_dir per model.")
             if found:
-                check_one_model(str(output), found)
-                run = run_name(next(iter(found.values()))["model"]["folder"])
-                write(suite, {run: found}, output / "results", left_out)
+                write(suite, found, output / "results", left_out)
     if failed:
         raise ValueError(f"{', '.join(failed)} failed, see above. The same command runs only these again.")
 
 
-def check_one_model(folder: str, found: Tasks) -> None:
-    """Raises ValueError if the tasks of a folder were run with different models."""
-    if len({frozenset(results["model"]["fingerprint"].split("+")) for results in found.values()}) > 1:
-        names = "; ".join(f"{task}: {results['model']['folder']}" for task, results in found.items())
-        raise ValueError(
-            f"The tasks in {folder} were not run with the same model ({names}). Use one output_dir per model."
-        )
+def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
+    """By task, category and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
+
+    It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its score
+    for every seed, unless it has a score for each. With other seeds, it is the mean of the tasks' means. Raises
+    ValueError for a score that the results do not have.
+    """
+    scores, trained = {}, set()
+    for task in suite.tasks:
+        if (results := found.get(task.name)) is None:
+            continue
+        if unknown := set(task.scores) - set(results.metrics):
+            raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
+        shown = [results.table(name).mean(axis=1) for name in task.scores or [results.metric]]
+        scores[task.name] = sum(shown) / len(shown)
+        trained |= {task.name} if results.protocol.training_data else set()
+
+    def average(names: list[str]) -> Summary:
+        seeds = {tuple(scores[name].index) for name in trained.intersection(names)}
+        seeds = seeds or {tuple(scores[names[0]].index)}
+        if len(seeds) > 1:
+            return {"scores": [], "mean": fmean(scores[name].mean() for name in names), "sd": None}
+        (index,) = seeds
+        own = [of.to_numpy() if tuple(of.index) == index else of.mean() for of in map(scores.get, names)]
+        return summary(pandas.DataFrame(dict(enumerate(own)), index=index).mean(axis=1))
+
+    rows = {row: [name for name in names if name in scores] for row, names in rows_of(suite).items()}
+    return {row: average(names) for row, names in rows.items() if names}
 
 
 def rows_of(suite: Suite) -> dict[str, list[str]]:
@@ -252,48 +245,7 @@ def rows_of(suite: Suite) -> dict[str, list[str]]:
         names = [task.name for task in suite.tasks if task.category == category]
         rows |= {name: [name] for name in names}
         rows |= {f"avg. {category}": names} if names[1:] else {}
-    return rows | {"average": [task.name for task in suite.tasks]}
-
-
-def column_of(suite: Suite, found: Tasks, left_out: dict[str, str]) -> dict[str, tuple[str, Summary]]:
-    """A run's cell in each row, as text and as the mean over metrics, languages and tasks that have results.
-
-    The score of a task is the mean over its languages, as in XTREME. Raises ValueError for a score that the results do
-    not have.
-    """
-    tables = {}
-    for task in suite.tasks:
-        if task.name in found:
-            results = found[task.name]
-            if unknown := set(task.scores) - set(results.metrics):
-                raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
-            scores = {name: results.table(name).mean(axis=1) for name in task.scores or [results.metric]}
-            tables[task.name] = pandas.DataFrame(scores)
-    trained = {name for name in tables if found[name].protocol.training_data}
-    cells = {}
-    for row, names in rows_of(suite).items():
-        if own := {name: tables[name] for name in names if name in tables}:
-            entry = average({name: table.mean(axis=1) for name, table in own.items()}, trained)
-            text, mark = with_deviation(entry), LESS * (len(own) < len(names))
-            if row in own:
-                text = " / ".join(with_deviation(summary(scores)) for _, scores in own[row].items())
-                mark = AT_CHANCE * is_at_chance(found[row]) + LESS * (row in left_out)
-            cells[row] = text + mark, entry
-    return cells
-
-
-def average(scores: dict[str, pandas.Series], trained: set[str]) -> Summary:
-    """The mean over tasks, seed by seed if all trained tasks have the same seeds, or else of the tasks' means.
-
-    A task that trains nothing counts with its score for every seed, unless it has a score for each.
-    """
-    seeds = {tuple(of.index) for name, of in scores.items() if name in trained}
-    seeds = seeds or {tuple(of.index) for of in list(scores.values())[:1]}
-    if len(seeds) > 1:
-        return {"scores": [], "mean": fmean(of.mean() for of in scores.values()), "sd": None}
-    (index,) = seeds
-    table = {name: of.to_list() if tuple(of.index) == index else of.mean() for name, of in scores.items()}
-    return summary(pandas.DataFrame(table, index=index).mean(axis=1))
+    return rows | {AVERAGE: [task.name for task in suite.tasks]}
 
 
 def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]], list[str]]:
@@ -304,9 +256,10 @@ def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]],
         table, row = find(item.paper, item.table, item.row)
         if table.columns_are != "tasks":
             raise ValueError(f"{item.table} of {item.paper} has columns for {table.columns_are}, not for tasks.")
-        names, scores = [task.name for task in suite.tasks], [table.scores(row, metric) for metric in table.metrics]
-        cells = {name: " / ".join(f"{of[name]:.1f}" for of in scores if name in of) for name in names}
-        overall, mark = next(iter(row.average.values()), None), LESS * (set(table.columns) != set(names))
+        scores = [table.scores(row, metric) for metric in table.metrics]
+        cells = {
+            task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
+        }
         columns[f"{load(item.paper).paper}, {item.table}: {item.row}"] = cells
         for task, results in found.items():
             if cells.get(task):
@@ -314,34 +267,39 @@ def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]],
                 languages = {pair_of(name, results.names) for name in languages_of(task, table) or results.names}
                 ways += ["other languages"] * (languages != set(results.names))
                 differs.setdefault(task, {}).update(dict.fromkeys(ways))
-        cells["average"] = "" if overall is None else f"{overall:.1f}{mark}"
+        if set(table.columns) == set(cells):  # else its average is over other tasks
+            cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
     said = "published scores were measured in another way"
     return columns, [f"{task}: {said}: {', '.join(ways)}" for task, ways in differs.items() if ways]
 
 
-def write(suite: Suite, runs: dict[str, Tasks], path: Path, left_out: dict[str, str]) -> None:
-    """Writes the table of some runs as JSON, Markdown, CSV (a row per score) and PNG, and shows it."""
-    columns = {run: column_of(suite, found, left_out) for run, found in runs.items()}
-    published, lines = published_of(suite, {task: of for found in runs.values() for task, of in found.items()})
-    cells = [{row: text for row, (text, _) in column.items()} for column in columns.values()] + [*published.values()]
-    rows = [[row, *(column.get(row, "") for column in cells)] for row in rows_of(suite)]
-    table = ["task", *columns, *published], rows
-    prefix = {run: f"{run}, " if runs.keys() - {run} else "" for run in runs}
-    named = {prefix[run] + task: of for run, found in runs.items() for task, of in found.items()}
-    warnings = [suite.note] if suite.note else []
-    warnings += [*(f"{task}: {reason}" for task, reason in left_out.items()), *lines, *joint_warnings(named)]
-    notes = [f"{mark} {text}" for mark, text in FOOTNOTES.items() if any(mark in cell for row in rows for cell in row)]
-    names = [task.name for task in suite.tasks]
-    bars = {run: {task: column[task][1] for task in names if task in column} for run, column in columns.items()}
-    plot_bars(bars, path.with_suffix(".png"), suite.name, "score (%)")
-    page = [f"# {suite.name}", "", *markdown_table(table), "", *(f"{line}  " for line in notes), ""]
-    for run, found in runs.items():
-        page += [f"## {run}", "", *markdown_table(language_table(found)), ""]
+def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> None:
+    """Writes the table of a model as JSON, Markdown, CSV (a row per score) and PNG, and shows it."""
+    scores, (published, lines) = scores_of(suite, found), published_of(suite, found)
+    run = run_name(next(iter(found.values()))["model"]["folder"])
+    cells = {row: with_deviation(entry) for row, entry in scores.items()}
+    for task in suite.tasks:
+        if task.name in found:
+            shown = [found[task.name].of(AVERAGE, name) for name in task.scores or [found[task.name].metric]]
+            cells[task.name] = " / ".join(map(with_deviation, shown))
+    columns = [cells, *published.values()]
+    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in rows_of(suite)]
+    missing = [task.name for task in suite.tasks if task.name not in found]
+    warnings = [*([suite.note] if suite.note else []), *(f"{task}: {reason}" for task, reason in left_out.items())]
+    warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
+    warnings += [*lines, *joint_warnings(found)]
+    names = {name: of for name, of in scores.items() if name in found}
+    plot_bars({run: names}, path.with_suffix(".png"), suite.name, "score (%)")
+    page = [f"# {suite.name}", "", *markdown_table(table), ""]
     page += [*markdown_list("Warnings", warnings), f"![scores]({path.name}.png)", ""]
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
-    frames = pandas.concat([of.frame(run=run) for run, found in runs.items() for of in found.values()])
-    write_csv(path.with_suffix(".csv"), frames)
-    scores = {run: {row: entry for row, (_, entry) in column.items()} for run, column in columns.items()}
-    facts = {"format": FORMAT, "kind": KIND, "suite": asdict(suite), "left_out": left_out, "scores": scores}
+    write_csv(path.with_suffix(".csv"), pandas.concat([of.frame(run=run) for of in found.values()]))
+    facts = {
+        "format": FORMAT,
+        "kind": "benchmark",
+        "suite": asdict(suite),
+        "left_out": left_out,
+        "scores": {run: scores},
+    }
     write_json(path.with_suffix(".json"), {**facts, "warnings": warnings})
-    print_table(suite.name, table, [*notes, *warnings], f"{path}.json, md, csv, png")
+    print_table(suite.name, table, warnings, f"{path}.json, md, csv, png")

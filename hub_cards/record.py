@@ -13,7 +13,6 @@ from zoo_core.recipes import read_yaml
 from zoo_core.tables import HUB_ID
 
 HUB = "https://huggingface.co"
-NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")  # fields of results.json
 # A path begins where no word, URL or other path continues, and is not the end of a tag such as </s>.
 ABSOLUTE = re.compile(
     r"(?<![\w:/.<\\-])(?:file://)?(?:~[\w-]*|[A-Za-z]:)?/[^\s'\"`,;()\[\]{}|<>/][^\s'\"`,;()\[\]{}|<>]*"
@@ -134,9 +133,6 @@ def _read_results(paths: Iterable[str | Path]) -> dict[Path, Results]:
         contents = {file: content for file, content in contents.items() if isinstance(content, Results)}
         if not contents:
             raise ValueError(f"{path} holds no results of finetuning/run.py. Relative paths start at {Path.cwd()}.")
-        for file, content in contents.items():
-            if absent := [name for name in NEEDED if name not in content]:
-                raise ValueError(f"{file} has no {absent[0]}. Restore the file.")
         found |= contents
     return found
 

@@ -18,7 +18,7 @@ from .symmetrization import wide
 SHARPNESS = 3.0
 MARGINAL_POWER, UNBALANCED_ITERATIONS = 0.5, 5
 PASSES = 2
-# Offset, share, diagonal, rivals, growth: see `context_logits`. `bench.word_logits` fits them.
+# Offset, share, diagonal, rivals, growth: see `context_logits`; fitted to gold links by logistic regression.
 CONTEXT_WEIGHTS = (-4.0, 6.25, 1.2, 0.95, 3.7)
 LEAST_SPREAD = 1e-5  # of cosines; what differs less differs by rounding
 LEAST_SHARE = 1e-12  # a root has no gradient at 0

@@ -42,11 +42,10 @@ class LabelColumn:
 
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
     """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
-    for column in columns:
-        _ = column.is_number
+    seen = {value for column in columns if column.is_number is not None for value in column.values} - {None}
     if declared := next((column.declared for column in columns if column.declared), []):
         return declared, True
-    seen = {value for column in columns for value in column.values if not _is_hidden(value)}
+    seen = {value for value in seen if not isinstance(value, str) or value.strip()}
     if not seen:
         raise _none_is_a_label(columns[0])
     return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
@@ -70,7 +69,7 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         warnings.append(
             f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
         )
-    if None in ids.values() and all(value == -1 or _is_hidden(value) for value in ids):
+    if None in ids.values() and all(value in (None, -1) or not str(value).strip() for value in ids):
         raise _none_is_a_label(column)
     faults = {
         column.row_of(number): f"label {value!r} in column {rows.table.label_column}"
@@ -83,10 +82,6 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         "`label_names`, and remove rows without a label.",
     )
     return [ids[value] for value in column.values]
-
-
-def _is_hidden(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _none_is_a_label(column: LabelColumn) -> ValueError:

@@ -49,16 +49,13 @@ def open_pairs(
     """
     tables = tables_of(table)
     found = [load_whole(one, name, hub_root, loaded) for one in tables]
-    sides = []
-    for side, (rows, _), one in zip(SIDES, found * (3 - len(found)), tables * (3 - len(tables)), strict=False):
+    where, positions, sides = f"{name} ({'; '.join(map(describe, tables))})", None, []
+    for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
         wanted = getattr(table, f"{side}_column")
-        require_text(rows, wanted, f"{name}.{side}_column", f"{name} ({describe(one)})")
+        require_text(rows, wanted, f"{name}.{side}_column", where)
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
-    sizes, positions = [len(side) for side in sides], None
-    where = f"{name} ({'; '.join(map(describe, tables))})"
+    sizes = [len(side) for side in sides]
     if len(tables) == 2 and table.join_on:
-        for rows, _ in found:
-            require_column(rows, table.join_on, where)
         ids = [unique_ids(rows, table.join_on, where) for rows, _ in found]
         places = ids[1].get_indexer(ids[0])
         positions = np.flatnonzero(places >= 0)

@@ -78,28 +78,25 @@ class TableReader:
         if Path(table.path).is_file():
             table = replace(table, split=split_of_file(table))
         dataset, fingerprint = read_table(table, self.hub_root, self._loaded)
-        dataset, positions = selected(table, dataset)
-        if table.language_column is None:
-            if len(languages) != 1:
+        positions = selected(table, dataset)
+        if table.language_column is not None:
+            require_column(dataset, table.language_column, describe(table))
+            column = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
+            found = list(dict.fromkeys(column.tolist()))
+            if unknown := [name for name in languages if name not in found]:
                 raise ValueError(
-                    f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
-                    "`language_column`, or write {language} into path or config if each language has its own table."
+                    f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
+                    f"languages are: {', '.join(found)}."
                 )
-            return [self._joined(Rows(table, languages[0], dataset, fingerprint, positions))]
-        require_column(dataset, table.language_column, describe(table))
-        column = np.asarray(dataset[table.language_column][:], dtype=object)
-        found = [str(name) for name in dict.fromkeys(column.tolist())]
-        if unknown := [name for name in languages if name not in found]:
+            of_each = {name: positions[column == name] for name in languages or found}
+        elif len(languages) == 1:
+            of_each = {languages[0]: positions}
+        else:
             raise ValueError(
-                f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                f"languages are: {', '.join(found)}."
+                f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
+                "`language_column`, or write {language} into path or config if each language has its own table."
             )
-        places = np.arange(len(dataset)) if positions is None else positions
-        return [
-            self._joined(Rows(table, name, dataset.select(np.flatnonzero(own)), fingerprint, places[own]))
-            for name in languages or found
-            for own in [column == name]
-        ]
+        return [self._joined(Rows(table, name, dataset.select(own), fingerprint, own)) for name, own in of_each.items()]
 
     def _joined(self, rows: Rows) -> Rows:
         """The rows with the columns of their `translations` table, if they have one."""
@@ -111,28 +108,28 @@ class TableReader:
         named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
         split = "train" if Path(named.path).is_file() else split
         source = Table(path=named.path, config=named.config, split=split, revision=named.revision)
-        column, columns = named.join_on, named.text_columns
         other, fingerprint = read_table(source, self.hub_root, self._loaded)
-        require_column(rows.dataset, column, rows.name)
-        require_column(other, column, describe(source))
+        require_column(rows.dataset, named.join_on, rows.name)
+        keys, ids = rows.dataset[named.join_on][:], unique_ids(other, named.join_on, describe(source))
         # a struct's fields are columns of their own: `answers` names them all
-        owns = {one: [name for name in other.column_names if f"{name}.".startswith(f"{one}.")] for one in columns}
-        if missing := [one for one in columns if not owns[one]]:
-            require_column(other, missing[0], describe(source))
-        keys = rows.dataset[column][:]
-        positions = unique_ids(other, column, describe(source)).get_indexer(keys)
+        owns = {
+            one: [name for name in other.column_names if f"{name}.".startswith(f"{one}.")] for one in named.text_columns
+        }
+        for one in (one for one, own in owns.items() if not own):
+            require_column(other, one, describe(source))
+        positions = ids.get_indexer(keys)
         if len(unknown := np.flatnonzero(positions < 0)):
             raise ValueError(
                 f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-                f"its rows has {keys[unknown[0]]!r} in column {column}."
+                f"its rows has {keys[unknown[0]]!r} in column {named.join_on}."
             )
         names = {name: f"translations.{name}" for own in owns.values() for name in own}
         found = other.select_columns(list(names)).rename_columns(names).select(positions)
         return replace(
             rows,
-            table=replace(table, translation_columns=[f"translations.{one}" for one in columns]),
+            table=replace(table, translation_columns=[f"translations.{one}" for one in named.text_columns]),
             dataset=concatenate_datasets([rows.dataset, found], axis=1),
-            translations={**names_of(source), "join_on": column, "fingerprint": fingerprint},
+            translations={**names_of(source), "join_on": named.join_on, "fingerprint": fingerprint},
         )
 
 
@@ -152,6 +149,7 @@ def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
     """The ids in a column of the table `where`. Raises ValueError where one occurs more than once."""
     import pandas
 
+    require_column(dataset, column, where)
     ids = pandas.Index(dataset[column][:], dtype=object)
     if not ids.is_unique:
         row = ids.duplicated().argmax()
@@ -176,23 +174,21 @@ def filled(table: "LabeledTable", language: str) -> "LabeledTable":
     return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
 
 
-def selected(table: "LabeledTable", dataset: "Dataset") -> tuple["Dataset", "np.ndarray | None"]:
-    """Returns the rows that match `where`, and their positions in the table; None for positions without `where`.
+def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
+    """Returns the positions of the rows that match `where`.
 
     Raises ValueError for a missing column, and if no row matches.
     """
-    positions = None
+    positions = np.arange(len(dataset))
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
         pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
         values = ["" if value is None else str(value) for value in dataset[column][:]]
-        kept = [row for row, value in enumerate(values) if pattern.fullmatch(value)]
-        if not kept:
+        positions = np.array([row for row in positions if pattern.fullmatch(values[row])], dtype=int)
+        if not len(positions):
             shown = ", ".join(list(dict.fromkeys(values))[:9])
             raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}, but {shown}.")
-        dataset = dataset.select(kept)
-        positions = np.asarray(kept) if positions is None else positions[kept]
-    return dataset, positions
+    return positions
 
 
 def split_of_file(table: Table) -> str:

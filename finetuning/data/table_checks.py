@@ -1,5 +1,6 @@
 """Checks of a recipe's tables before any is read, such as evaluated rows in training, and of their columns."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,11 @@ def check_tables(recipe: "Recipe") -> None:
             )
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(f"{where}: its dev_split {table.dev_split!r} has the rows of split {table.split!r}.")
+    evaluated = [
+        (f"evaluation.{number}", filled(table, name))
+        for number, table in enumerate(recipe.evaluation)
+        for name in table.languages or [""]
+    ]
     for position, table in enumerate(recipe.train):
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
@@ -44,12 +50,9 @@ def check_tables(recipe: "Recipe") -> None:
             )
         trained = [filled(table, name) for name in training_languages(recipe, table) or [""]]
         splits = [replace(one, split=split) for one in trained for split in (table.split, table.dev_split) if split]
-        for number, evaluated in enumerate(recipe.evaluation):
-            others = [filled(evaluated, name) for name in evaluated.languages or [""]]
-            if shared := [one for one in splits for other in others if overlap(one, other, recipe.hub_root)]:
-                raise ValueError(
-                    f"train.{position} reads {describe(shared[0])}, which is evaluated by evaluation.{number}."
-                )
+        for one, (where, other) in itertools.product(splits, evaluated):
+            if overlap(one, other, recipe.hub_root):
+                raise ValueError(f"train.{position} reads {describe(one)}, which is evaluated by {where}.")
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 

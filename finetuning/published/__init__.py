@@ -86,9 +86,6 @@ class Paper:
     tables: list[Table]
     note: str | None = None
 
-    def table(self, name: str) -> Table | None:
-        return next((table for table in self.tables if table.table == name), None)
-
 
 @dataclass(frozen=True)
 class Reference:
@@ -117,17 +114,12 @@ def load(paper: str) -> Paper:
 
 def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
     """Returns a table and one of its rows. Raises ValueError, with the nearest names, for an unknown one."""
-    known = load(paper)
-    found = known.table(table)
-    if found is None:
-        raise ValueError(
-            f"{table!r} is no table of {paper} ({known.paper}). {nearest(table, [item.table for item in known.tables])}"
-        )
-    if (figures := found.row(row)) is None:
-        raise ValueError(
-            f"{row!r} is no row of {paper} ({known.paper}), {table}. {nearest(row, [item.name for item in found.rows])}"
-        )
-    return found, figures
+    tables = {item.table: item for item in load(paper).tables}
+    rows = {item.name: item for item in tables[table].rows} if table in tables else {}
+    for name, known in ((table, tables), (row, rows)):
+        if name not in known:
+            raise ValueError(f"{name!r} is no table or row of {paper}. {nearest(name, known)}")
+    return tables[table], rows[row]
 
 
 def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iterable[str]) -> Reference:

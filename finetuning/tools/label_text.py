@@ -75,12 +75,27 @@ def label(options: argparse.Namespace, command: list[str]) -> None:
         if there := next((file for file in (output, output.with_suffix(".yaml")) if file.exists()), None):
             raise ValueError(f"{there} exists. Remove it, or name another --output.")
     texts = {language: read_text(options, language) for language in outputs}
-    teacher, facts = Teacher(options), run_facts(command)
+    teacher, facts = load_teacher(options), run_facts(command)
     for language, output in outputs.items():
-        rows, counts = teacher.label(texts[language], language)
-        inputs = {"language": language, "teacher": teacher.identity, "input": texts[language].identity}
+        text = texts[language]
+        kept = [row for row, words in enumerate(text.sentences) if words]
+        sentences = [text.sentences[row] for row in kept]
+        labels, sure = label_words(teacher, sentences, options)
+        confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
+        rows = [
+            row | dict(zip(WRITTEN, (*own, teacher.signature), strict=True))
+            for row, *own in zip(text.rows.select(kept), sentences, labels, confidence, strict=True)
+        ]
+        counts = {
+            "rows": len(rows),
+            "left_out_rows": len(text.sentences) - len(kept),
+            "words": sum(map(len, sentences)),
+            "labels": dict(collections.Counter(label for own in labels for label in own).most_common()),
+            "mean_confidence": statistics.fmean(value for own in sure for value in own),
+        }
+        about = {"language": language, "teacher": teacher.identity, "input": text.identity, **counts, "run": facts}
         with written_aside(output.with_suffix(".yaml")) as stream:
-            yaml.safe_dump({**inputs, **counts, "run": facts}, stream, sort_keys=False, allow_unicode=True, width=120)
+            yaml.safe_dump(about, stream, sort_keys=False, allow_unicode=True, width=120)
         write_rows(output, rows)
         print(
             f"{output}: {counts['rows']:,} rows, {counts['words']:,} words, mean confidence "
@@ -120,98 +135,71 @@ def read_text(options: argparse.Namespace, language: str) -> Text:
     return Text(rows, sentences, {**identity, "fingerprint": table_fingerprint(table, options.hub_root, rows)})
 
 
-class Teacher:
-    """A fine-tuned tagger on this process' device, and the facts about it that are written."""
+class Teacher(NamedTuple):
+    """A fine-tuned tagger on this process' device, what it is, and how it writes spans."""
 
-    def __init__(self, options: argparse.Namespace):
-        import torch
-        from accelerate import PartialState
-        from transformers import AutoModelForTokenClassification
+    model: Any
+    tokenizer: Any
+    identity: dict[str, Any]
+    signature: str
+    form: str | None  # of its labels
 
-        from finetuning.models import describe_model, load_pretrained
 
-        name, self.max_length, self.batch_size = options.model, options.max_length, options.batch_size
-        if self.max_length < 8 or self.batch_size < 1:
-            raise ValueError(f"--max_length is {self.max_length}, --batch_size {self.batch_size}: at least 8 and 1.")
-        path, config, self.tokenizer, identity = describe_model(
-            name, None, options.hub_root, self.max_length, options.trust_remote_code
-        )
-        self.tokenizer.padding_side = "right"
-        if getattr(config, "plug_in", False):
-            raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
-        self.model = load_pretrained(
-            AutoModelForTokenClassification, path, name, options.trust_remote_code, dtype=torch.float32
-        )
-        self.model.to(PartialState().device)
-        self.names = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
-        if all(re.fullmatch(r"LABEL_\d+", label) for label in self.names):
-            raise ValueError(
-                f"The labels of {name} are {', '.join(self.names)}, which do not say what they mean. Name a tagger "
-                "trained by finetuning/run.py, or write id2label into config.json."
-            )
-        self.form = form_of(self.names, lambda label: f"config.json of {name}")
-        self.label_subword = getattr(config, "label_subword", "first")  # other projects' taggers: usually the first
-        tuned = list(getattr(config, "fine_tuned_on", None) or [])
-        self.identity = {**identity, "fine_tuned_on": tuned, "labels": self.names}
-        origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
-        self.signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
+def load_teacher(options: argparse.Namespace) -> Teacher:
+    """Loads the tagger. Raises ValueError for a model that is none, or whose labels have no names."""
+    import torch
+    from accelerate import PartialState
+    from transformers import AutoModelForTokenClassification
 
-    def label(self, text: Text, language: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Returns the labeled rows of one language, except those without words, and counts."""
-        from datasets import Dataset
+    from finetuning.models import describe_model, load_pretrained
 
-        from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
+    name, trusted = options.model, options.trust_remote_code
+    if options.max_length < 8 or options.batch_size < 1:
+        raise ValueError(f"--max_length is {options.max_length}, --batch_size {options.batch_size}: at least 8 and 1.")
+    path, config, tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length, trusted)
+    tokenizer.padding_side = "right"
+    if getattr(config, "plug_in", False):
+        raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
+    model = load_pretrained(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
+    names = [model.config.id2label[number] for number in range(model.config.num_labels)]
+    if all(re.fullmatch(r"LABEL_\d+", label) for label in names):
+        raise ValueError(f"The labels of {name} are {', '.join(names)}. Write id2label into its config.json.")
+    tuned = list(getattr(config, "fine_tuned_on", None) or [])
+    origin = f"fine-tuned on {', then '.join(tuned)}" if tuned else name
+    signature = f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
+    identity = {**identity, "fine_tuned_on": tuned, "labels": names}
+    form = form_of(names, lambda label: f"config.json of {name}")
+    return Teacher(model.to(PartialState().device), tokenizer, identity, signature, form)
 
-        kept = [row for row, words in enumerate(text.sentences) if words]
-        sentences = [text.sentences[row] for row in kept]
-        windows = Dataset.from_dict({"words": sentences, "tags": [[0] * len(words) for words in sentences]}).map(
-            windows_of,
-            batched=True,
-            with_indices=True,
-            remove_columns=["words", "tags"],
-            fn_kwargs=dict(tokenizer=self.tokenizer, max_length=self.max_length, label_subword=self.label_subword),
-            desc=f"Encoding {language}",
-        )
-        numbers, probabilities = self._predict(windows, language)
-        labels = [[self.names[number] for number in words] for words in words_of_sentences(windows, numbers)]
-        labels = [to_iob2(words, self.form) for words in labels] if self.form else labels
-        sure = words_of_sentences(windows, probabilities)
-        confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
-        rows = [
-            row | dict(zip(WRITTEN, (*written, self.signature), strict=True))
-            for row, *written in zip(text.rows.select(kept), sentences, labels, confidence, strict=True)
-        ]
-        counts = {
-            "rows": len(rows),
-            "left_out_rows": len(text.sentences) - len(kept),
-            "words": sum(map(len, sentences)),
-            "words_without_tokens": sum(windows["without_tokens"][:]),
-            "cut_words": sum(windows["cut"][:]),
-            "split_sentences": sum(windows["is_further"][:]),
-            "labels": dict(collections.Counter(label for sentence in labels for label in sentence).most_common()),
-            "mean_confidence": statistics.fmean(value for sentence in sure for value in sentence),
-        }
-        return rows, counts
 
-    def _predict(self, windows: "Dataset", language: str) -> tuple[list[list[int]], list[list[float]]]:
-        """Returns the likeliest label (W, T) of each token of the windows and its probability, in the order given."""
-        import numpy as np
-        import torch
-        from rich.progress import track
+def label_words(
+    teacher: Teacher, sentences: list[list[str]], options: argparse.Namespace
+) -> tuple[list[list[str]], list[list[float]]]:
+    """The likeliest label of each word, and its probability, by sentence; long sentences are read in windows."""
+    import numpy as np
+    import torch
+    from datasets import Dataset
+    from rich.progress import track
 
-        order = np.argsort(-np.asarray(windows["length"][:]), kind="stable")
-        found: dict[int, tuple[list[int], list[float]]] = {}
-        for start in track(
-            range(0, len(order), self.batch_size), f"Labeling {language}", disable=not sys.stderr.isatty()
-        ):
-            own = order[start : start + self.batch_size]
-            fields = windows.select_columns(["input_ids", "attention_mask"]).select(own)
-            batch = self.tokenizer.pad(fields.to_dict(), return_tensors="pt").to(self.model.device)
-            with torch.no_grad():
-                best = self.model(**batch).logits.softmax(-1).max(-1)
-            found |= zip(own.tolist(), zip(best.indices.tolist(), best.values.tolist(), strict=True), strict=True)
-        numbers, probabilities = zip(*(found[window] for window in range(len(windows))), strict=True)
-        return list(numbers), list(probabilities)
+    from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
+
+    model, names = teacher.model, teacher.identity["labels"]
+    subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
+    arguments = dict(tokenizer=teacher.tokenizer, max_length=options.max_length, label_subword=subword)
+    rows = Dataset.from_dict({"words": sentences, "tags": [[0] * len(words) for words in sentences]})
+    windows = rows.map(
+        windows_of, batched=True, with_indices=True, remove_columns=rows.column_names, fn_kwargs=arguments
+    )
+    windows = windows.select(np.argsort(-np.asarray(windows["length"][:]), kind="stable"))  # less padding
+    inputs, values = windows.select_columns(["input_ids", "attention_mask"]), []
+    for start in track(range(0, len(inputs), options.batch_size), "Labeling", disable=not sys.stderr.isatty()):
+        batch = teacher.tokenizer.pad(inputs[start : start + options.batch_size], return_tensors="pt")
+        with torch.no_grad():
+            best = model(**batch.to(model.device)).logits.softmax(-1).max(-1)
+        values += zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    numbers, probabilities = (words_of_sentences(windows, of) for of in zip(*values, strict=True))
+    labels = [[names[number] for number in own] for own in numbers]
+    return [to_iob2(own, teacher.form) for own in labels] if teacher.form else labels, probabilities
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +55,9 @@ PAIRS = {  # by the folder above the file, without punctuation: names of the two
     ),
     "pawsx": (("sentence1", "sentence2"), {"0": 0, "1": 1}),
 }
-PAIR_FILES = {  # split by form of the file name; whether the original is the English side
-    rf"en-{LANGUAGE}-translated\.tsv": ("train", True),
-    rf"test-{LANGUAGE}-en-translated\.tsv": ("test", False),
-}
-ANSWER_FILES = {  # task, split, and whether the file holds the English side
+FILES = {  # task, split, and whether the original (TSV) or the text (JSON) is the English side
+    rf"en-{LANGUAGE}-translated\.tsv": ("", "train", True),
+    rf"test-{LANGUAGE}-en-translated\.tsv": ("", "test", False),
     rf"squad\.translate\.train\.en-{LANGUAGE}\.json": ("squad", "train", False),
     rf"squad\.translate\.dev\.en-{LANGUAGE}\.json": ("squad", "validation", False),
     rf"tydiqa\.translate\.train\.en-{LANGUAGE}\.json": ("tydiqa", "train", False),
@@ -88,15 +85,11 @@ def convert(folder: Path, output: Path) -> None:
     Raises ValueError if there is no such file, if most of a file cannot be read, and if an output file exists that was
     made from another one.
     """
-    files = [file for file in sorted(folder.rglob("*")) if file.suffix in (".tsv", ".json")]
-    sources = {file: source for file in files if (source := source_of(file))}
+    sources = {file: source for file in sorted(folder.rglob("*")) if (source := source_of(file))}
     if not sources:
         raise ValueError(f"{folder} holds no file of XTREME's translations. Name their folder.")
-    for file in files:
-        if (source := sources.get(file)) is None:
-            print(f"{file}: passed over")
-            continue
-        written, digest = source.output(output), hashlib.sha256(file.read_bytes()).hexdigest()
+    for file, (task, language, split, is_english) in sources.items():
+        written, digest = output / task / language / f"{split}.jsonl", hashlib.sha256(file.read_bytes()).hexdigest()
         about_file = written.with_suffix(".yaml")
         there = [path for path in (about_file, written) if path.exists()]
         if there and not (about_file.exists() and digest in about_file.read_text(encoding="utf-8", errors="replace")):
@@ -104,114 +97,78 @@ def convert(folder: Path, output: Path) -> None:
         if written.exists():
             print(f"{written}: done before")
             continue
-        rows = list(source.rows())
+        found = list(pair_rows(file, task, is_english) if task in PAIRS else question_rows(file, is_english))
+        rows, left_out = (
+            [row for row in found if isinstance(row, dict)],
+            Counter(r for r in found if isinstance(r, str)),
+        )
+        if left_out.total() >= len(rows):
+            raise ValueError(
+                f"{file} has {len(rows):,} readable rows, and others: {dict(left_out)}. Download it again."
+            )
+        source = {"file": "/".join(file.parts[-3:]), "sha256": digest}
+        about = {"source": source, "task": task, "language": language, "rows": len(rows), "left_out": dict(left_out)}
         with written_aside(about_file) as stream:  # first: with the rows, the file counts as done
-            yaml.safe_dump(source.about(digest), stream, sort_keys=False, allow_unicode=True, width=120)
+            yaml.safe_dump(about, stream, sort_keys=False, allow_unicode=True, width=120)
         write_rows(written, rows)
-        print(f"{written}: {source.kept:,} rows, {source.left_out.total():,} left out")
+        print(f"{written}: {len(rows):,} rows, {left_out.total():,} left out")
 
 
-def source_of(file: Path) -> "Source | None":
-    """Returns a published file as a `Source`; None for any other file, and for all files of pseudo test sets."""
+def source_of(file: Path) -> tuple[str, str, str, bool] | None:
+    """Returns task, language and split of a published file, and which side is English; None for any other file."""
     if any("pseudo" in part.lower() for part in file.parts[-2:]):
         return None
-    for pattern, (task, split, is_english) in ANSWER_FILES.items():
-        if match := re.fullmatch(pattern, file.name):
-            return Source(file, task, match["language"], split, is_english)
     folders = [re.sub(r"\W|_", "", part).lower() for part in file.resolve().parts[:-1]]
-    task = next((name for name in reversed(folders) if name in PAIRS), None)
-    for pattern, (split, is_english) in PAIR_FILES.items():
-        if task and (match := re.fullmatch(pattern, file.name)):
-            return Source(file, task, match["language"], split, is_english)
+    of_folder = next((name for name in reversed(folders) if name in PAIRS), None)
+    for pattern, (task, split, is_english) in FILES.items():
+        if (match := re.fullmatch(pattern, file.name)) and (found := task or of_folder):
+            return found, match["language"], split, is_english
     return None
 
 
-@dataclass
-class Source:
-    """A published file and its rows."""
+def pair_rows(file: Path, task: str, is_english: bool) -> Iterator[dict[str, Any] | str]:
+    """Yields a row for each line, or why it has none."""
+    names, labels = PAIRS[task]
+    english = [f"{name}_en" for name in names]
+    columns = [*english, *names] if is_english else [*names, *english]
+    for line in read_lines(file):
+        fields = line.split("\t")
+        if len(fields) != 5:
+            yield f"{len(fields)} columns, not 5"
+        elif (label := fields[4].strip()) not in labels:
+            yield f"the fifth column is no label ({', '.join(labels)})"
+        elif not all(text.strip() for text in fields[:4]):
+            yield "a text is blank"
+        else:
+            texts = dict(zip(columns, fields, strict=False))
+            yield {name: texts[name] for name in (*names, *english)} | {"label": labels[label]}
 
-    file: Path
-    task: str
-    language: str
-    split: str
-    has_english: bool  # TSV: the original is English; JSON: the text is
-    left_out: Counter[str] = field(default_factory=Counter)  # rows, by the reason
-    kept: int = 0
 
-    def output(self, folder: Path) -> Path:
-        return folder / self.task / self.language / f"{self.split}.jsonl"
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the well-formed rows. Raises ValueError, at the end, if no more than half are well-formed."""
-        for found in self._pairs() if self.task in PAIRS else self._questions():
-            if isinstance(found, str):
-                self.left_out[found] += 1
-            else:
-                self.kept += 1
-                yield found
-        if self.left_out.total() >= self.kept:
-            raise ValueError(
-                f"{self.file} has {self.kept:,} rows, and others that cannot be read: {dict(self.left_out)}. Download "
-                "the current file again."
-            )
-
-    def _pairs(self) -> Iterator[dict[str, Any] | str]:
-        """Yields a row for each line, or why it has none."""
-        names, labels = PAIRS[self.task]
-        english = [f"{name}_en" for name in names]
-        columns = [*english, *names] if self.has_english else [*names, *english]
-        for line in read_lines(self.file):
-            fields = line.split("\t")
-            if len(fields) != 5:
-                yield f"{len(fields)} columns, not 5"
-            elif (label := fields[4].strip()) not in labels:
-                yield f"the fifth column is no label ({', '.join(labels)})"
-            elif not all(text.strip() for text in fields[:4]):
-                yield "a text is blank"
-            else:
-                texts = dict(zip(columns, fields, strict=False))
-                yield {name: texts[name] for name in (*names, *english)} | {"label": labels[label]}
-
-    def _questions(self) -> Iterator[dict[str, Any] | str]:
-        """Yields a row for each question, or why it has none."""
-        ids: set[str] = set()
-        suffix = "_en" if self.has_english else ""
-        for context, question in self._squad():
-            answers = question.get("answers") or []
-            texts, starts = ([answer.get(name) for answer in answers] for name in ("text", "answer_start"))
-            if not isinstance(question.get("id"), str) or question["id"] in ids:
-                yield "no id, or one that another question has"
-            elif not all(map(_is_text, (context, question.get("question")))):
-                yield "question or context is blank"
-            elif not answers or not all(map(_is_text, texts)):
-                yield "no answer, or one without text"
-            elif not all(isinstance(start, int) for start in starts):
-                yield "an answer without answer_start"
-            else:
-                ids.add(question["id"])
-                row = {"question": question["question"], "context": context}
-                row |= {"answers": {"text": texts, "answer_start": starts}}
-                yield {"id": question["id"], **{name + suffix: value for name, value in row.items()}}
-
-    def _squad(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yields context and question of SQuAD's JSON. Raises ValueError for a file of another form."""
-        try:
-            for article in json.loads(self.file.read_text(encoding="utf-8-sig"))["data"]:
-                for paragraph in article["paragraphs"]:
-                    for question in paragraph["qas"]:
-                        yield paragraph["context"], question
-        except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            raise ValueError(f"{self.file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
-
-    def about(self, digest: str) -> dict[str, Any]:
-        """Returns the facts that are written next to the rows."""
-        return {
-            "source": {"file": "/".join(self.file.parts[-3:]), "sha256": digest},
-            "task": self.task,
-            "language": self.language,
-            "rows": self.kept,
-            "left_out": dict(self.left_out),
-        }
+def question_rows(file: Path, is_english: bool) -> Iterator[dict[str, Any] | str]:
+    """Yields a row for each question of SQuAD's JSON, or why it has none. Raises ValueError for another form."""
+    try:
+        articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
+        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
+    except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise ValueError(f"{file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
+    ids: set[str] = set()
+    for context, question in questions:
+        answers = question.get("answers") or []
+        texts, starts = ([answer.get(name) for answer in answers] for name in ("text", "answer_start"))
+        if not isinstance(question.get("id"), str) or question["id"] in ids:
+            yield "no id, or one that another question has"
+        elif not all(map(_is_text, (context, question.get("question")))):
+            yield "question or context is blank"
+        elif not answers or not all(map(_is_text, texts)):
+            yield "no answer, or one without text"
+        elif not all(isinstance(start, int) for start in starts):
+            yield "an answer without answer_start"
+        else:
+            ids.add(question["id"])
+            row = {"question": question["question"], "context": context}
+            row |= {"answers": {"text": texts, "answer_start": starts}}
+            yield {"id": question["id"], **{name + "_en" * is_english: value for name, value in row.items()}}
 
 
 def _is_text(value: Any) -> bool:

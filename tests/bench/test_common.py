@@ -1,14 +1,23 @@
-"""What the benchmarks share: rounds, ratios, memory, refused sizes, the file of results."""
+"""What the benchmarks share: rounds, ratios, memory, commands, the file of results."""
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import bench
-from bench._common import check_sizes, interleaved, make_parser, median_ratio, peak_bytes, write_results
+from bench._common import (
+    compare_commands,
+    interleaved,
+    make_parser,
+    median_ratio,
+    peak_bytes,
+    run_command,
+    write_results,
+)
 
 
 def test_rounds_are_interleaved_and_turned_and_the_warm_up_is_not_kept():
@@ -50,20 +59,25 @@ def test_results_say_on_what_they_were_measured(tmp_path):
     assert found["machine"]["threads"] == torch.get_num_threads() and len(found["machine"]["load_average"]) == 3
 
 
-def test_sizes_that_cannot_be_measured_are_refused():
-    sizes = dict(layers=1, hidden=64, vocab=100, pairs=2, length=8, rounds=1, packed=16)
-    flags = make_parser("A test.", "some", {name: (size, name) for name, size in sizes.items()}).parse_args([])
-    check_sizes(flags, {"packed": 16})
-    wrong = dict(rounds=0, hidden=100, layers=-1, vocab=6, pairs=0, length=2, packed=8)
-    for flag, value in wrong.items():
-        setattr(flags, flag, value)
-        with pytest.raises(ValueError, match=f"--{flag} is {value}"):
-            check_sizes(flags, {"packed": 16})
-        setattr(flags, flag, sizes[flag])
+def test_sizes_are_above_zero():
+    parser = make_parser("A test.", "some", {"rounds": (5, "rounds")})
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--rounds", "0"])
+
+
+def test_compare_commands_takes_the_rounds_ratios():
+    def command(way, number):
+        return [sys.executable, "-c", f"sum(range({10 ** (6 + (way == 'slow'))}))"]
+
+    rows = compare_commands(["fast", "slow"], command, 2, "slow")
+    assert [row["way"] for row in rows] == ["fast", "slow"] and rows[1]["ratio"] == 1
+    assert all(row["seconds"] > 0 and row["memory"] > 1 for row in rows)
+    with pytest.raises(ValueError, match="exit"):
+        run_command([sys.executable, "-c", "exit(3)"])
 
 
 def test_the_defaults_can_be_measured():
     modules = {path.stem for path in Path(bench.__file__).parent.glob("[!_]*.py")}
-    for name in sorted(modules - {"word_logits", "reproduce"}):  # they need data
+    for name in sorted(modules - {"reproduce"}):  # they need data
         module = importlib.import_module(f"bench.{name}")
         module.read_flags([])

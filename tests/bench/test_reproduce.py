@@ -16,15 +16,7 @@ from zoo_core.recipes import load_recipe
 
 PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in reproduce.NAMES.values()}
 PLAN = PLANS["reproduce"]
-
-
-def of_all(kind):
-    """What all plans list, as parameters of a test."""
-    return [
-        pytest.param(plan, one, id=f"{name}-{getattr(one, 'name', one)}")
-        for name, plan in PLANS.items()
-        for one in getattr(plan, kind)
-    ]
+WORKS = [(plan, kind, work) for plan in PLANS.values() for kind in ("models", "tasks") for work in getattr(plan, kind)]
 
 
 @pytest.fixture
@@ -33,46 +25,36 @@ def flags(tmp_path):
     return SimpleNamespace(name="reproduce", seeds=[2, 3], hub_root=None, output=tmp_path / "runs")
 
 
-@pytest.mark.parametrize(("plan", "name"), of_all("models"))
-def test_every_model_has_a_recipe_that_can_be_read(plan, name):
-    work = plan.models[name]
+@pytest.mark.parametrize(("plan", "kind", "name"), WORKS, ids=lambda value: value if isinstance(value, str) else "plan")
+def test_every_model_and_task_has_a_recipe_that_can_be_read(plan, kind, name):
+    work = getattr(plan, kind)[name]
     assert (work.recipe is None) == (work.folder is not None)
     if work.recipe is not None:
-        start = [f"{work.start_field}=y"] if work.start else []
-        load_recipe(Recipe, work.recipe, [*work.set, *start, "output_dir=x", "seed=1"])
+        recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])].recipe_class
+        own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
+        load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
         assert work.hours > 0
 
 
-@pytest.mark.parametrize(("plan", "name"), of_all("tasks"))
-def test_every_task_has_a_recipe_that_can_be_read(plan, name):
-    work = plan.tasks[name]
-    kind = KINDS[kind_of(["--config", work.recipe])]
-    load_recipe(kind.recipe_class, work.recipe, [*work.set, "model=x", "output_dir=y"])
-    assert work.hours > 0
-
-
-@pytest.mark.parametrize(("plan", "claim"), of_all("claims"))
-def test_claims_name_models_and_tasks_that_are_there(plan, claim):
-    assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
-    assert (claim.columns or "| --- |" in claim.answer) and {column.task for column in claim.columns} - {None} <= set(
-        claim.tasks
-    )
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_claims_name_models_and_tasks_that_are_there(plan):
+    for claim in plan.claims:
+        assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
+        assert claim.columns or "| --- |" in claim.answer
+        assert {column.task for column in claim.columns} - {None} <= set(claim.tasks)
 
 
 def test_a_job_is_listed_once_behind_what_it_needs(flags):
-    jobs = jobs_of(PLAN, PLAN.claims, flags)
-    names = [job.name for job in jobs]
-    assert len(set(names)) == len(names)
-    assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment")
-    assert names.count("head") == 1 and {"xlm-2", "xlm-3"} <= set(names)  # one head for all seeds
-    by_name = {job.name: job.command for job in jobs}
-    assert f"model.start_from={flags.output / 'head' / 'model'}" in by_name["xlm-2"]
+    jobs = {job.name: job.command for job in jobs_of(PLAN, PLAN.claims, flags)}
+    names = list(jobs)
+    assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment") and "xlm-3" in names
+    assert f"model.start_from={flags.output / 'head' / 'model'}" in jobs["xlm-2"]  # one head for all seeds
     assert "start alignment" in names and "start-2 alignment" not in names  # nothing of it has a seed
-    assert f"model={flags.output / 'xlm-2' / 'model'}" in by_name["xlm-2 alignment"]
+    assert f"model={flags.output / 'xlm-2' / 'model'}" in jobs["xlm-2 alignment"]
     checkpoint = flags.output / "mini_xlm-3" / "checkpoints" / "step-200" / "model"
-    assert f"model={checkpoint}" in by_name["mini_xlm_200-3 udpos"]
+    assert f"model={checkpoint}" in jobs["mini_xlm_200-3 udpos"]
     assert "mini_body-3" in names and "mini_body-2" not in names  # of one seed
-    assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in by_name["mini_distilled-3"]
+    assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in jobs["mini_distilled-3"]
 
 
 def job_of(flags, name, program):
@@ -81,90 +63,69 @@ def job_of(flags, name, program):
 
 
 WRITES = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(exist_ok=True, parents=True); "
-WORKS = WRITES + "(p / 'done').write_text('')"
-STOPS = WRITES + "(p / 'recipe.yaml').write_text(''); print('no disk'); sys.exit('--resume' not in sys.argv)"
+WORKING = WRITES + "(p / 'done').write_text('')"
+RESUMED = WRITES + "'--resume' in sys.argv and (p / 'done').write_text(''); (p / 'recipe.yaml').write_text('')"
 
 
-def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags, capsys):
-    jobs = [job_of(flags, "a", STOPS), job_of(flags, "b", WORKS)]
+def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
+    jobs = [job_of(flags, "a", RESUMED), job_of(flags, "b", WORKING)]
     assert reproduce.run_jobs(jobs) == ["a"] and [job.is_done for job in jobs] == [False, True]
-    assert "no disk" in jobs[0].log.read_text()
-
-    resumed = job_of(flags, "a", STOPS.replace("sys.exit", "(p / 'done').write_text(''); sys.exit"))
-    other = job_of(flags, "b", WORKS + "; pass")
     with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
-        reproduce.run_jobs([resumed, other])
-    assert reproduce.run_jobs([resumed, jobs[1]]) == []
-    assert len(resumed.sessions) == 2 and len(jobs[1].sessions) == 1
-    assert all(one["core_hours"] > 0 and one["gib"] > 0 for one in resumed.sessions)
+        reproduce.run_jobs([jobs[0], job_of(flags, "b", WORKING + "; pass")])
+    assert reproduce.run_jobs(jobs) == []
+    assert [job.log.read_text().count(job.typed) for job in jobs] == [2, 1]
 
 
-def write_results(folder, values):
+def write_results(folder, values, **more):
     """results.json of an alignment task: {(language, layer): AER}."""
     rows = [
         dict(language=language, method="ot", layer=layer, seed=1, split="test", metric="aer", value=value)
         for (language, layer), value in values.items()
     ]
     content = dict(format=2, task="word_alignment", kind="word_alignment", setting="feature", seeds=[1], scores=rows)
-    content |= dict(model={"folder": "x"}, protocol={"metric": {"name": "aer"}}, warnings=[])
+    content |= dict(model={"folder": "x"}, protocol={"metric": {"name": "aer"}}, warnings=[], **more)
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(content))
 
 
 def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
-    results = tmp_path / "results"
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "head", "xlm")}, claims=[claim])
     for run, (german, french) in {"start": (20, 10), "xlm-3": (16, 8), "xlm-2": (14, 8)}.items():
         values = {("de-en", 8): german, ("en-fr", 8): french, ("de-en", 7): 99.0}
         write_results(flags.output / run / "tasks" / "alignment", values)
-    reproduce.write_page(plan, [], flags)
-    page = (tmp_path / "reproduce.md").read_text()
-    assert "| start | 15.0 |" in page and "| MLM + TLM | 11.5 ± 0.7 |" in page
-    assert (results / "reproduce-dwa.png").stat().st_size > 10_000
-    table = pandas.read_csv(results / "reproduce.csv")
-    assert len(table) == 9 and set(table["seed"]) == {0, 2, 3}
 
-    written = (results / "reproduce.csv").read_bytes()
+    def page():
+        reproduce.write_page(plan, flags)
+        return (tmp_path / "reproduce.md").read_text()
+
+    assert "| start | 15.0 |" in page() and "| MLM + TLM | 11.5 ± 0.7 |" in page()
+    assert (tmp_path / "results" / "reproduce-dwa.png").stat().st_size > 10_000
+    written = (tmp_path / "results" / "reproduce.csv").read_bytes()
+    assert set(pandas.read_csv(tmp_path / "results" / "reproduce.csv")["seed"]) == {0, 2, 3}
     flags.output = tmp_path / "elsewhere"  # another machine, where nothing has run, and then one run again
-    reproduce.write_page(plan, [], flags)
-    assert (results / "reproduce.csv").read_bytes() == written
+    assert "| start | 15.0 |" in page() and (tmp_path / "results" / "reproduce.csv").read_bytes() == written
     write_results(flags.output / "xlm-3" / "tasks" / "alignment", {("de-en", 8): 12.0, ("en-fr", 8): 8.0})
-    reproduce.write_page(plan, [], flags)
-    page = (tmp_path / "reproduce.md").read_text()
-    assert "| start | 15.0 |" in page and "| MLM + TLM | 10.5 ± 0.7 |" in page
-
+    assert "| start | 15.0 |" in page() and "| MLM + TLM | 10.5 ± 0.7 |" in page()
     claim.seeds = [3]  # rows of one seed are compared
-    reproduce.write_page(plan, [], flags)
-    page = (tmp_path / "reproduce.md").read_text()
-    assert "| start | 15.0 |" in page and "| MLM + TLM | 10.0 |" in page
+    assert "| MLM + TLM | 10.0 |" in page()
 
 
 def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
-    for path in (reproduce.FOLDER / "results").glob("reproduce*.csv"):
-        (tmp_path / "results").mkdir(exist_ok=True)
-        (tmp_path / "results" / path.name).write_bytes(path.read_bytes())
-    committed = (reproduce.FOLDER / "reproduce.md").read_text(encoding="utf-8")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "reproduce.csv").write_bytes(Path("bench/results/reproduce.csv").read_bytes())
     monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
-    flags = SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs")
-    reproduce.write_page(PLAN, [], flags)
-    assert (tmp_path / "reproduce.md").read_text(encoding="utf-8") == committed
-    outcomes = [claim.outcome for claim in PLAN.claims]
-    assert None not in outcomes
-    for outcome in reproduce.OUTCOMES:
-        assert f"| {outcome} | {outcomes.count(outcome)} |" in committed
+    reproduce.write_page(PLAN, SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs"))
+    assert (tmp_path / "reproduce.md").read_text("utf-8") == Path("bench/reproduce.md").read_text("utf-8")
+    assert None not in [claim.outcome for claim in PLAN.claims]
 
 
-def test_the_loss_that_a_translation_model_ends_with_is_a_score(flags):
-    folder = flags.output / "veco-2" / "tasks" / "translation"
-    write_results(folder, {("en-de", 1): 5.0})
-    content = json.loads((folder / "results.json").read_text())
-    content["scores"].insert(0, content["scores"][0] | {"metric": "chrf"})  # which the table leaves out
-    content["curve"] = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
-    (folder / "results.json").write_text(json.dumps(content))
-    scores = reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags)
+def test_scores_of_have_the_loss_that_a_translation_model_ends_with(flags):
+    curve = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
+    write_results(flags.output / "veco-2" / "tasks" / "translation", {("en-de", 1): 5.0}, curve=curve)
+    scores = pandas.DataFrame(reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags))
     assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
     assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}

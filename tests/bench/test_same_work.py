@@ -1,12 +1,9 @@
 """What the benchmarks compare does the same work."""
 
-import argparse
-
 import numpy as np
 import pytest
 import torch
 
-from bench import finetuning
 from bench._steps import ENCODERS, Contest, Size, features, made_up_examples, made_up_tokenizer, our_batch, read_lengths
 from bench.masked_lm_step import LONGEST, OURS, PARTS, PEER, Part, round_batches, row_lengths, that_fits
 
@@ -53,15 +50,3 @@ def test_masked_lm_rounds_have_the_same_sentences():
     smaller, asked = that_fits(size, part, pairs_M2, 2, 1, 12 * 2**30)
     assert 1 <= smaller.pairs < part.pairs == 32 and asked > 12 * 2**30
     assert that_fits(size, part, pairs_M2, 2, 1, asked) == (part, asked)
-
-
-@pytest.mark.slow
-def test_fine_tuning_by_another_padding_scores_the_same(tmp_path):
-    sizes = dict(layers=1, hidden=64, rows=2000, vocab=600, max_length=40)
-    flags = argparse.Namespace(**sizes, batch=8, updates=3, evaluated=5, rounds=1, hub_root=None)
-    (overrides,) = finetuning.tables(None).values()
-    finetuning.save_models(tmp_path, finetuning.texts_of(overrides, flags), flags)
-    contest = finetuning.Contest(overrides, tmp_path, flags, tmp_path / "out")
-    ways = (finetuning.TOGETHER, finetuning.APART, finetuning.APART_WHOLE)
-    together, apart, whole = (contest.evaluate(name)[1] for name in ways)
-    assert together == apart == whole

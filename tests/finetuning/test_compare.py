@@ -1,13 +1,12 @@
 """Runs and suites side by side, from results.json files of which the scores are known."""
 
 import csv
-import json
 
 import pytest
 
-from finetuning.compare import main, read_runs
+from finetuning.compare import main
 from finetuning.results import Results
-from finetuning.suite import Suite, average, column_of, published_of
+from finetuning.suite import Suite, published_of, scores_of
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 
@@ -50,7 +49,8 @@ def folder_of(path, *tasks):
     for one in tasks:
         (path / one["task"]).mkdir(parents=True)
         write_json(path / one["task"] / "results.json", one)
-    write_json(path / "results.json", {"format": 2, "kind": "benchmark", "suite": {"name": "two", "tasks": TASKS}})
+    scores = {"m": scores_of(suite_of(), {one["task"]: one for one in tasks})}
+    write_json(path / "results.json", {"suite": {"name": "two", "tasks": TASKS}, "scores": scores})
     return str(path)
 
 
@@ -60,22 +60,21 @@ def run_of(path, results):
     return str(path)
 
 
-def test_column_of_is_the_mean_of_languages_and_of_metrics_and_tasks_seed_by_seed():
-    column = column_of(suite_of(), {"xnli": made_up("xnli", XNLI), "xquad": made_up("xquad", XQUAD)}, {})
-    assert column["xnli"][1]["scores"] == [75.0, 77.0] and column["xnli"][0] == "76.0 ± 1.4"
-    assert column["xquad"] == ("55.0 ± 7.1 / 45.0 ± 7.1", {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5})
-    assert column["average"][1]["scores"] == [60.0, 66.0]
-    warned = made_up("xnli", XNLI, warnings=["seed 2: accuracy is at chance in de 72.0"])
-    column = column_of(suite_of(), {"xnli": warned}, {})
-    assert column["xnli"][0].endswith("†") and "xquad" not in column and column["average"][0].endswith("§")
-
-
-def test_average_of_other_seeds_has_no_deviation_and_untrained_tasks_count_for_each_seed():
-    frames = {"xnli": made_up("xnli", XNLI).table().mean(axis=1)}
-    frames["other"] = frames["xnli"].rename({1: 3, 2: 4})
-    assert average(frames, {"xnli", "other"}) == {"scores": [], "mean": 76.0, "sd": None}
-    frames["other"] = frames["other"][:1]  # trains nothing: one seed, any number
-    assert average(frames, {"xnli"})["scores"] == [75.0, 76.0]
+def test_scores_of_are_means_of_languages_metrics_and_tasks_seed_by_seed():
+    xnli, xquad = made_up("xnli", XNLI), made_up("xquad", XQUAD)
+    found = scores_of(suite_of(), {"xnli": xnli, "xquad": xquad})
+    assert found["xnli"]["scores"] == [75.0, 77.0]
+    assert found["xquad"] == {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5}
+    assert found["average"]["scores"] == [60.0, 66.0]
+    assert list(scores_of(suite_of(), {"xnli": xnli})) == ["xnli", "average"]
+    # other seeds: no deviation; tasks that train nothing count for each seed
+    other = made_up("xquad", XQUAD, seeds=[3, 4])
+    assert scores_of(suite_of(), {"xnli": xnli, "xquad": other})["average"] == {"scores": [], "mean": 63.0, "sd": None}
+    one = {name: {language: values[:1] for language, values in of.items()} for name, of in XQUAD.items()}
+    untrained = made_up("xquad", one, seeds=[3], training_data=None)
+    assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [60.0, 61.0]
+    with pytest.raises(ValueError, match="exact_match"):
+        scores_of(suite_of(), {"xquad": xnli})
 
 
 def test_published_of_names_tasks_that_were_measured_in_another_way():
@@ -91,7 +90,7 @@ def test_published_of_names_tasks_that_were_measured_in_another_way():
     }
     columns, lines = published_of(suite, found)
     quoted, own = columns.values()
-    assert (quoted["udpos"], own["bucc"]) == ("72.6", "85.0") and own["average"].endswith("§")
+    assert (quoted["udpos"], own["bucc"]) == ("72.6", "85.0") and "average" not in own
     assert "other tokens, other languages" in lines[0] and lines[1].endswith("pooling cls")  # VECO's is ours
     suite.published[0].table, suite.published[0].row = "Table 9", rows[1]
     with pytest.raises(ValueError, match="columns for languages"):
@@ -100,19 +99,18 @@ def test_published_of_names_tasks_that_were_measured_in_another_way():
 
 def test_suites_are_compared_where_they_were_measured_alike(tmp_path, capsys, refused):
     one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
-    other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]), made_up("xquad", XQUAD))
+    other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]))
     out = tmp_path / "out"
     main(["--run", "XLM", one, "--run", "VECO", other, "--output", str(out)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
-    assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page and "VECO, xnli: the model was fine-tuned before" in page
-    found = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
-    assert found["scores"]["XLM"]["average"]["mean"] == 63.0 and (out / "comparison.png").is_file()
+    assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page and "| xquad | 50.0 ± 7.1 |  |" in page
+    assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
     cut = folder_of(tmp_path / "cut", made_up("xnli", XNLI, max_length=64))
     message = refused(["--run", "XLM", one, "--run", "cut", cut, "--output", str(tmp_path / "no")], main)
     assert "xnli was measured by different protocols: protocol.max_length" in message
 
 
-def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys):
+def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys, refused):
     folders = [
         run_of(tmp_path / str(seed), made_up("xnli", {"accuracy": {"en": [score], "de": [70.0]}}, [seed]))
         for seed, score in ((1, 16.0), (2, 18.0))
@@ -122,19 +120,19 @@ def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_pat
     out = tmp_path / "out"
     main(["--run", "A", *folders, "--run", "B", run_of(tmp_path / "b", slow), "--output", str(out)])
     page = (out / "comparison.md").read_text(encoding="utf-8")
-    assert "| en | 17.0 ± 1.4 | 81.0 ± 1.4 |" in page and "| seeds | 1, 2 | 1, 2 |" in page
-    assert "- hyperparameters.learning_rate: A 0.001; B 0.0005" in page
+    assert "| en | 17.0 ± 1.4 | 81.0 ± 1.4 |" in page
+    assert "- hyperparameters.learning_rate: A 0.001; A 2 0.001; B 0.0005" in page
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         assert len(list(csv.DictReader(stream))) == 8
-    assert read_runs({"A": folders})["A"]["seeds"] == [1, 2]
+    assert "seeds [1, 1]" in refused(["--run", "A", folders[0], folders[0], "--output", str(out)], main)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"task": "news"}, "task news"),
+        ({"task": "news"}, "news"),
         ({"format": 1}, "format 1"),
-        (None, "no results"),
+        (None, "has no results.json"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, refused, change, expected):

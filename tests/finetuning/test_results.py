@@ -10,7 +10,7 @@ import pytest
 
 from finetuning.page import label_tables, lines_of, page_of, score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
-from finetuning.results import Protocol, Results, join_seeds, load_results
+from finetuning.results import Protocol, load_results
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
@@ -170,17 +170,6 @@ def test_protocol_keys_are_attributes():
     assert protocol.pooling is None
 
 
-def test_join_seeds_refuses_one_seed_twice_and_another_protocol():
-    one, other = (results(f"seeds=[{seed}]", records=[record(seed, en=80.0 + seed, de=70.0)]) for seed in (1, 2))
-    joined = join_seeds("m", [one, other])
-    assert joined["seeds"] == [1, 2] and joined.languages["en"]["scores"] == [81.0, 82.0]
-    assert joined["protocol"]["selection"]["selected_steps"] == [80, 80]
-    with pytest.raises(ValueError, match="seed 1"):
-        join_seeds("m", [one, one])
-    with pytest.raises(ValueError, match="protocol.max_length"):
-        join_seeds("m", [one, Results({**other, "protocol": {**other["protocol"], "max_length": 64}})])
-
-
 def test_write_results_files_agree(tmp_path, drawn, capsys):
     scores = dict(precision=30.0, recall=61.0, f1=60.0, support=30)
     labels = {"en": {"a": scores, "b": {**dict.fromkeys(scores, 0.0)}}}
@@ -209,7 +198,7 @@ def test_label_tables_are_means_over_seeds_and_over_languages_that_have_the_labe
     (columns, rows), (languages, by_language) = label_tables(results(records=records, label_unit="rows")).values()
     assert columns == ["label", "precision", "recall", "f1", "rows"]
     assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
-    assert languages == ["language", "a", "b"] and by_language == [["en", "85.0", "55.0"], ["sw", "30.0", ""]]
+    assert languages == ["label", "en", "sw"] and by_language == [["a", "85.0", "30.0"], ["b", "55.0", ""]]
 
 
 def test_accuracy_is_loaded_by_its_path_without_the_hub(tmp_path):

@@ -46,29 +46,23 @@ def convert(given, written):
     main(["--input", str(given), "--output", str(written)])
 
 
-def test_convert_files_of_every_task(tmp_path, capsys):
+def test_convert_files_of_every_task(tmp_path):
     given, out = tmp_path / "xtreme_translations", tmp_path / "translations"
     published(given, "XNLI/translate-train/en-de-translated.tsv", XNLI)
     published(given, "XNLI/translate-test/test-zh-en-translated.tsv", ["前\t后\tbefore\tafter\tentailment"])
     published(given, "PAWSX/translate-train/en-ja-translated.tsv", PAWS)
     published(given, "PAWSX/translate-test/test-de-en-translated.tsv", PAWS)
-    question = squad(("q1", "Was ist alt?", [("Rom", 0)]))
-    published(given, "SQuAD/translate-train/squad.translate.train.en-de.json", question)
-    published(given, "SQuAD/translate-dev/squad.translate.dev.en-de.json", question)
-    published(given, "TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-sw.json", question)
-    published(given, "TyDiQA-GoldP/translate-test/tydiqa.translate.test.sw-en.json", question)
-    published(given, "XQuAD/translate-test/xquad.translate.test.zh-en.json", question)
-    published(given, "MLQA/translate-test/mlqa.translate.test.ar-en.json", question)
-    published(given, "XQuAD/pseudo-test/xquad.translate.test.yo-en.json", question)
-    published(given, "XNLI/translate-train/README.md", "not read")
+    for name in (
+        "SQuAD/translate-train/squad.translate.train.en-de", "SQuAD/translate-dev/squad.translate.dev.en-de",
+        "TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-sw", "MLQA/translate-test/mlqa.translate.test.ar-en",
+        "TyDiQA-GoldP/translate-test/tydiqa.translate.test.sw-en", "XQuAD/translate-test/xquad.translate.test.zh-en",
+        "XQuAD/pseudo-test/xquad.translate.test.yo-en",  # which is not read
+    ):  # fmt: skip
+        published(given, f"{name}.json", squad(("q1", "Was ist alt?", [("Rom", 0)])))
     convert(given, out)
-    assert (
-        sorted(str(file.relative_to(out).with_suffix("")) for file in out.rglob("*.jsonl"))
-        == (
-            "mlqa/ar/test pawsx/de/test pawsx/ja/train squad/de/train squad/de/validation tydiqa/sw/train "
-            "tydiqa/sw/validation xnli/de/train xnli/zh/test xquad/zh/validation"
-        ).split()
-    )
+    names = "mlqa/ar/test pawsx/de/test pawsx/ja/train squad/de/train squad/de/validation tydiqa/sw/train "
+    names += "tydiqa/sw/validation xnli/de/train xnli/zh/test xquad/zh/validation"
+    assert sorted(str(file.relative_to(out).with_suffix("")) for file in out.rglob("*.jsonl")) == names.split()
     # translate-train: the English is the original; translate-test: the translation
     english = {"premise_en": "They left.", "hypothesis_en": "They stayed.", "label": "contradiction"}
     german = {"premise": "Sie gingen.", "hypothesis": "Sie blieben."}
@@ -85,9 +79,8 @@ def test_convert_files_of_every_task(tmp_path, capsys):
     (row,) = rows(out / "xquad/zh/validation.jsonl")
     assert row == {"id": "q1", "question_en": "Was ist alt?", "context_en": "Rom ist alt.", "answers_en": answers}
     about = about_of(out / "xnli/de/train.jsonl")
-    assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv" and about["rows"] == 2
-    assert about["left_out"] == {}
-    assert "test.yo-en.json: passed over" in capsys.readouterr().out
+    assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv"
+    assert (about["rows"], about["left_out"]) == (2, {})
 
 
 def test_convert_rows_are_what_recipes_read(tmp_path):
@@ -139,19 +132,14 @@ def test_convert_overwrites_nothing(tmp_path, capsys):
     convert(given, out)
     made = (out / "xnli/de/train.jsonl").stat().st_mtime_ns
     published(given, "XNLI/en-fr-translated.tsv", XNLI)
-    capsys.readouterr()
     convert(given, out)
-    assert "done before" in capsys.readouterr().out
     assert (out / "xnli/de/train.jsonl").stat().st_mtime_ns == made and len(rows(out / "xnli/fr/train.jsonl")) == 2
     published(given, "XNLI/en-de-translated.tsv", [*XNLI, *XNLI])
     assert "exists, and was not made from" in refused(given, out, capsys)
     for name in ("train.yaml", "train.jsonl"):  # files of somebody else
-        elsewhere = tmp_path / name / "xnli" / "de" / name
-        elsewhere.parent.mkdir(parents=True)
-        elsewhere.write_text("mine: 1\n")
+        elsewhere = published(tmp_path / name, f"xnli/de/{name}", "mine: 1\n")
         assert f"{name} exists" in refused(given, tmp_path / name, capsys)
         assert elsewhere.read_text() == "mine: 1\n" and len(list(elsewhere.parent.iterdir())) == 1
-    assert len(rows(out / "xnli/de/train.jsonl")) == 2
 
 
 def refused(given, written, capsys):
@@ -166,7 +154,7 @@ def refused(given, written, capsys):
     [
         ("elsewhere/en-de-translated.tsv", XNLI, "in"),
         ("PAWSX/en-de-translated.tsv", XNLI, "label (0, 1)"),
-        ("XNLI/en-de-translated.tsv", "", "has 0 rows"),
+        ("XNLI/en-de-translated.tsv", "", "has 0 readable rows"),
         ("squad.translate.train.en-de.json", "{", "SQuAD"),
     ],
 )

@@ -10,12 +10,12 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file, save_file
-from transformers import XLMRobertaForMaskedLM, XLMRobertaForSequenceClassification
+from transformers import XLMRobertaForSequenceClassification
 
 from finetuning.page import references_of
 from finetuning.results import load_results
 from hub_cards.card import main, weights_of, write_card
-from hub_cards.record import count_parameters, forget_paths, read_record
+from hub_cards.record import forget_paths, read_record
 from zoo_core.provenance import folder_fingerprint
 
 
@@ -106,15 +106,6 @@ def test_languages_are_codes_of_the_hub(made_up_run):
     assert ModelCard.load(write_card(folder)).data.language == ["en", "de", "zh"]
 
 
-def test_a_run_of_several_sessions_and_phases(made_up_run):
-    folder, _ = made_up_run("veco")
-    text = card_of(folder)
-    trained = text.partition("## How it was trained")[2].partition("\n## ")[0]
-    assert all(fact in trained for fact in ("1:05:20", "fedcba987654", "1,024")) and "012345" not in trained
-    assert (folder / "curves.png").read_bytes() == b"\x89PNG curves"
-    assert weights_of(text) == folder_fingerprint(folder)
-
-
 def test_what_is_learned_poorly_is_said_first(made_up_run):
     folder, files = made_up_run("veco", "classification")
     names = {"held_out/mlm/en": 5.5, "unigram_entropy/mlm/en": 4.7, "held_out/dwa/en-de": 9}
@@ -182,7 +173,7 @@ def test_results_of_files_folders_and_suites(made_up_run):
     suite = files[0].parents[1] / "suite"
     for file in files:
         shutil.copytree(file.parent, suite / file.parent.name)
-    (suite / "results.json").write_text(json.dumps({"format": 2, "kind": "benchmark"}))
+    (suite / "results.json").write_text(json.dumps({"suite": {}, "scores": {}}))
     assert tasks(folder, suite) == tasks(folder, suite, suite / "xnli") == ["word_alignment", "xnli"]
     assert tasks(folder, files[0], files[1].parent) == ["xnli", "word_alignment"]
 
@@ -209,25 +200,6 @@ def test_names_are_shown_as_they_are(made_up_run):
     assert "<b>a|b &lt;i&gt;*x* [y](z), zero-shot</b>" in text and "> - a \\`tag\\` \\<s>" in text
     outside = re.sub(r"```.*?```|^---.*?^---", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"(?<!\\)<(i|s|b)>(?!a\|b|ntrex|word|udpos)", outside)
-
-
-def test_licenses_of_data(made_up_run):
-    folder, _ = made_up_run("veco")
-    edit(folder.parent / "recipe.yaml", licenses={"local/bible": "cc0-1.0"})
-    assert "| bible | training | cc0-1.0 |" in card_of(folder)
-
-
-def test_only_what_an_objective_reads_was_learned_from(made_up_run):
-    folder, _ = made_up_run("xlm_align")
-    recipe = folder.parent / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("tlm:", "kd:"))
-    assert ModelCard(card_of(folder)).data.datasets == ["owner/text"]
-
-
-def test_count_parameters(small_model, tmp_path):
-    folder = small_model(tmp_path / "model")
-    model = XLMRobertaForMaskedLM.from_pretrained(folder)
-    assert count_parameters(folder) == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hub_cards.examples import TEMPLATES, uses
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import write_modules
 from modeling.modeling_xlm_align import XlmAlignModel
-from zoo_core.recipes import read_yaml
 
 NOTHING = Record({}, 0, "a")
 RUN = {"corpora": [{"name": "ru", "languages": ["ru"]}, {"name": "en-ar", "languages": ["en", "ar", "fake"]}]}
@@ -193,10 +192,3 @@ def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
     change_config(folder, architectures=["XlmAlignForMaskedLM"])
     assert "[MASK]" in the(folder, "Masked words").code
     assert titles(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval())) == ["Tagging"]
-
-
-def test_the_fine_tuning_command_names_a_recipe_that_is_there(zoo_model_dir, request):
-    for model_type in ("veco", "ernie_m", "xlm_align", "metaxlm"):
-        text = the(zoo_model_dir(model_type), "Classification, after fine-tuning").text
-        recipe = text.partition("--config ")[2].split()[0]
-        assert read_yaml(request.config.rootpath / recipe)["task"] == "xnli"

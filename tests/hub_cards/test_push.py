@@ -7,7 +7,6 @@ test_from_the_hub.py do.
 import json
 from unittest.mock import Mock
 
-import huggingface_hub
 import pytest
 from safetensors.torch import load_file
 
@@ -68,19 +67,6 @@ def test_a_second_push_sends_what_changed(hub, run, ready_folder):
     assert run(folder)[0] == 0 and hub.files(REPO)["NOTICE"] == b"Made here.\n"
     sent = [request for request in hub.requests[requests:] if "/commit/" in request.path]
     assert len(sent) == 1 and sent[0].size < 500  # NOTICE alone
-
-
-@pytest.mark.parametrize("broken", ["commit", "Ctrl-C"])
-def test_an_interrupted_push_continues_with_the_same_command(hub, run, fault, ready_folder, monkeypatch, broken):
-    folder = ready_folder()
-    with monkeypatch.context() as patch:
-        if broken == "Ctrl-C":
-            patch.setattr(huggingface_hub.HfApi, "create_commit", Mock(side_effect=KeyboardInterrupt))
-        else:
-            fault("POST", "/commit/", 403)
-        assert run(folder)[0] == (130 if broken == "Ctrl-C" else 2)
-    assert len(hub.titles(REPO)) == 1
-    assert run(folder)[0] == 0 and len(hub.titles(REPO)) == 2 and hub.files(REPO).items() >= contents(folder).items()
 
 
 def test_a_push_in_between_is_noticed(hub, run, ready_folder, monkeypatch):

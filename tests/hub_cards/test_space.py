@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,9 +18,6 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    BertConfig,
-    BertForMaskedLM,
-    PreTrainedTokenizerFast,
     pipeline,
 )
 
@@ -96,23 +92,6 @@ def test_every_model_of_the_zoo_serves_every_tab(app, zoo_model_dir, model_type)
     assert len(app.rank_sentences(found, "a", "b\nc")) == 2
 
 
-def test_models_of_the_library_serve_what_they_can(app, sample_tokenizer, tmp_path):
-    def saved(cls, config, **tokens):
-        folder = tmp_path / f"{cls.__name__}-{len(tokens)}"
-        cls(config).save_pretrained(folder)
-        options = {"unk_token": "<unk>", "pad_token": "<pad>", **tokens}
-        PreTrainedTokenizerFast(tokenizer_object=sample_tokenizer.backend_tokenizer, **options).save_pretrained(folder)
-        return app.load(str(folder))
-
-    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
-    config = BertConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=40, **small)
-    bert = saved(BertForMaskedLM, config, mask_token="<mask>")
-    assert bert.positions == 40 and app.align_words(bert, *PAIR) and app.fill_masks(bert, "The [MASK] is small.")
-    assert len(app.rank_sentences(bert, "a " * 100, "b\nc")) == 2
-    with pytest.raises(ValueError):
-        app.fill_masks(saved(BertForMaskedLM, config), "The <mask> is small.")
-
-
 @pytest.mark.parametrize(
     "name, texts",
     [
@@ -180,12 +159,6 @@ def test_run_head_marks_parts_of_the_text(app, zoo_model_dir):
     for text in ("Maria lives in Paris.", "玛丽亚在巴黎。"):
         labels, parts = app.run_head(tagger, text)
         assert labels is None and "".join(part for part, _ in parts) == text and "PER" in dict(map(reversed, parts))
-
-
-def test_requirements_are_those_of_the_project():
-    lines = [line for line in (SPACE / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
-    project = tomllib.loads((SPACE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(lines) <= {requirement.replace(" ", "") for requirement in project["dependencies"]}
 
 
 @pytest.fixture(scope="module")
