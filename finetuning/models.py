@@ -11,7 +11,7 @@ from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
-from modeling.model_types import longest_input
+from modeling.layer_states import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import model_files, model_fingerprint
 from zoo_core.recipes import nearest

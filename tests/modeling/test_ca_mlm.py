@@ -213,14 +213,6 @@ def test_both_sub_batches_and_weights_in_one_update():
     torch.testing.assert_close(output.loss_sum.detach(), total)
 
 
-@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_which_segment_is_called_x_has_no_effect(stream):
-    """Adjacent segments come in either order: Eq. 1 holds both."""
-    model, batch = veco(stream), pair()
-    swapped = model(ca_mlm_segments={"x": batch["y"], "y": batch["x"]})
-    torch.testing.assert_close(model(ca_mlm_segments=batch).loss_sum, swapped.loss_sum)
-
-
 def broken(**changes):
     """The pairs with other fields: `x_labels=...` is a function of the field, or one that is added."""
     batch = pair()

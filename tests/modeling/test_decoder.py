@@ -105,21 +105,6 @@ def test_the_fused_loss_and_its_gradients_are_those_of_the_logits(
         torch.testing.assert_close(ours[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_gradient_checkpointing_changes_no_gradient(veco_dir, translation, sources, targets):
-    model = translation(veco_dir).train()
-    source, mask = sources()
-    gradients = []
-    for enable in (False, True):
-        if enable:
-            (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-        model.zero_grad()
-        model(source, attention_mask=mask, labels=targets()).loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    with pytest.raises(ValueError, match="use_cache"):
-        model(source, attention_mask=mask, labels=targets(), use_cache=True)
-
-
 # Errors
 
 
