@@ -364,34 +364,29 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
-        saved, other_kwargs = cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        folder = pretrained_model_name_or_path
+        saved, other_kwargs = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} is a translation model already: load it with from_pretrained."
-            )
+            raise ValueError(f"{folder} is a translation model already: load it with from_pretrained.")
         if saved.get("eos_token_id", 2) is None:
-            raise ValueError(f"{pretrained_model_name_or_path} has no eos_token_id: put its tokenizer into its folder.")
+            raise ValueError(f"{folder} has no eos_token_id: put its tokenizer into its folder.")
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
-        check_overrides(overrides, cls.config_class(**shape), pretrained_model_name_or_path, random)
+        check_overrides(overrides, cls.config_class(**shape), folder, random)
         encoder_config = cls.config_class(**shape | overrides)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
         config = cls.config_class(**shape | overrides | decoder_fields)
-        call = f"{cls.__name__}.from_encoder({str(pretrained_model_name_or_path)!r})"
+        call = f"{cls.__name__}.from_encoder({str(folder)!r})"
         if random:
             model = new_model(cls, config, **other_kwargs)
             logger.warning("%s: every weight is fresh, random=True. Train before use.", call)
             return model
-        encoder, report = cls.starts_from.from_pretrained(
-            pretrained_model_name_or_path,
-            config=encoder_config,
-            output_loading_info=True,
-            **kwargs | {"ignore_mismatched_sizes": True},
-        )
-        fresh = fresh_weights(encoder, report, pretrained_model_name_or_path)
+        options = kwargs | {"config": encoder_config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        encoder, report = cls.starts_from.from_pretrained(folder, **options)
+        fresh = fresh_weights(encoder, report, folder)
         model = new_model(cls, config, encoder.dtype, encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
         names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))

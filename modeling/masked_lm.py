@@ -25,23 +25,23 @@ LOGITS_AT_ONCE = 2**27
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits at a time.
 
-    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot). It is multiplied out
-    at once, chunk by chunk, and dropped: nothing is computed twice. It can be back-propagated once.
+    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot): nothing is computed
+    twice. That of several chunks is multiplied out at once, that of one chunk in the backward pass, which then need not
+    scale a (V, H) matrix. It can be back-propagated once.
     """
 
     @staticmethod
     def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
         device_type, size = hidden_NH.device.type, len(weight_VH)
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-        needs = ctx.needs_input_grad[:3]
-        of_hidden_NH, of_weight_VH, of_bias_V = (
-            torch.zeros_like(tensor) if need else None
-            for tensor, need in zip((hidden_NH, weight_VH, bias_V), needs, strict=True)
-        )
+        needs, rows, kept = ctx.needs_input_grad[:3], max(1, LOGITS_AT_ONCE // size), None
+        is_kept = needs[1] and 0 < len(labels_N) <= rows
+        of_hidden_NH = torch.zeros_like(hidden_NH) if needs[0] else None
+        of_weight_VH = torch.zeros_like(weight_VH) if needs[1] and not is_kept else None
+        of_bias_V = torch.zeros_like(bias_V) if needs[2] else None
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
         with torch.autocast(device_type, enabled=False):
             states_NH, matrix_VH, bias = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
-            rows = max(1, LOGITS_AT_ONCE // size)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
                 labels, weights = labels_N[chunk, None], row_weights_N[chunk, None]
@@ -64,11 +64,13 @@ class LinearCrossEntropy(torch.autograd.Function):
                 scores = scores.to(dtype)
                 if of_hidden_NH is not None:
                     of_hidden_NH[chunk] = scores @ matrix_VH
-                if of_weight_VH is not None and dtype == weight_VH.dtype:
+                if is_kept:
+                    kept = scores, states_NH
+                elif of_weight_VH is not None and dtype == weight_VH.dtype:
                     of_weight_VH.addmm_(scores.T, states_NH[chunk])
                 elif of_weight_VH is not None:
                     of_weight_VH += scores.T @ states_NH[chunk]
-        ctx.gradients = (of_hidden_NH, of_weight_VH, of_bias_V)
+        ctx.gradients, ctx.kept, ctx.dtype = (of_hidden_NH, of_weight_VH, of_bias_V), kept, weight_VH.dtype
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
@@ -78,9 +80,15 @@ class LinearCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
-        gradients = (None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients)
-        ctx.gradients = None
-        return *gradients, None, None, None
+        hidden, weight, bias = (None if of is None else of.mul_(grad_loss) for of in ctx.gradients)
+        if ctx.kept is not None:
+            scores_NV, states_NH = ctx.kept
+            if scores_NV.dtype == ctx.dtype:
+                weight = scores_NV.T @ (states_NH * grad_loss)
+            else:  # fp16's loss scaling is out of its range
+                weight = (scores_NV.T @ states_NH).to(ctx.dtype).mul_(grad_loss)
+        ctx.gradients = ctx.kept = None
+        return hidden, weight, bias, None, None, None
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from .attention_masks import cross_stream_mask
 from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
 from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, check_labels
-from .plug_in import PlugIn
+from .plug_in import PlugIn, cross_stream_mask
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 # optional or of two forms: what one side of a pair has, the other needs as well

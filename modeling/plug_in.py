@@ -9,10 +9,16 @@ Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` = 2H.
 
 import torch
 
-from .attention_masks import cross_stream_mask
+from .attention_masks import as_block_mask
 
 # what both streams of x get in addition to its tokens and their mask
 INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
+
+
+def cross_stream_mask(config, attention_mask):
+    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`), where
+    token t attends to tokens s <= t. `attention_mask` is (B, T), or a block mask (B, T, T)."""
+    return attention_mask if config.cross_stream == "bidirectional" else as_block_mask(attention_mask).tril()
 
 
 class PlugIn:
