@@ -5,8 +5,6 @@ import torch
 from torch import nn
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
-from modeling.modeling_veco import VecoModel
-
 # The decoder
 
 
@@ -68,18 +66,6 @@ def test_padding_of_sources_and_targets_changes_nothing(veco_dir, translation, s
         torch.testing.assert_close(together.logits[row, : 7 - row], alone.logits[0], atol=1e-5, rtol=0)
         losses.append(alone.loss * label.numel())
     torch.testing.assert_close(together.loss, sum(losses) / (7 + 6 + 5 + 4))
-
-
-@torch.no_grad()
-def test_the_encoder_is_the_encoder_plugged_out(veco_dir, translation, sources, targets):
-    model, encoder = translation(veco_dir), VecoModel.from_pretrained(veco_dir).eval()
-    source, mask = sources()
-    ours = model(source, attention_mask=mask, labels=targets(), output_hidden_states=True)
-    expected = encoder(source, attention_mask=mask, output_hidden_states=True)
-    for a, b in zip(ours.encoder_hidden_states, expected.hidden_states, strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(ours.encoder_last_hidden_state, expected.last_hidden_state)
-    assert not [key for key in model.state_dict() if key.startswith("roberta.") and "crossattention" in key]
 
 
 # Loss
