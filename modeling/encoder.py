@@ -431,7 +431,7 @@ class EncoderModel(EncoderPreTrainedModel):
         ):
             return None
         tokens = input_ids if inputs_embeds is None else inputs_embeds
-        found, sizes = [], 0
+        found, saved = [], 0
         for states, mask in ((tokens, attention_mask), (encoder_hidden_states, encoder_attention_mask)):
             if states is None:
                 continue
@@ -443,8 +443,8 @@ class EncoderModel(EncoderPreTrainedModel):
             elif mask.shape != states.shape[:2]:
                 return None  # `prepare_attention_mask` refuses it
             found.append(Packing(mask.bool(), found[0].row_of if found else None))
-            sizes += mask.numel() - found[-1].shape[0] * found[-1].shape[1]
-        return (found[0], found[-1]) if sizes and found[0].shape[1] else None
+            saved += mask.numel() - found[-1].shape[0] * found[-1].shape[1]
+        return (found[0], found[-1]) if saved > 0 and found[0].shape[1] else None
 
     def packed(self, own: Packing, other: Packing, inputs: dict, cross: dict) -> tuple[dict, dict]:
         """The inputs of `forward` in rows."""
