@@ -106,7 +106,7 @@ ERNIE_M_STATIC: Names = {
     r"(\.w_0|_scale|_w)$": ".weight",
     r"(\.b_0|_bias|_b)$": ".bias",
 }
-# What libraries and optimizers keep for themselves.
+# what libraries and optimizers keep for themselves
 BOOKKEEPING = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids"
     r"|.*_moment[12]_0|.*_beta[12]_pow_acc_0|(scheduled_)?learning_rate.*|@.*@|.*loss_scaling.*|num_(good|bad).*"
@@ -121,18 +121,17 @@ CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
 # fields of a foreign configuration that are written anew, or of no effect here
 NOT_KEPT = ("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout")
 NOT_KEPT += ("use_cache", "position_embedding_type")
+ASSUMED = ("num_attention_heads", "hidden_act", "layer_norm_eps")  # where no configuration says it
 XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 in XLM-R; <mask> is the last
 NEVER = -1e4  # logit of a token that a model cannot predict
 
 
 # What pickles of numpy's arrays are made with, in all of numpy's versions. Anything else could run code.
-ARRAYS = {
-    "_reconstruct": np.zeros(1).__reduce__()[0],
-    "_frombuffer": np.zeros(1).__reduce_ex__(5)[0],
-    "scalar": np.float32(0).__reduce__()[0],
-}
-ALLOWED = {
+MAKERS = {"_reconstruct": np.zeros(1).__reduce__()[0], "_frombuffer": np.zeros(1).__reduce_ex__(5)[0]}
+MAKERS["scalar"] = np.float32().__reduce__()[0]
+MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
+ALLOWED = {(module, name): made for module in MODULES for name, made in MAKERS.items()} | {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("collections", "OrderedDict"): collections.OrderedDict,
@@ -140,8 +139,6 @@ ALLOWED = {
     ("__builtin__", "tuple"): tuple,
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how protocol 2 holds bytes
 }
-for module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric"):
-    ALLOWED |= {(module, name): made for name, made in ARRAYS.items()}
 # Paddle's VarType.Type, by number
 PADDLE_TYPES = (np.bool_, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64)
 
@@ -312,9 +309,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: str
     return f"{type(model).__name__} of {model.num_parameters():,} parameters: {output}"
 
 
-# VECO
-
-
 def convert_veco(
     source: str,
     output: str,
@@ -356,7 +350,6 @@ def convert_veco(
         if not is_encoder:
             layers, is_tied = decoder_origin(state, source)
             fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
-            fields |= {"is_encoder_decoder": True}
             notes.append(f"decoder: from the encoder's layers {layers}, {'tied' if is_tied else 'not equal, not tied'}")
         state |= all_rows(state[WORDS], len(words), dict_map)
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
@@ -422,11 +415,7 @@ def scale_words(state: State, config: PreTrainedConfig, setting: str | None) -> 
     setting = setting or ("multiply" if words * math.sqrt(root) < positions else "keep")
     if setting == "multiply":
         state[WORDS], config.lm_head_scale = state[WORDS] * root, 1 / root
-    done = f"multiplied by {root:.4g} for the lookup, not for the logits" if setting == "multiply" else "kept"
-    return f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}; {done}"
-
-
-# ERNIE-M
+    return f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}: {setting}"
 
 
 def convert_ernie_m(
@@ -446,8 +435,7 @@ def convert_ernie_m(
     Returns what was found and done, a sentence each. Raises ValueError for weights that do not fit; see `build`.
     """
     require_new(output)
-    path = Path(source)
-    folder = path if path.is_dir() else path.parent
+    folder = path if (path := Path(source)).is_dir() else path.parent
     saved = [file for of in ("model.safetensors", "pytorch_model.bin", "*.pdparams") for file in sorted(path.glob(of))]
     state, _ = read_state(saved[0] if saved else path)
     if any(key.startswith("roberta.") or ".layer.0." in key for key in state):
@@ -472,13 +460,12 @@ def convert_ernie_m(
     if head in ("sequence", "token") and "id2label" not in fields and "classifier.weight" in state:
         fields.setdefault("num_labels", len(state["classifier.weight"]))
     config = make_config(ErnieMConfig, state, source, num_attention_heads, fields)
-    assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings]
-    notes = [f"layout: {layout}; head: {head}", *(f"assumed: {name} {getattr(config, name)}" for name in assumed)]
+    notes = [f"layout: {layout}; head: {head}"]
+    notes += [f"assumed: {name} {getattr(config, name)}" for name in ASSUMED if name not in settings]
     model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
     chosen = choose_tokenizer(folder, layout, config, tokenizer, tokenizer_type)
-    notes.append(f"tokenizer: {type(chosen).__name__}")
     config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
-    return [save(model, chosen, output), *notes]
+    return [save(model, chosen, output), *notes, f"tokenizer: {type(chosen).__name__}"]
 
 
 def read_settings(path: Path) -> dict[str, Any]:

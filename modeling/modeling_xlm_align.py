@@ -128,10 +128,11 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             return
         check_labels(name, batch)
         labels = self.self_label(batch)
-        outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=True)
+        is_last = self.config.pointer_layer == self.config.num_hidden_layers  # then the others need not be kept
+        outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=not is_last)
         if weights.get(name, 1.0):
             yield name, Predictions(outputs.last_hidden_state, batch["labels"])
-        states_BTH = outputs.hidden_states[self.config.pointer_layer]
+        states_BTH = outputs.last_hidden_state if is_last else outputs.hidden_states[self.config.pointer_layer]
         yield "dwa", dwa_losses(states_BTH, labels, batch, self.q_linear, self.k_linear, self.config)
 
     def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
