@@ -290,11 +290,12 @@ class EncoderPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:
-        """Sets whether the encoder skips padding: the same numbers in less time. Off by default.
+        """Sets whether the texts of a batch share rows (`Packing`), so that next to nothing is computed at padding: the
+        same numbers in less time. Off by default.
 
         Outputs keep their shapes, and are zero at padding. Like the attention implementation, this is a setting of the
-        object, and is not saved. It has no effect without padding, if the caller wants attention weights, or if the
-        model is exported or compiled.
+        object, and is not saved. It has no effect without padding, for attention weights, under flash attention, in an
+        exported or compiled model, and on an encoder that takes no block masks (DeBERTa).
         """
         for module in self.modules():
             if isinstance(module, EncoderPreTrainedModel):
