@@ -91,7 +91,8 @@ class Packing:
         lengths = is_real_BT.sum(1).tolist()
         if row_of is None:
             least = max(1, sum(lengths) // max(1, *lengths))
-            ways = [(rows, *rows_of_texts(lengths, rows)) for rows in range(least, least + 4)]
+            counts = sorted({min(rows, len(lengths)) for rows in (*range(least, least + 4), len(lengths))})
+            ways = [(rows, *rows_of_texts(lengths, rows)) for rows in counts]
             row_of = min(ways, key=lambda way: way[0] * way[2] * (way[2] + WORK_OF_A_POSITION))[1]
         filled, begins, starts = [0] * (max(row_of) + 1), [], [0]
         for row, length in zip(row_of, lengths, strict=True):

@@ -421,8 +421,8 @@ class EncoderModel(EncoderPreTrainedModel):
     def packings(
         self, input_ids, inputs_embeds, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs
     ) -> tuple[Packing, Packing] | None:
-        """That of the batch and that of the one attended to, its own unless it is another; None where the rows would
-        not be smaller, or padding has to stay."""
+        """That of the batch and that of the one attended to, its own unless it is another; None where nothing is
+        padding, or where it has to stay."""
         if (
             kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
             or "flash" in self.config._attn_implementation  # leaves out the padding itself, in attention
@@ -432,7 +432,7 @@ class EncoderModel(EncoderPreTrainedModel):
         ):
             return None
         tokens = input_ids if inputs_embeds is None else inputs_embeds
-        found, saved = [], 0
+        found, padding = [], 0
         for states, mask in ((tokens, attention_mask), (encoder_hidden_states, encoder_attention_mask)):
             if states is None:
                 continue
@@ -444,8 +444,8 @@ class EncoderModel(EncoderPreTrainedModel):
             elif mask.shape != states.shape[:2]:
                 return None  # `prepare_attention_mask` refuses it
             found.append(Packing(mask.bool(), found[0].row_of if found else None))
-            saved += mask.numel() - found[-1].shape[0] * found[-1].shape[1]
-        return (found[0], found[-1]) if saved > 0 and found[0].shape[1] else None
+            padding += mask.numel() - len(found[-1].padded_F)
+        return (found[0], found[-1]) if padding and found[0].shape[1] else None
 
     def packed(self, own: Packing, other: Packing, inputs: dict, cross: dict) -> tuple[dict, dict]:
         """The inputs of `forward` in rows."""

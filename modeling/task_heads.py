@@ -106,6 +106,9 @@ class ForLabels(HeadModel):
         position_ids=None,
         inputs_embeds=None,
         labels=None,
+        translation_input_ids=None,
+        translation_attention_mask=None,
+        translation_token_type_ids=None,
         **kwargs,
     ):
         """Logits of x: (B, L) of texts, (B, T, L) of tokens.
@@ -124,8 +127,17 @@ class ForLabels(HeadModel):
         """
         # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
         gold = labels, kwargs.get("translation_labels")
-        fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        outputs, sides = self.encode(input_ids, attention_mask, **fields, **kwargs)
+        outputs, sides = self.encode(
+            input_ids,
+            attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            translation_input_ids=translation_input_ids,
+            translation_attention_mask=translation_attention_mask,
+            translation_token_type_ids=translation_token_type_ids,
+            **kwargs,
+        )
         logits = [self.logits_of(*side) for side in sides]
         pairs = zip(logits, gold, strict=False)
         losses = [self.loss_of(of_side, labels) for of_side, labels in pairs if labels is not None]
@@ -218,6 +230,11 @@ class ForQuestionAnswering(HeadModel):
         inputs_embeds=None,
         start_positions=None,
         end_positions=None,
+        translation_input_ids=None,
+        translation_attention_mask=None,
+        translation_token_type_ids=None,
+        translation_start_positions=None,
+        translation_end_positions=None,
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
         """Start and end logits (B, T) of x.
@@ -236,10 +253,20 @@ class ForQuestionAnswering(HeadModel):
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        gold = [start_positions, end_positions]
-        gold_y = [kwargs.get(f"translation_{name}_positions") for name in ("start", "end")]
-        fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        outputs, sides = self.encode(input_ids, attention_mask, **fields, **kwargs)
+        outputs, sides = self.encode(
+            input_ids,
+            attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            translation_input_ids=translation_input_ids,
+            translation_attention_mask=translation_attention_mask,
+            translation_token_type_ids=translation_token_type_ids,
+            translation_start_positions=translation_start_positions,
+            translation_end_positions=translation_end_positions,
+            **kwargs,
+        )
+        gold = [(start_positions, end_positions), (translation_start_positions, translation_end_positions)]
         spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
         losses = [
             mean_of(
@@ -248,7 +275,7 @@ class ForQuestionAnswering(HeadModel):
                     for logits_BT, gold_B in zip(span, of_side, strict=True)
                 ]
             )
-            for span, of_side in zip(spans, (gold, gold_y), strict=False)
+            for span, of_side in zip(spans, gold, strict=False)
             if all(gold_B is not None for gold_B in of_side)
         ]
         return QuestionAnsweringModelOutput(
