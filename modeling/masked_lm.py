@@ -257,15 +257,8 @@ class ForMaskedLM(LMHeadModel):
             >>> inputs = tokenizer(["The <mask> is small."], return_tensors="pt")
             >>> tokens = model(**inputs).logits.argmax(-1)  # (B, T)
         """
-        outputs = self.roberta(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **kwargs,
-        )
+        fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs = self.roberta(input_ids, attention_mask=attention_mask, **fields, return_dict=True, **kwargs)
         loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
         wants_logits = labels is None or not self.training if output_logits is None else output_logits
         return MaskedLMOutput(

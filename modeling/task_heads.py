@@ -127,17 +127,13 @@ class ForLabels(HeadModel):
         """
         # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
         gold = labels, kwargs.get("translation_labels")
-        outputs, sides = self.encode(
-            input_ids,
-            attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            translation_input_ids=translation_input_ids,
-            translation_attention_mask=translation_attention_mask,
-            translation_token_type_ids=translation_token_type_ids,
-            **kwargs,
-        )
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {
+            "translation_input_ids": translation_input_ids,
+            "translation_token_type_ids": translation_token_type_ids,
+        }
+        inputs["translation_attention_mask"] = translation_attention_mask
+        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
         logits = [self.logits_of(*side) for side in sides]
         pairs = zip(logits, gold, strict=False)
         losses = [self.loss_of(of_side, labels) for of_side, labels in pairs if labels is not None]
@@ -253,20 +249,15 @@ class ForQuestionAnswering(HeadModel):
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        outputs, sides = self.encode(
-            input_ids,
-            attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            translation_input_ids=translation_input_ids,
-            translation_attention_mask=translation_attention_mask,
-            translation_token_type_ids=translation_token_type_ids,
-            translation_start_positions=translation_start_positions,
-            translation_end_positions=translation_end_positions,
-            **kwargs,
-        )
         gold = [(start_positions, end_positions), (translation_start_positions, translation_end_positions)]
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {
+            "translation_input_ids": translation_input_ids,
+            "translation_token_type_ids": translation_token_type_ids,
+        }
+        inputs |= {"translation_attention_mask": translation_attention_mask, "translation_end_positions": gold[1][1]}
+        inputs["translation_start_positions"] = translation_start_positions
+        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
         spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
         losses = [
             mean_of(
