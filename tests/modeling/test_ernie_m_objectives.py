@@ -221,7 +221,7 @@ BAD = [
     (lambda b: {"btmlm": pseudo(b) | {"labels": b["labels"]}}, {}, "labels in segment 1"),
     (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature must be .*, got -1.0"),
     (lambda b: {"mlm": b}, {"languages": None}, "language_ids"),
-    (lambda b: {"mlm": b | {"language_ids": b["language_ids"] + 2}}, {}, "language_ids hold 4"),
+    (lambda b: {"mlm": b | {"language_ids": b["language_ids"] + 2}}, {}, "language_ids are from 2 to 4"),
     (lambda b: {}, {"languages": ["en"], "num_languages": 2}, "num_languages is 2"),
     (lambda b: {}, {"mask_token_id": None}, "mask_token_id"),
 ]
