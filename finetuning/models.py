@@ -18,7 +18,7 @@ from modeling.checkpoints import (
     load_tokenizer,
     load_whole,
 )
-from modeling.model_types import longest_input
+from modeling.layer_states import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import model_files, model_fingerprint
 from zoo_core.recipes import nearest

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may attend to whom.
+"""Who may attend to whom, and the texts of a padded batch in rows without padding.
 
-Legend: `B` sequences, `T` positions that attend, `S` positions attended to, `H` hidden size.
+Legend: `B` sequences, `T` positions that attend, `S` positions attended to, `H` hidden size; `P` packed rows, `W` and
+`K` their positions that attend and are attended to; `F` tokens of all sequences.
 """
+
+import heapq
 
 import torch
 from transformers.masking_utils import create_bidirectional_mask
@@ -26,7 +29,21 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
             attention_mask=attention_mask,
             encoder_hidden_states=encoder_states_BSH,
         )
-    allow_BTS = checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH)
+    expected = (*states_BTH.shape[:2], (states_BTH if encoder_states_BSH is None else encoder_states_BSH).shape[1])
+    if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
+        raise ValueError(
+            "attention_mask must be (B, S) with 1 for tokens and 0 for padding, or boolean "
+            f"{expected}, got shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}."
+        )
+    if "flash" in config._attn_implementation:
+        raise ValueError(
+            f"attn_implementation {config._attn_implementation!r} ignores (B, T, S) block masks: load the model with "
+            "'sdpa', 'eager' or 'flex_attention'."
+        )
+    fallback = ~attention_mask.any(-1, keepdim=True)
+    if encoder_states_BSH is None:
+        fallback = fallback & torch.eye(expected[1], dtype=torch.bool, device=attention_mask.device)
+    allow_BTS = attention_mask | fallback
     # Both take a mask as it is. The library would look it up position by position, at thirty times the cost.
     if config._attn_implementation == "sdpa":
         return allow_BTS[:, None]
@@ -42,47 +59,84 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
     )
 
 
-def checked_block_mask(config, states_BTH, attention_mask, encoder_states_BSH=None):
-    """A block mask (B, T, S) whose rows all attend to something; see `prepare_attention_mask`, which says what else.
+def is_real(attention_mask):
+    """(B, T) positions that are no padding, of a mask (B, T) or of a block mask (B, T, T): those that attend to a
+    position, or are attended to."""
+    return attention_mask.bool() if attention_mask.dim() == 2 else attention_mask.any(1) | attention_mask.any(2)
 
-    Raises `ValueError` for one of another shape or type, and under flash attention.
+
+# Attention to so many positions costs as much as all else that a layer of base size computes at one (measured on a CPU,
+# with dropout).
+WORK_OF_A_POSITION = 1536
+
+
+def rows_of_texts(lengths, rows):
+    """The row of each text, and the tokens of the longest row: each text, the longest first, goes into the row that has
+    the fewest tokens so far."""
+    row_of, filled = [0] * len(lengths), [(0, row) for row in range(rows)]
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        tokens, row_of[text] = filled[0]
+        heapq.heapreplace(filled, (tokens + lengths[text], row_of[text]))
+    return row_of, max(filled)[0]
+
+
+class Packing:
+    """The texts of a padded batch, several in a row: the same states, and next to nothing is computed at padding.
+
+    Rows are about as long as the longest text: longer ones would waste less, and cost more in attention. `row_of` gives
+    the row of each text, where another packing has chosen it.
     """
-    keys = states_BTH if encoder_states_BSH is None else encoder_states_BSH
-    expected = (states_BTH.shape[0], states_BTH.shape[1], keys.shape[1])
-    if attention_mask.dtype != torch.bool or tuple(attention_mask.shape) != expected:
-        raise ValueError(
-            "attention_mask must be (B, S) with 1 for tokens and 0 for padding, or boolean "
-            f"{expected}, got shape {tuple(attention_mask.shape)} and type {attention_mask.dtype}."
-        )
-    if "flash" in config._attn_implementation:
-        raise ValueError(
-            f"attn_implementation {config._attn_implementation!r} ignores (B, T, S) block masks: load the model with "
-            "'sdpa', 'eager' or 'flex_attention'."
-        )
-    attends_to_nothing_BT1 = ~attention_mask.any(-1, keepdim=True)
-    if encoder_states_BSH is None:
-        own_column_TS = torch.eye(expected[1], dtype=torch.bool, device=attention_mask.device)
-        return attention_mask | (attends_to_nothing_BT1 & own_column_TS)
-    return attention_mask | attends_to_nothing_BT1
+
+    def __init__(self, is_real_BT, row_of=None):
+        lengths = is_real_BT.sum(1).tolist()
+        if row_of is None:
+            least = max(1, sum(lengths) // max(1, *lengths))
+            counts = sorted({min(rows, len(lengths)) for rows in (*range(least, least + 4), len(lengths))})
+            ways = [(rows, *rows_of_texts(lengths, rows)) for rows in counts]
+            row_of = min(ways, key=lambda way: way[0] * way[2] * (way[2] + WORK_OF_A_POSITION))[1]
+        filled, begins, starts = [0] * (max(row_of) + 1), [], [0]
+        for row, length in zip(row_of, lengths, strict=True):
+            begins.append(filled[row])
+            starts.append(starts[-1] + length)
+            filled[row] += length
+        self.row_of, self.shape, self.padded_shape = row_of, (len(filled), max(filled)), tuple(is_real_BT.shape)
+        # the places of all tokens in the flattened padded batch, and in the flattened rows
+        self.padded_F = is_real_BT.flatten().nonzero().squeeze(1)
+        self.text_F, self.column_F = self.padded_F // is_real_BT.shape[1], self.padded_F % is_real_BT.shape[1]
+        shifts = [row * max(filled) + begin - start for row, begin, start in zip(row_of, begins, starts, strict=False)]
+        shift_B = torch.tensor(shifts, device=is_real_BT.device)
+        self.packed_F = torch.arange(starts[-1], device=is_real_BT.device) + shift_B[self.text_F]
+
+    def pack(self, values_BT):
+        """(B, T, ...), or (1, T, ...) for all texts -> (P, W, ...), zeros where there is no token."""
+        values_BT = values_BT.expand(*self.padded_shape, *values_BT.shape[2:])
+        return moved(values_BT, self.padded_F, self.packed_F, self.shape)
+
+    def unpack(self, states_PWH):
+        """(P, W, H) -> (B, T, H), zeros at padding."""
+        return moved(states_PWH, self.packed_F, self.padded_F, self.padded_shape)
+
+    def mask(self, keys, allow_BTS=None):
+        """Block mask (P, W, K): who is of one text and, where a mask is given, may attend there. `keys` is the packing
+        of what is attended to."""
+
+        def in_rows(packing, values_F, empty):
+            flat = values_F.new_full((packing.shape[0] * packing.shape[1],), empty)
+            return flat.index_copy(0, packing.packed_F, values_F).view(packing.shape)
+
+        text_PW1, text_P1K = in_rows(self, self.text_F, -1)[:, :, None], in_rows(keys, keys.text_F, -2)[:, None]
+        mask_PWK = text_PW1 == text_P1K
+        if allow_BTS is None:
+            return mask_PWK
+        row_PW1, column_P1K = in_rows(self, self.column_F, 0)[:, :, None], in_rows(keys, keys.column_F, 0)[:, None]
+        return mask_PWK & allow_BTS[text_PW1.clamp(min=0), row_PW1, column_P1K]
 
 
-def cross_stream_mask(config, attention_mask):
-    """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`).
-
-    `attention_mask` is (B, T), or a block mask (B, T, T).
-    """
-    if config.cross_stream == "bidirectional":
-        return attention_mask
-    return causal_mask(attention_mask) if attention_mask.dim() == 2 else attention_mask.tril()
-
-
-def causal_mask(attention_mask_BT):
-    """Block mask of a causal stream: boolean (B, T, T), True where token t may attend to a token s <= t.
-
-    `attention_mask_BT` is 1 (or True) for real tokens and 0 for padding.
-    """
-    positions = torch.ones(2 * attention_mask_BT.shape[1:], dtype=torch.bool, device=attention_mask_BT.device)
-    return positions.tril() & as_block_mask(attention_mask_BT)
+def moved(values, from_F, to_F, shape):
+    """Entries `from_F` of the first two dimensions, flattened, at `to_F` of a zero tensor of `shape`."""
+    taken_F = values.flatten(0, 1).index_select(0, from_F)
+    empty = taken_F.new_zeros(shape[0] * shape[1], *taken_F.shape[1:])
+    return empty.index_copy(0, to_F, taken_F).unflatten(0, shape)
 
 
 def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):

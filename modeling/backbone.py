@@ -5,7 +5,7 @@ A configuration with `backbone_config` has one. What the zoo must know of an arc
 `ARCHITECTURES`: where its masked-LM head is, and how a block mask is handed to it. Weights are called as in its own
 checkpoints, below `roberta.backbone.` and `lm_head.parts.`.
 
-Legend: `B` sequences, `T` positions, `H` hidden size; `F` real tokens; `P` packed rows, `W` their positions.
+Legend: `B` sequences, `T` positions, `H` hidden size.
 """
 
 import re
@@ -107,50 +107,8 @@ def key_mapping(backbone_config) -> dict[str, str]:
     return {"^" + re.escape(name): target for name, target in names.items()}
 
 
-class Packing:
-    """The real tokens of a padded batch in as few rows (P, W) as first fit, longest first, finds for them, W that of
-    the longest text: the same states, and next to nothing is computed at padding."""
-
-    def __init__(self, is_real_BT: torch.Tensor):
-        lengths = is_real_BT.sum(1).tolist()
-        width, free, places = max(lengths), [], [(0, 0)] * len(lengths)
-        for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
-            row = next((row for row, left in enumerate(free) if left >= lengths[text]), len(free))
-            if row == len(free):
-                free.append(width)
-            places[text] = (row, width - free[row])
-            free[row] -= lengths[text]
-        device = is_real_BT.device
-        rows_B, offsets_B = torch.tensor(places, device=device).T
-        self.is_real_BT, self.shape = is_real_BT, (len(free), width)
-        self.texts_F = is_real_BT.nonzero()[:, 0]
-        self.positions_F = (is_real_BT.cumsum(1) - 1)[is_real_BT]
-        self.places_F = (rows_B[self.texts_F], offsets_B[self.texts_F] + self.positions_F)
-
-    def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
-        """(B, T, ...) -> (P, W, ...), zeros where there is no text."""
-        packed = values_BT.new_zeros(*self.shape, *values_BT.shape[2:])
-        values_BT = values_BT.expand(*self.is_real_BT.shape, *values_BT.shape[2:])  # of one row: for all of them
-        return packed.index_put(self.places_F, values_BT[self.is_real_BT])
-
-    def unpack(self, states_PWH: torch.Tensor) -> torch.Tensor:
-        """(P, W, H) -> (B, T, H), zeros at padding."""
-        unpacked = states_PWH.new_zeros(*self.is_real_BT.shape, states_PWH.shape[-1])
-        return unpacked.index_put((self.is_real_BT,), states_PWH[self.places_F])
-
-    def positions(self) -> torch.Tensor:
-        """(P, W) each token's position in its text, from 0."""
-        return self.texts_F.new_zeros(self.shape).index_put(self.places_F, self.positions_F)
-
-    def mask(self) -> torch.Tensor:
-        """(P, W, W) who is of one text."""
-        texts_PW = self.texts_F.new_full(self.shape, -1).index_put(self.places_F, self.texts_F)
-        return (texts_PW[:, :, None] == texts_PW[:, None]) & texts_PW[:, :, None].ge(0)
-
-
 def run_backbone(
     model: PreTrainedModel,
-    skip_padding: bool,
     input_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     token_type_ids: torch.Tensor | None,
@@ -164,17 +122,6 @@ def run_backbone(
 
     Raises ValueError for a block mask that the architecture cannot honor.
     """
-    packing = None
-    if skip_padding and can_pack(model, attention_mask, kwargs):
-        packing = Packing(attention_mask.bool())
-        if packing.shape[0] < len(attention_mask):
-            attention_mask = packing.mask()
-            position_ids = packing.positions() if position_ids is None else packing.pack(position_ids)
-            token_type_ids = None if token_type_ids is None else packing.pack(token_type_ids)
-            input_ids = None if input_ids is None else packing.pack(input_ids)
-            inputs_embeds = None if inputs_embeds is None else packing.pack(inputs_embeds)
-        else:
-            packing = None
     if attention_mask is not None and attention_mask.dim() == 3:
         if inputs_embeds is None:
             inputs_embeds, input_ids = model.get_input_embeddings()(input_ids), None
@@ -190,25 +137,10 @@ def run_backbone(
         return_dict=True,
         **kwargs,
     )
-    restore = packing.unpack if packing else lambda states: states
-    all_states = tuple(map(restore, outputs.hidden_states)) if output_hidden_states else None
-    last = outputs.last_hidden_state if num_layers is None else outputs.hidden_states[num_layers]
     return BaseModelOutputWithPoolingAndCrossAttentions(
-        last_hidden_state=restore(last), hidden_states=all_states, attentions=outputs.attentions
-    )
-
-
-def can_pack(model: PreTrainedModel, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
-    """Whether texts of a batch can share a row: not if the caller wants attention weights, nor under flash attention,
-    which leaves padding out in another way."""
-    return (
-        attention_mask is not None
-        and attention_mask.dim() == 2
-        and honors_block_masks(model.config)
-        and "flash" not in model.config._attn_implementation
-        and not kwargs.get("output_attentions")
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        last_hidden_state=outputs.last_hidden_state if num_layers is None else outputs.hidden_states[num_layers],
+        hidden_states=outputs.hidden_states if output_hidden_states else None,
+        attentions=outputs.attentions,
     )
 
 

@@ -33,8 +33,8 @@ from transformers.utils import logging as transformers_logging
 
 from .configuration_encoder import check_numbers, full_auto_map
 from .fresh_weights import fresh_weights
-from .layer_states import check_finite
-from .model_types import FROM_PADDING, MODEL_TYPES
+from .layer_states import FROM_PADDING, check_finite
+from .model_types import MODEL_TYPES
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +77,17 @@ def download_pinned(name: str) -> str:
     return str(folder)
 
 
-def _of_hub(path: str) -> tuple[str, dict[str, str]]:
+def _of_hub(path: str) -> tuple[str, dict[str, Any]]:
     """(repository, {"revision": commit}) of a folder in the Hub's cache, so that code of the same repository is of the
     same commit; (path, {}) of any other folder and of an id."""
     found = SNAPSHOT.fullmatch(Path(path).as_posix())
     return (f"{found[1]}/{found[2]}", {"revision": found[3]}) if found else (path, {})
+
+
+def _by_its_code(auto_class: Any, path: str, **options: Any) -> Any:
+    """What an Auto class loads of a checkpoint that the user trusts."""
+    place, pinned = _of_hub(path)
+    return auto_class.from_pretrained(place, trust_remote_code=True, **pinned, **options)
 
 
 @contextlib.contextmanager
@@ -93,16 +99,13 @@ def readable(path: str, *further: type[Exception]) -> Iterator[None]:
     except OSError:  # some are ValueErrors too
         raise
     except Exception as error:
-        text, is_shape = " ".join(str(error).split()), "ignore_mismatched_sizes" in str(error)
+        is_shape = "ignore_mismatched_sizes" in str(error)
         # the tokenizers library raises Exception itself
         if not (isinstance(error, (*DAMAGE, *further)) or type(error) is Exception or is_shape):
             raise
-        if is_shape:
-            text = "its weights have other shapes than config.json says."
-        elif not isinstance(error, ValueError):
-            text = f"{type(error).__name__} {text}"
+        text = "its weights have other shapes than config.json says." if is_shape else " ".join(str(error).split())
         damaged = next((file for file in sorted(Path(path).glob("*.json")) if not _is_object(file)), path)
-        raise ValueError(text if str(damaged) in text else f"{damaged}: {text}") from error
+        raise ValueError(text if str(damaged) in text else f"{damaged}: {type(error).__name__}: {text}") from error
 
 
 def _is_object(file: Path) -> bool:
@@ -126,25 +129,23 @@ def check_weights(path: str) -> None:
 
 
 def _read_settings(path: str) -> dict[str, Any]:
-    """config.json, unchanged. Raises ValueError where it names a kernel of the Hub, which is code as well, or flash
-    attention that is not installed: transformers would load such a kernel in its place."""
+    """config.json, unchanged. Raises ValueError where it names, in any of its parts, a kernel of the Hub, which is code
+    as well, or flash attention that is not installed: transformers would load such a kernel in its place."""
     found, _ = PreTrainedConfig.get_config_dict(path)
-    for name, value in _implementations(found):
-        flash = re.search(r"flash_attention_(\d)", value)
-        if "/" in value:
-            raise ValueError(f"{_of_hub(path)[0]} has {name} {value!r}, which is code of the Hub. {REMEDY}")
+
+    def check(part: Any, name: str = "") -> None:
+        for key, value in part.items() if isinstance(part, dict) else ():
+            check(value, key if "_implementation" in key else name)
+        if not name or not isinstance(part, str):
+            return
+        flash = re.search(r"flash_attention_(\d)", part)
+        if "/" in part:
+            raise ValueError(f"{_of_hub(path)[0]} has {name} {part!r}, which is code of the Hub. {REMEDY}")
         if flash and not getattr(transformers_utils, f"is_flash_attn_{flash[1]}_available", bool)():
-            raise ValueError(f"{path} has {name} {value!r}, which is not installed. Install it, or remove the key.")
+            raise ValueError(f"{path} has {name} {part!r}, which is not installed. Install it, or remove the key.")
+
+    check(found)
     return found
-
-
-def _implementations(part: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """(key, value) of the implementations of attention and experts that a configuration names, of its parts as well."""
-    if isinstance(part, dict):
-        for key, value in part.items():
-            yield from _implementations(value, key if "_implementation" in key else name)
-    elif name and isinstance(part, str):
-        yield name, part
 
 
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -154,31 +155,28 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     for numbers that no model has (`check_numbers`), such as a padding id that is no token; and OSError of transformers.
     """
     with readable(path):
-        config = _load_config(path, trust_remote_code)
+        if trust_remote_code:
+            config = _by_its_code(AutoConfig, path)
+        else:
+            found = _read_settings(path)
+            model_type, entries = str(found.get("model_type")), found.get("auto_map")
+            if model_type in MODEL_TYPES:
+                _name_other_code(path, entries)
+                config = _as_installed(installed_class(model_type, "AutoConfig").from_pretrained(path))
+            else:
+                _check_code(path, entries, model_type in CONFIG_MAPPING, f"a model of type {model_type!r}")
+                config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         check_numbers(config)
         check_numbers(config, {"pad_token_id": (0, (getattr(config, "vocab_size", None) or 2**31) - 1)})
-        if config.model_type in FROM_PADDING and config.pad_token_id is None:
+        if config.model_type in (*MODEL_TYPES, *FROM_PADDING) and config.pad_token_id is None:
             raise ValueError("pad_token_id is null, and positions count from it. Correct config.json.")
     return config
-
-
-def _load_config(path: str, trust_remote_code: bool) -> PreTrainedConfig:
-    if trust_remote_code:
-        place, pinned = _of_hub(path)
-        return AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
-    found = _read_settings(path)
-    model_type, entries = str(found.get("model_type")), found.get("auto_map")
-    if model_type in MODEL_TYPES:
-        _name_other_code(path, entries)
-        return _as_installed(installed_class(model_type, "AutoConfig").from_pretrained(path))
-    _check_code(path, entries, model_type in CONFIG_MAPPING, f"a model of type {model_type!r}")
-    return AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a folder or Hub id. Raises as `load_config`, and ValueError where there is none."""
     with readable(path):
-        tokenizer = _load_tokenizer(path, trust_remote_code)
+        tokenizer = _by_its_code(AutoTokenizer, path) if trust_remote_code else _load_tokenizer(path)
         if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
             raise ValueError(f"{path} holds no tokenizer. Save it into the folder, or name its folder as `tokenizer`.")
         if not isinstance(tokenizer.model_max_length, int | float):
@@ -186,10 +184,7 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
-    if trust_remote_code:
-        place, pinned = _of_hub(path)
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=True, **pinned)
+def _load_tokenizer(path: str) -> Any:
     settings = get_tokenizer_config(path)
     name = (settings.get("tokenizer_class") or "").removesuffix("Fast")
     if name == "ErnieMTokenizer":
@@ -205,7 +200,7 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> Any:
     is_known = any(tokenizer_class_from_name(name + end) for end in ("", "Fast"))
     _check_code(path, entries, is_known, f"the tokenizer {name}".strip())
     # the library knows no tokenizer of our types
-    of_ours = {"config": _load_config(path, False)} if found.get("model_type") in MODEL_TYPES else {}
+    of_ours = {"config": load_config(path)} if found.get("model_type") in MODEL_TYPES else {}
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
 
 
@@ -227,9 +222,10 @@ def load_auto_model(auto_class: Any, path: str, trust_remote_code: bool = False,
     from_pretrained's `options`. Returns what from_pretrained returns, and raises as `load_config`."""
     cls = auto_model_class(auto_class, path, trust_remote_code)
     with readable(path, AssertionError):
+        if cls is auto_class and trust_remote_code:
+            return _by_its_code(auto_class, path, **options)
         if cls is auto_class:
-            place, pinned = _of_hub(path) if trust_remote_code else (path, {})
-            return auto_class.from_pretrained(place, trust_remote_code=trust_remote_code, **pinned, **options)
+            return auto_class.from_pretrained(path, trust_remote_code=False, **options)
         loaded = cls.from_pretrained(path, **options)
     if not trust_remote_code:
         _as_installed((loaded[0] if isinstance(loaded, tuple) else loaded).config)
@@ -287,9 +283,8 @@ def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False
     """Returns the class to load a checkpoint with: for the zoo's types the installed one, for a trusted checkpoint its
     own, and `auto_class` itself where transformers chooses. Raises as `load_config`."""
     if trust_remote_code:
+        code = (getattr(_by_its_code(AutoConfig, path), "auto_map", None) or {}).get(auto_class.__name__)
         place, pinned = _of_hub(path)
-        config = AutoConfig.from_pretrained(place, trust_remote_code=True, **pinned)
-        code = (getattr(config, "auto_map", None) or {}).get(auto_class.__name__)
         # an Auto class gives a folder the code of another one that it met before, if both have the same name
         return get_class_from_dynamic_module(code, place, **pinned) if code else auto_class
     model_type = _read_settings(path).get("model_type")
@@ -301,16 +296,12 @@ def installed_class(model_type: str, auto_class: str) -> Any:
 
     Raises ValueError where the model type has none.
     """
-    entries = full_auto_map(_config_class(model_type))
+    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
+    entries = full_auto_map(getattr(module, f"{MODEL_TYPES[model_type]}Config"))
     if auto_class not in entries:
         raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
     module, _, name = entries[auto_class].partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
-
-
-def _config_class(model_type: str) -> type[PreTrainedConfig]:
-    module = importlib.import_module(f"{__package__}.configuration_{model_type}")
-    return getattr(module, f"{MODEL_TYPES[model_type]}Config")
 
 
 def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -320,9 +311,6 @@ def _as_installed(config: PreTrainedConfig) -> PreTrainedConfig:
     if config.pipelines:
         config.custom_pipelines = copy.deepcopy(config.pipelines)
     return config
-
-
-# code that is not run
 
 
 @functools.cache

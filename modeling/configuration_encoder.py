@@ -9,7 +9,6 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .backbone import ARCHITECTURES
-from .model_types import LOADABLE, first_position, longest_input
 
 HEADS = {
     "AutoModel": "Model",
@@ -20,7 +19,8 @@ HEADS = {
     "AutoModelForQuestionAnswering": "ForQuestionAnswering",
 }
 
-
+# Types whose weights have our encoder's layout; only what a paper adds is fresh. BERT's have other names.
+LOADABLE = ("xlm-roberta", "roberta", "camembert", "xlm_align", "ernie_m", "metaxlm", "veco", "bert")
 # What the zoo reads of an encoder's shape, under one name in all of them.
 SHAPE = (
     "vocab_size",
@@ -170,13 +170,13 @@ class EncoderConfig(PreTrainedConfig):
 
     @property
     def first_position(self) -> int:
-        """See `model_types.first_position`."""
-        return first_position(self)
+        """The position of an input's first token."""
+        return 0 if self.positions_from_zero or self.backbone_config is not None else self.pad_token_id + 1
 
     @property
-    def longest_input(self) -> int:
-        """Longest input, special tokens included."""
-        return longest_input(self)
+    def longest_input(self) -> int | None:
+        """Longest input in tokens, special tokens included; None where a backbone sets no limit."""
+        return self.max_position_embeddings and self.max_position_embeddings - self.first_position
 
 
 def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float]] = RANGES) -> None:

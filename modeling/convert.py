@@ -12,18 +12,21 @@ A layout is a table: patterns of its names -> ours, replaced one after the other
 - ERNIE-M, PaddleNLP: the same without the doubled `self_attn`, weights (in, out), all heads above a pooler;
 - ERNIE-M, static graph, the authors' own: a file a variable, `encoder_layer_0_multi_head_att_query_fc.w_0`, (in, out).
 
-Files are read without running code in them. Where weights are missing, left over, of another shape or not finite,
-nothing is written.
+Files are read without Paddle, and without running code in them. Where weights are missing, left over, of another shape
+or not finite, nothing is written.
 """
 
 import argparse
+import collections
 import json
 import math
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -31,7 +34,6 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from .configuration_ernie_m import ErnieMConfig
 from .configuration_veco import VecoConfig
-from .convert_paddle import read_pdparams, read_variable, transposed
 from .layer_states import check_finite
 from .modeling_ernie_m import (
     ErnieMForQuestionAnswering,
@@ -76,8 +78,6 @@ VECO_FAIRSEQ: Names = {
     r"\.fc2\.": ".output.dense.",
     r"\.final_layer_norm\.": ".output.LayerNorm.",
 }
-# of a decoder that is all of the encoder's layers
-TO_ENCODER: Names = {r"^decoder\.layer\.": "roberta.encoder.layer."}
 ERNIE_M: Names = {
     r"^(ernie_m\.)?(?=(embeddings|encoder|pooler)\.)": "roberta.",
     r"\.layer_norm\.": ".LayerNorm.",
@@ -106,7 +106,7 @@ ERNIE_M_STATIC: Names = {
     r"(\.w_0|_scale|_w)$": ".weight",
     r"(\.b_0|_bias|_b)$": ".bias",
 }
-# What libraries and optimizers keep for themselves.
+# what libraries and optimizers keep for themselves
 BOOKKEEPING = re.compile(
     r"(encoder|decoder)\.(version|embed_positions\._float_tensor)|(.+\.)?embeddings\.position_ids"
     r"|.*_moment[12]_0|.*_beta[12]_pow_acc_0|(scheduled_)?learning_rate.*|@.*@|.*loss_scaling.*|num_(good|bad).*"
@@ -121,21 +121,75 @@ CONFIGS = ("config.json", "model_config.json", "ernie_config.json")
 # fields of a foreign configuration that are written anew, or of no effect here
 NOT_KEPT = ("architectures", "auto_map", "model_type", "transformers_version", "_name_or_path", "act_dropout")
 NOT_KEPT += ("use_cache", "position_embedding_type")
+ASSUMED = ("num_attention_heads", "hidden_act", "layer_norm_eps")  # where no configuration says it
 XLM_R = "FacebookAI/xlm-roberta-base"  # all sizes of XLM-R have one vocabulary
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 in XLM-R; <mask> is the last
 NEVER = -1e4  # logit of a token that a model cannot predict
 
 
-# files
+# What pickles of numpy's arrays are made with, in all of numpy's versions. Anything else could run code.
+MAKERS = {"_reconstruct": np.zeros(1).__reduce__()[0], "_frombuffer": np.zeros(1).__reduce_ex__(5)[0]}
+MAKERS["scalar"] = np.float32().__reduce__()[0]
+MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
+ALLOWED = {(module, name): made for module in MODULES for name, made in MAKERS.items()} | {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("builtins", "tuple"): tuple,  # (name, array), as newer versions of Paddle write a parameter
+    ("__builtin__", "tuple"): tuple,
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how protocol 2 holds bytes
+}
+# Paddle's VarType.Type, by number
+PADDLE_TYPES = (np.bool_, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64)
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Loads arrays, numbers, texts and their containers; any other object is refused before it is made."""
+
+    def find_class(self, module: str, name: str):
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"objects of {module}.{name}")
+        return ALLOWED[module, name]
+
+
+def read_pdparams(path: Path) -> State:
+    """Names and tensors of a `.pdparams` file, a pickle. Raises TypeError for entries that are no arrays of numbers."""
+    with open(path, "rb") as file:
+        content = ArrayUnpickler(file).load()
+    content.pop("StructuredToParameterName@@", None)  # Paddle's own names
+    arrays = {key: value[1] if isinstance(value, tuple) else value for key, value in content.items()}
+    return {key: torch.from_numpy(array).contiguous() for key, array in arrays.items()}
+
+
+def read_variable(path: Path) -> torch.Tensor | None:
+    """The tensor of a variable of Paddle's static graph; None for a file of another format.
+
+    The format: a 32-bit version, a 64-bit number of levels, again a version, all 0; the length of a protobuf message
+    with type (field 1) and sizes (field 2); the message; the numbers. Raises ValueError for a damaged one.
+    """
+    with open(path, "rb") as file:
+        if file.read(16) != bytes(16):
+            return None
+        message, content = file.read(int.from_bytes(file.read(4), "little")), file.read()
+    numbers, value, shift = [], 0, 0
+    for byte in message:  # seven bits a byte, the lowest first; the last has no eighth bit
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            numbers.append(value)
+            value = shift = 0
+    fields = list(zip(numbers[::2], numbers[1::2], strict=False))
+    kind, shape = dict(fields).get(0x08, -1), [size for tag, size in fields if tag == 0x10]
+    if not 0 <= kind < len(PADDLE_TYPES) or math.prod(shape) * np.dtype(PADDLE_TYPES[kind]).itemsize != len(content):
+        raise ValueError(f"{path.name}, a variable of type {kind} and shape {shape}, is damaged")
+    return torch.from_numpy(np.frombuffer(bytearray(content), PADDLE_TYPES[kind]).reshape(shape))
 
 
 def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
     """A state dict and the settings in its file: `args` of fairseq's {"model": ..., "args": ...}, else none.
 
-    Read are .safetensors, Paddle's .pdparams, a folder of Paddle's static variables, and what torch.save wrote. Pickled
-    objects other than tensors and settings are not loaded, since they can run code.
-
-    Raises ValueError for a file that cannot be read, and for one without tensors.
+    Read are .safetensors, Paddle's .pdparams, a folder of Paddle's static variables, and what torch.save wrote. Raises
+    ValueError for a file that cannot be read, and for one that holds other things than tensors and settings.
     """
     path, settings = Path(source), {}
     try:
@@ -146,8 +200,7 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
             content = read_pdparams(path)
         elif path.suffix == ".safetensors":
             content = safetensors.torch.load_file(path)
-        else:
-            # a plain holder of attributes, in which fairseq keeps its command line
+        else:  # a Namespace is a plain holder of attributes, in which fairseq keeps its command line
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpicklers raise anything
@@ -155,15 +208,10 @@ def read_state(source: str | Path) -> tuple[State, dict[str, Any]]:
         why = f"it holds objects of {objects[1]}, which could run code" if objects else str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read: {type(error).__name__}, {why}") from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        if isinstance(content.get("args"), argparse.Namespace):
-            settings = vars(content["args"])
-        content = content["model"]
+        settings, content = content.get("args"), content["model"]
     if not isinstance(content, dict) or not content or not all(torch.is_tensor(value) for value in content.values()):
         raise ValueError(f"{path} must be a state dict of tensors only.")
-    return content, settings
-
-
-# weights
+    return content, vars(settings) if isinstance(settings, argparse.Namespace) else {}
 
 
 def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> State:
@@ -174,7 +222,7 @@ def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> Stat
     for pattern in ignore_keys:
         if not any(re.fullmatch(pattern, key) for key in state):
             raise ValueError(f"--ignore_keys {pattern!r} matches no key: it must match a whole key.")
-    found, first = {}, {}
+    found = {}
     for key, tensor in state.items():
         if BOOKKEEPING.fullmatch(key) or any(re.fullmatch(pattern, key) for pattern in ignore_keys):
             continue
@@ -182,8 +230,8 @@ def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> Stat
         for pattern, ours in names.items():
             name = re.sub(pattern, ours, name)
         if name in found and not found[name].equal(tensor):
-            raise ValueError(f"{key} differs from {first[name]}, with which the model shares it.")
-        found[name], first[name] = tensor, key
+            raise ValueError(f"{key} differs from another weight that becomes {name}, with which the model shares it.")
+        found[name] = tensor
     return found
 
 
@@ -196,18 +244,15 @@ def make_config(
     """
     layers = [int(found[1]) for key in state if (found := re.match(r"roberta\.encoder\.layer\.(\d+)\.", key))]
     if WORDS not in state or not layers:
-        raise ValueError(f"{source} is of no layout that is known: its names are {some_of(list(state))}.")
+        raise ValueError(f"{source} is of no layout that is known: its first name is {next(iter(state))}.")
     rows = {"vocab_size": WORDS, "max_position_embeddings": POSITIONS, "type_vocab_size": TOKEN_TYPES}
     rows["intermediate_size"] = "roberta.encoder.layer.0.intermediate.dense.weight"
     found = {field: len(state[name]) for field, name in rows.items() if name in state}
     found |= {"hidden_size": state[WORDS].shape[-1], "num_hidden_layers": max(layers) + 1} | fields
-    if num_heads or "num_attention_heads" not in found:
-        if not num_heads and found["hidden_size"] % 64:
-            raise ValueError(
-                f"hidden size {found['hidden_size']} does not fit heads of 64: give --num_attention_heads."
-            )
-        found["num_attention_heads"] = num_heads or found["hidden_size"] // 64
-    return cls.from_dict(found)
+    if not num_heads and "num_attention_heads" not in found and found["hidden_size"] % 64:
+        raise ValueError(f"hidden size {found['hidden_size']} does not fit heads of 64: give --num_attention_heads.")
+    heads = num_heads or found.get("num_attention_heads", found["hidden_size"] // 64)
+    return cls.from_dict(found | {"num_attention_heads": heads})
 
 
 def build(
@@ -226,36 +271,22 @@ def build(
     dtype = next(iter(state.values())).dtype
     state = {name: torch.zeros(shapes[name], dtype=dtype) for name in zeros} | state
     try:
-        unexpected = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
+        left = model.load_state_dict(state, strict=False, assign=True).unexpected_keys
     except RuntimeError as error:
         raise ValueError(f"{source} does not fit: {' '.join(str(error).split())}") from error
     model.tie_weights()
-    if unexpected:
-        raise ValueError(f"{source} has {some_of(unexpected)}, not in {cls.__name__}. --ignore_keys leaves keys out.")
+    if left:
+        raise ValueError(f"{source} has {len(left)} weights, {left[0]}, ..., not in {cls.__name__}: see --ignore_keys.")
     if missing := [name for name, weight in model.named_parameters() if weight.is_meta]:
-        raise ValueError(f"{source} lacks {some_of(missing)} of {cls.__name__}.")
+        raise ValueError(f"{source} lacks {len(missing)} weights of {cls.__name__}: {missing[0]}, ...")
     check_finite(model, source)
     return model
 
 
-def some_of(names: list[str]) -> str:
-    """The first names and how many there are."""
-    return f"{', '.join(names[:3])}, ... ({len(names)})" if len(names) > 3 else ", ".join(names)
-
-
-# tokenizers and folders
-
-
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """An XLM-R tokenizer, from a folder or the Hub.
-
-    Raises ValueError where there is none, or one whose special tokens have other ids than XLM-R's.
-    """
-    try:
-        # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+    """XLM-R's tokenizer. Raises ValueError for one whose special tokens have other ids than XLM-R's."""
+    # a tokenizer needs no code of the folder; without this argument, transformers asks the user to run it
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     expected = {token: index for index, token in enumerate(SPECIAL_TOKENS)} | {"<mask>": len(tokenizer) - 1}
     found = {token: tokenizer.get_vocab().get(token) for token in expected}
     if found != expected:
@@ -265,9 +296,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def require_new(output: str) -> None:
     """Raises ValueError for an output that exists, except for an empty folder."""
-    path = Path(output)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise ValueError(f"{path} exists and is not empty: name another output, or remove it.")
+    if Path(output).exists() and any(Path(output).iterdir()):
+        raise ValueError(f"{output} exists and is not empty: name another output, or remove it.")
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: str) -> str:
@@ -277,9 +307,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: str
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     return f"{type(model).__name__} of {model.num_parameters():,} parameters: {output}"
-
-
-# VECO
 
 
 def convert_veco(
@@ -294,14 +321,9 @@ def convert_veco(
 ) -> list[str]:
     """VECO's original checkpoint, a file -> a folder that every Auto class loads.
 
-    Args:
-        tokenizer: XLM-R's, a folder or a Hub id.
-        model: what fairseq's becomes: `translation`, a VecoForConditionalGeneration, tied where each decoder layer
-            equals an encoder layer; or `encoder`, a VecoForMaskedLM with cross-attention, where the decoder is all of
-            the encoder's layers. A native checkpoint becomes a VecoForMaskedLM.
-        embedding_scale: `keep` or `multiply` fairseq's word embeddings; see `scale_words`.
-        dict_map: the authors' `resized_dict_map.txt`, of a pruned fairseq checkpoint; see `all_rows`.
-        num_attention_heads, ignore_keys: as in the command line.
+    A native checkpoint becomes a VecoForMaskedLM. fairseq's becomes (`model`) a VecoForConditionalGeneration, tied
+    where each decoder layer equals an encoder layer; or, where the decoder is all of the encoder's layers, a
+    VecoForMaskedLM with cross-attention. `embedding_scale`: see `scale_words`; `dict_map`: see `all_rows`.
 
     Returns what was found and done, a sentence each. Raises ValueError for weights that do not fit; see `build`.
     """
@@ -311,16 +333,14 @@ def convert_veco(
     words = load_tokenizer(tokenizer)
     if not is_fairseq:
         state, cls = renamed(state, VECO_NATIVE, ignore_keys), VecoForMaskedLM
-        fields = {
-            "cross_attention": any(".crossattention." in key for key in state),
-            "lm_head_transform": "lm_head.dense.weight" in state,
-        }
+        fields = {"cross_attention": any(".crossattention." in key for key in state)}
+        fields["lm_head_transform"] = "lm_head.dense.weight" in state
         notes = [f"layout: native; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
         zeros = [] if fields["lm_head_transform"] else ["lm_head.bias"]
     else:
         is_encoder = model == "encoder"
-        names = VECO_FAIRSEQ | (TO_ENCODER if is_encoder else {})
+        names = VECO_FAIRSEQ | ({r"^decoder\.layer\.": "roberta.encoder.layer."} if is_encoder else {})
         state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
         fields = {"hidden_act": settings.get("activation_fn", "gelu"), "lm_head_transform": False}
         fields |= {"cross_attention": is_encoder}
@@ -330,9 +350,7 @@ def convert_veco(
         if not is_encoder:
             layers, is_tied = decoder_origin(state, source)
             fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
-            fields |= {"is_encoder_decoder": True}
-            equal = f"tied to the equal encoder layers {layers}" if is_tied else "not equal to encoder layers, not tied"
-            notes.append(f"decoder: {len(layers)} layers, all but cross-attention {equal}")
+            notes.append(f"decoder: from the encoder's layers {layers}, {'tied' if is_tied else 'not equal, not tied'}")
         state |= all_rows(state[WORDS], len(words), dict_map)
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
         scale = embedding_scale or ("keep" if settings.get("no_scale_embedding") else None)
@@ -349,18 +367,18 @@ def decoder_origin(state: State, source: str) -> tuple[list[int], bool]:
     If one has none, the last encoder layers, from which VECO's decoders are made. Raises ValueError for no decoder.
     """
     layers: dict[str, dict[int, State]] = {"roberta.encoder": {}, "decoder": {}}
-    for key, tensor in state.items():
+    for key in sorted(state):
         if (found := re.fullmatch(r"(roberta\.encoder|decoder)\.layer\.(\d+)\.(.+)", key)) and "cross" not in found[3]:
-            layers[found[1]].setdefault(int(found[2]), {})[found[3]] = tensor
-    encoder, decoder = layers.values()
+            layers[found[1]].setdefault(int(found[2]), {})[found[3]] = state[key]
+    encoder, decoder = (dict(sorted(side.items())) for side in layers.values())
     if not encoder or not decoder:
         raise ValueError(f"{source} has not both encoder and decoder layers, as fairseq's layout has.")
 
     def equal(ours: State, theirs: State) -> bool:
         return ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
 
-    found = [next((i for i in sorted(encoder) if equal(encoder[i], decoder[j])), None) for j in sorted(decoder)]
-    return (sorted(encoder)[-len(decoder) :], False) if None in found else (found, True)
+    found = [next((i for i in encoder if equal(encoder[i], layer)), None) for layer in decoder.values()]
+    return (list(encoder)[-len(decoder) :], False) if None in found else (found, True)
 
 
 def all_rows(words_RH: torch.Tensor, tokens: int, dict_map: str | None) -> State:
@@ -377,9 +395,7 @@ def all_rows(words_RH: torch.Tensor, tokens: int, dict_map: str | None) -> State
     if len(kept) == tokens - 1:
         kept.append(int(sum(kept) < len(words_RH)))
     if len(kept) != tokens or sum(kept) != len(words_RH):
-        given = (
-            "no --dict_map" if dict_map is None else f"{len(kept) - 5:,} lines of {dict_map}, {sum(kept) - 4:,} kept,"
-        )
+        given = f"--dict_map {dict_map} ({sum(kept):,} of {len(kept):,} tokens kept)"
         raise ValueError(f"{len(words_RH):,} word embeddings and {given} do not fit a tokenizer of {tokens:,} tokens.")
     is_kept_V = torch.tensor(kept).bool()
     words_VH = words_RH[SPECIAL_TOKENS.index("<unk>")].repeat(tokens, 1)
@@ -399,11 +415,7 @@ def scale_words(state: State, config: PreTrainedConfig, setting: str | None) -> 
     setting = setting or ("multiply" if words * math.sqrt(root) < positions else "keep")
     if setting == "multiply":
         state[WORDS], config.lm_head_scale = state[WORDS] * root, 1 / root
-    done = f"multiplied by {root:.4g} for the lookup, not for the logits" if setting == "multiply" else "kept"
-    return f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}; {done}"
-
-
-# ERNIE-M
+    return f"embedding scale: word rows are {words:.3g} long, position rows {positions:.3g}: {setting}"
 
 
 def convert_ernie_m(
@@ -418,13 +430,12 @@ def convert_ernie_m(
     """A checkpoint in one of ERNIE-M's layouts -> a folder that every Auto class loads, with its tokenizer.
 
     `source` is a folder that transformers 4 or PaddleNLP saved, one of static variables, or a file of weights with
-    configuration and tokenizer in the same folder; the others are the options of the command line.
+    configuration and tokenizer in the same folder.
 
     Returns what was found and done, a sentence each. Raises ValueError for weights that do not fit; see `build`.
     """
     require_new(output)
-    path = Path(source)
-    folder = path if path.is_dir() else path.parent
+    folder = path if (path := Path(source)).is_dir() else path.parent
     saved = [file for of in ("model.safetensors", "pytorch_model.bin", "*.pdparams") for file in sorted(path.glob(of))]
     state, _ = read_state(saved[0] if saved else path)
     if any(key.startswith("roberta.") or ".layer.0." in key for key in state):
@@ -436,40 +447,35 @@ def convert_ernie_m(
     head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
     if head is None:
         raise ValueError(f"the configuration names the class {named!r}: --head base converts the encoder.")
-    state = renamed(transposed(state) if is_paddle else state, ERNIE_M_STATIC if is_static else ERNIE_M, ignore_keys)
+    if is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
+        is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
+        state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
+    state = renamed(state, ERNIE_M_STATIC if is_static else ERNIE_M, ignore_keys)
     pooler = [key for key in state if key.startswith("roberta.pooler.")]
     if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
-        state = {key: tensor for key, tensor in state.items() if key not in pooler}
         names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
-        state = renamed(state, names)
-
+        state = renamed({key: tensor for key, tensor in state.items() if key not in pooler}, names)
     fields = {name: value for name, value in settings.items() if name not in NOT_KEPT}
     fields["add_pooling_layer"] = head != "base" or bool(pooler)
     if head in ("sequence", "token") and "id2label" not in fields and "classifier.weight" in state:
         fields.setdefault("num_labels", len(state["classifier.weight"]))
     config = make_config(ErnieMConfig, state, source, num_attention_heads, fields)
-    assumed = [name for name in ("num_attention_heads", "hidden_act", "layer_norm_eps") if name not in settings]
-    notes = [f"layout: {layout}; head: {head}", *(f"assumed: {name} {getattr(config, name)}" for name in assumed)]
+    notes = [f"layout: {layout}; head: {head}"]
+    notes += [f"assumed: {name} {getattr(config, name)}" for name in ASSUMED if name not in settings]
     model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
-    chosen = choose_tokenizer(folder, layout, tokenizer, tokenizer_type)
-    check_vocabulary(chosen, config, folder)
-    notes.append(f"tokenizer: {type(chosen).__name__}")
+    chosen = choose_tokenizer(folder, layout, config, tokenizer, tokenizer_type)
     config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
-    return [save(model, chosen, output), *notes]
+    return [save(model, chosen, output), *notes, f"tokenizer: {type(chosen).__name__}"]
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The fields of a configuration, with `architectures`. PaddleNLP's older ones hold the class in `init_class`, and
     the fields of the base model in `init_args`."""
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+    fields = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(fields, dict):
         raise ValueError(f"{path} holds a {type(fields).__name__}, not a JSON object.")
     for base in fields.pop("init_args", ()):
-        if isinstance(base, dict):
-            fields = base | fields
+        fields = base | fields if isinstance(base, dict) else fields
     if "init_class" in fields:
         fields.setdefault("architectures", [fields.pop("init_class")])
     for theirs, ours in {"dropout": "classifier_dropout", "num_classes": "num_labels"}.items():
@@ -478,43 +484,30 @@ def read_settings(path: Path) -> dict[str, Any]:
     return fields
 
 
-def choose_tokenizer(folder: Path, layout: str, tokenizer: str | None, kind: str | None) -> PreTrainedTokenizerBase:
+def choose_tokenizer(
+    folder: Path, layout: str, config: PreTrainedConfig, tokenizer: str | None, kind: str | None
+) -> PreTrainedTokenizerBase:
     """The tokenizer: of a folder of transformers 4 its own, if it has one and no `kind` is given, since a fine-tuned
-    model was made with its ids; else XLM-R's, the default of the zoo. Raises ValueError where there is none."""
-    model_file = FILES["sentencepiece_model_ckpt"]
-    keeps = tokenizer is None and layout == "transformers 4" and (folder / model_file).is_file()
-    if not (keeps if kind is None else kind == "ernie_m"):
-        return load_tokenizer(tokenizer or XLM_R)
-    origin = Path(tokenizer or folder)
-    if not (origin / model_file).is_file():
-        raise ValueError(f"{origin} has no {model_file}: give --tokenizer a folder with it.")
-    return ErnieMTokenizer.from_pretrained(origin)
+    model was made with its ids; else XLM-R's, the default of the zoo.
 
-
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, folder: Path) -> None:
-    """Raises ValueError for more tokens than embeddings, another padding id, and rows that belong to other tokens.
-
-    The last is known only where the source has a vocab.txt and gets XLM-R's tokenizer: the ordinary tokens have to be
-    the same in both, one by one.
+    Raises ValueError where there is none, for more tokens than embeddings, another padding id, and rows that belong to
+    other tokens: where the source has a vocab.txt, the ordinary tokens of XLM-R's have to be the same, one by one.
     """
-    if len(tokenizer) > config.vocab_size or tokenizer.pad_token_id != config.pad_token_id:
+    model_file, vocabulary = folder / FILES["sentencepiece_model_ckpt"], folder / FILES["vocab_file"]
+    keeps = tokenizer is None and layout == "transformers 4" and model_file.is_file()
+    is_own = keeps if kind is None else kind == "ernie_m"
+    chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_tokenizer(tokenizer or XLM_R)
+    if len(chosen) > config.vocab_size or chosen.pad_token_id != config.pad_token_id:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer):,} tokens and padding id {tokenizer.pad_token_id}, the checkpoint "
+            f"the tokenizer has {len(chosen):,} tokens and padding id {chosen.pad_token_id}, the checkpoint "
             f"{config.vocab_size:,} embeddings and padding id {config.pad_token_id}: give its own as --tokenizer."
         )
-    vocabulary = folder / FILES["vocab_file"]
-    if isinstance(tokenizer, ErnieMTokenizer) or not vocabulary.is_file():
-        return
-    tokens = vocabulary.read_text(encoding="utf-8").split("\n")
-    for index, ours in enumerate(tokenizer.convert_ids_to_tokens(range(min(len(tokens), len(tokenizer))))):
-        if index not in tokenizer.all_special_ids and ours != tokens[index]:
-            raise ValueError(
-                f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer: give "
-                "--tokenizer_type ernie_m."
-            )
-
-
-# the command line
+    tokens = vocabulary.read_text(encoding="utf-8").split("\n") if vocabulary.is_file() and not is_own else []
+    for index, ours in enumerate(chosen.convert_ids_to_tokens(range(min(len(tokens), len(chosen))))):
+        if index not in chosen.all_special_ids and ours != tokens[index]:
+            found = f"row {index} is {tokens[index]!r} in {vocabulary} and {ours!r} in the tokenizer"
+            raise ValueError(f"{found}: give --tokenizer_type ernie_m.")
+    return chosen
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -522,49 +515,29 @@ def main(argv: list[str] | None = None) -> None:
     style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     parser = argparse.ArgumentParser(prog="python -m modeling.convert", description=__doc__, **style)
     commands = parser.add_subparsers(dest="command", required=True, metavar="MODEL")
-    for convert in (convert_veco, convert_ernie_m):
-        name = convert.__name__.removeprefix("convert_")
-        added = commands.add_parser(name, help=convert.__doc__.partition("\n")[0], **style)
-        added.add_argument("source", metavar="SOURCE", help="file or folder to convert")
-        added.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
-        added.add_argument(
-            "--num_attention_heads", type=int, metavar="N", help="default: what the file says, or hidden size / 64"
-        )
-        added.add_argument(
-            "--ignore_keys",
-            action="append",
-            default=[],
-            metavar="REGEX",
-            help="keys of the checkpoint to leave out, matched from end to end; may be given again",
-        )
-        if convert is convert_veco:
-            added.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
-            added.add_argument(
-                "--model",
-                choices=["translation", "encoder"],
-                default="translation",
-                help="what fairseq's checkpoint becomes (default: translation). The released pre-trained file has all "
-                "layers in encoder and decoder: with encoder it becomes an encoder with cross-attention",
-            )
-            added.add_argument(
-                "--embedding_scale",
-                choices=["keep", "multiply"],
-                help="multiply fairseq's word embeddings by sqrt(hidden size), or not (default: by their length)",
-            )
-            added.add_argument("--dict_map", metavar="FILE", help="resized_dict_map.txt of a pruned fairseq checkpoint")
-        else:
-            added.add_argument(
-                "--tokenizer", metavar="DIR|ID", help="default: SOURCE for ernie_m, XLM-R's on the Hub for xlm_roberta"
-            )
-            added.add_argument(
-                "--tokenizer_type",
-                choices=["ernie_m", "xlm_roberta"],
-                help="ernie_m: the tokens and ids of transformers 4's ErnieMTokenizer (vocab.txt, "
-                "sentencepiece.bpe.model; default where a folder of transformers 4 brings them). xlm_roberta: XLM-R's",
-            )
-            added.add_argument(
-                "--head", choices=list(ERNIE_M_HEADS), help="default: as its configuration says, else base"
-            )
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("source", metavar="SOURCE", help="file or folder to convert")
+    both.add_argument("output", metavar="FOLDER", help="what to write; must not exist")
+    both.add_argument("--num_attention_heads", type=int, help="default: what the file says, or hidden size / 64")
+    both.add_argument(
+        "--ignore_keys", action="append", default=[], metavar="REGEX", help="whole keys to leave out; may be repeated"
+    )
+    veco = commands.add_parser("veco", help=convert_veco.__doc__.partition("\n")[0], parents=[both], **style)
+    veco.add_argument("--tokenizer", required=True, metavar="DIR|ID", help="XLM-R's tokenizer")
+    veco.add_argument(
+        "--model",
+        choices=["translation", "encoder"],
+        default="translation",
+        help="what fairseq's checkpoint becomes; encoder, with cross-attention, of the file that has all layers twice",
+    )
+    scale_help = "multiply fairseq's word embeddings by sqrt(hidden size), or not (default: by their length)"
+    veco.add_argument("--embedding_scale", choices=["keep", "multiply"], help=scale_help)
+    veco.add_argument("--dict_map", metavar="FILE", help="resized_dict_map.txt of a pruned fairseq checkpoint")
+    ernie_m = commands.add_parser("ernie_m", help=convert_ernie_m.__doc__.partition("\n")[0], parents=[both], **style)
+    ernie_m.add_argument("--tokenizer", metavar="DIR|ID", help="default: SOURCE for ernie_m, XLM-R's for xlm_roberta")
+    type_help = "whose ids to use; default: ernie_m where a folder of transformers 4 has its files, else XLM-R's"
+    ernie_m.add_argument("--tokenizer_type", choices=["ernie_m", "xlm_roberta"], help=type_help)
+    ernie_m.add_argument("--head", choices=list(ERNIE_M_HEADS), help="default: as its configuration says, else base")
     arguments = vars(parser.parse_args(argv))
     convert = {"veco": convert_veco, "ernie_m": convert_ernie_m}[arguments.pop("command")]
     try:

@@ -19,11 +19,70 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention_masks import checked_block_mask, prepare_attention_mask
-from .backbone import ARCHITECTURES, BERT_NAMES, key_mapping, make_backbone, run_backbone
+from .attention_masks import Packing, is_real, prepare_attention_mask
+from .backbone import ARCHITECTURES, BERT_NAMES, honors_block_masks, key_mapping, make_backbone, run_backbone
 from .configuration_encoder import HUB_ARGUMENTS
-from .embeddings import Embeddings
-from .unpadded import RealPositions, UnpaddedAttention, is_real
+
+
+def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
+    """Positions (B, T): tokens count from `first`, `config.first_position`; padding on either side is at the row
+    before it, XLM-R's padding row, or at row 0 where there is none."""
+    is_token_BT = is_token_BT.long()
+    return (is_token_BT.cumsum(1) * is_token_BT + first - 1).clamp(min=0)
+
+
+def position_ids_of(input_ids_BT: torch.Tensor, config) -> torch.Tensor:
+    """The positions (B, T) that a model of `config` gives these tokens by default."""
+    return count_positions(input_ids_BT.ne(config.pad_token_id), config.first_position)
+
+
+class Embeddings(nn.Module):
+    """Word, position and (constant) token-type embeddings, summed and normalized."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(
+            config.max_position_embeddings,
+            config.hidden_size,
+            padding_idx=None if config.positions_from_zero else config.pad_token_id,
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def position_ids(self, input_ids_BT, inputs_embeds_BTH):
+        """Positions (B, T), or (1, T) of embedded tokens, where the caller gives none."""
+        if input_ids_BT is not None:
+            return position_ids_of(input_ids_BT, self.config)
+        first = self.config.first_position
+        return torch.arange(first, first + inputs_embeds_BTH.shape[1], device=inputs_embeds_BTH.device)[None]
+
+    def forward(self, input_ids_BT, position_ids_BT, token_type_ids_BT, inputs_embeds_BTH):
+        first, limit = self.config.first_position, self.config.longest_input
+        if position_ids_BT is None:
+            position_ids_BT = self.position_ids(input_ids_BT, inputs_embeds_BTH)
+        if position_ids_BT.shape[1] > limit:
+            # Only then can a position be out of range; looking costs a synchronization on a GPU.
+            longest = int(position_ids_BT.max()) - first + 1
+            if longest > limit:
+                raise ValueError(
+                    f"an input of {longest} tokens is longer than the model's {limit} positions: cut it "
+                    "(truncation=True)."
+                )
+        if inputs_embeds_BTH is None:
+            inputs_embeds_BTH = self.word_embeddings(input_ids_BT)
+        if token_type_ids_BT is None:
+            token_type = self.token_type_embeddings.weight[0]
+        else:
+            token_type = self.token_type_embeddings(token_type_ids_BT)
+        summed_BTH = inputs_embeds_BTH + token_type + self.position_embeddings(position_ids_BT)
+        return self.dropout(self.LayerNorm(summed_BTH))
+
+
+# What `Embeddings` reads of a batch, in its order.
+TOKEN_FIELDS = ("input_ids", "position_ids", "token_type_ids", "inputs_embeds")
 
 
 def eager_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -62,16 +121,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, states_BTH, keys_BSH, attention_mask, cache=None, **kwargs):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5}
-        query_BTH = self.query(states_BTH)
-        if isinstance(attention_mask, UnpaddedAttention):  # states are flat, (F, H) and (G, H)
-
-            def attend_heads(query, key, value, mask, **begins):
-                return attend(self, query, key, value, mask, **kwargs, **begins)[0]
-
-            projected = (query_BTH, self.key(keys_BSH), self.value(keys_BSH))
-            return attention_mask(attend_heads, self.heads, *projected), None
-        keys_and_values = self.keys_and_values(keys_BSH, cache)
-        context_BTAD, weights = attend(self, self.heads(query_BTH), *keys_and_values, attention_mask, **kwargs)
+        query, keys_and_values = self.heads(self.query(states_BTH)), self.keys_and_values(keys_BSH, cache)
+        context_BTAD, weights = attend(self, query, *keys_and_values, attention_mask, **kwargs)
         return context_BTAD.reshape(states_BTH.shape), weights
 
 
@@ -239,11 +290,12 @@ class EncoderPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, self.config.initializer_range * drawn_HH)
 
     def set_skip_padding(self, skip: bool) -> None:
-        """Sets whether the encoder skips padding: the same numbers in less time. Off by default.
+        """Sets whether the texts of a batch share rows (`Packing`), so that next to nothing is computed at padding: the
+        same numbers in less time. Off by default.
 
         Outputs keep their shapes, and are zero at padding. Like the attention implementation, this is a setting of the
-        object, and is not saved. It has no effect without padding, if the caller wants attention weights, or if the
-        model is exported or compiled.
+        object, and is not saved. It has no effect without padding, for attention weights, under flash attention, in an
+        exported or compiled model, and on an encoder that takes no block masks (DeBERTa).
         """
         for module in self.modules():
             if isinstance(module, EncoderPreTrainedModel):
@@ -322,18 +374,29 @@ class EncoderModel(EncoderPreTrainedModel):
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
         return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
+        inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        inputs |= {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        cross = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        packings = self.packings(**inputs, **cross, **kwargs) if self.skip_padding else None
+        if packings is not None:
+            inputs, cross = self.packed(*packings, inputs, cross)
         if self.config.backbone_config is not None:
-            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-            outputs = run_backbone(self.backbone, self.skip_padding, *inputs, num_layers, **kwargs)
+            outputs = run_backbone(self.backbone, **inputs, num_layers=num_layers, **kwargs)
         else:
-            states_BTH = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds)
-            masks = (attention_mask, encoder_attention_mask)
-            real = self.real_positions(states_BTH, *masks, encoder_hidden_states, kwargs) if self.skip_padding else None
-            arguments = (states_BTH, *masks, encoder_hidden_states, num_layers)
-            if real is None:
-                outputs = self.encode(*arguments, return_dict=True, **kwargs)
-            else:
-                outputs = self.encode_flat(real, *arguments, **kwargs)
+            outputs = self.encode(
+                self.embeddings(*(inputs[name] for name in TOKEN_FIELDS)),
+                inputs["attention_mask"],
+                *cross.values(),
+                num_layers,
+                return_dict=True,
+                **kwargs,
+            )
+        if packings is not None:
+            last_PWH, unpack = outputs.last_hidden_state, packings[0].unpack
+            outputs.last_hidden_state = last_BTH = unpack(last_PWH)
+            if outputs.hidden_states is not None:
+                all_states = (last_BTH if of is last_PWH else unpack(of) for of in outputs.hidden_states)
+                outputs.hidden_states = tuple(all_states)
         if self.pooler is not None and num_layers is None:
             pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
             # made anew: as a tuple, fields are in the order in which they were set
@@ -343,81 +406,60 @@ class EncoderModel(EncoderPreTrainedModel):
     @merge_with_config_defaults
     @capture_outputs
     def encode(
-        self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, num_layers, **kwargs
+        self, states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, num_layers, **kwargs
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """The layers, on embedded tokens; masks as `forward` takes them, or for flat states those of `unpadded.py`."""
-        if not isinstance(attention_mask, UnpaddedAttention):
-            attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
-            if encoder_states_BSH is not None:
-                encoder_attention_mask = prepare_attention_mask(
-                    self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
-                )
+        """The layers, on embedded tokens; masks as `forward` takes them."""
+        attention_mask = prepare_attention_mask(self.config, states_BTH, attention_mask)
+        if encoder_states_BSH is not None:
+            encoder_attention_mask = prepare_attention_mask(
+                self.config, states_BTH, encoder_attention_mask, encoder_states_BSH
+            )
         for layer in self.encoder.layer[:num_layers]:
             states_BTH = layer(states_BTH, attention_mask, encoder_states_BSH, encoder_attention_mask, **kwargs)
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=states_BTH)
 
-    def real_positions(
-        self, states_BTH, attention_mask, encoder_attention_mask, encoder_states_BSH, kwargs
-    ) -> tuple[RealPositions, RealPositions] | None:
-        """Those of the batch and of the one attended to, its own unless it is another; None where all are real, or
-        padding has to stay."""
-        wants_weights = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
-        if wants_weights or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    def packings(
+        self, input_ids, inputs_embeds, attention_mask, encoder_hidden_states, encoder_attention_mask, **kwargs
+    ) -> tuple[Packing, Packing] | None:
+        """That of the batch and that of the one attended to, its own unless it is another; None where nothing is
+        padding, or where it has to stay."""
+        if (
+            kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
+            or "flash" in self.config._attn_implementation  # leaves out the padding itself, in attention
+            or not honors_block_masks(self.config.backbone_config)
+            or torch.compiler.is_compiling()
+            or torch.jit.is_tracing()
+        ):
             return None
-        shape_BT, shape_BS = states_BTH.shape[:2], getattr(encoder_states_BSH, "shape", states_BTH.shape)[:2]
-        shapes = ((attention_mask, shape_BT), (encoder_attention_mask, shape_BS))
-        if any(mask is not None and mask.shape not in (own, (*shape_BT, own[1])) for mask, own in shapes):
-            return None  # of no shape that we know: `prepare_attention_mask` says what it makes of it
-        is_real_BT = states_BTH.new_ones(states_BTH.shape[:2], dtype=torch.bool)
-        if attention_mask is not None:
-            is_real_BT = is_real(attention_mask)
-        own = RealPositions(is_real_BT)
-        if encoder_states_BSH is None:
-            return None if len(own) == is_real_BT.numel() else (own, own)
-        is_read_BS = encoder_states_BSH.new_ones(encoder_states_BSH.shape[:2], dtype=torch.bool)
-        if encoder_attention_mask is not None:
-            is_read_BS = (
-                encoder_attention_mask.bool() if encoder_attention_mask.dim() == 2 else encoder_attention_mask.any(1)
-            )
-        other = RealPositions(is_read_BS, own.order)
-        return None if len(own) + len(other) == is_real_BT.numel() + is_read_BS.numel() else (own, other)
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        found, padding = [], 0
+        for states, mask in ((tokens, attention_mask), (encoder_hidden_states, encoder_attention_mask)):
+            if states is None:
+                continue
+            is_block = mask is not None and mask.shape == (*tokens.shape[:2], states.shape[1])
+            if mask is None:
+                mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            elif is_block and mask.dtype == torch.bool:
+                mask = mask.any(1) if found else is_real(mask)
+            elif mask.shape != states.shape[:2]:
+                return None  # `prepare_attention_mask` refuses it
+            found.append(Packing(mask.bool(), found[0].row_of if found else None))
+            padding += mask.numel() - len(found[-1].padded_F)
+        return (found[0], found[-1]) if padding and found[0].shape[1] else None
 
-    def encode_flat(
-        self,
-        real: tuple[RealPositions, RealPositions],
-        states_BTH,
-        attention_mask,
-        encoder_attention_mask,
-        encoder_states_BSH,
-        num_layers,
-        **kwargs,
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """`encode` at the real positions only, its outputs padded again."""
+    def packed(self, own: Packing, other: Packing, inputs: dict, cross: dict) -> tuple[dict, dict]:
+        """The inputs of `forward` in rows."""
 
-        def among(own, other, mask, *other_states):
-            is_block = mask is not None and mask.dim() == 3
-            allow = checked_block_mask(self.config, states_BTH, mask, *other_states) if is_block else None
-            return UnpaddedAttention(self.config, own, other, allow)
+        def mask(keys, given):
+            return own.mask(keys, given if given is not None and given.dim() == 3 else None)
 
-        own, other = real
-        attention_mask = among(own, own, attention_mask)
-        if encoder_states_BSH is not None:
-            encoder_attention_mask = among(own, other, encoder_attention_mask, encoder_states_BSH)
-            encoder_states_BSH = other.flat(encoder_states_BSH)
-        outputs = self.encode(
-            own.flat(states_BTH),
-            attention_mask,
-            encoder_attention_mask,
-            encoder_states_BSH,
-            num_layers,
-            return_dict=True,
-            **kwargs,
-        )
-        last_FH = outputs.last_hidden_state
-        outputs.last_hidden_state = own.padded(last_FH)
-        if outputs.hidden_states is not None:  # the library records what the layers give, the last one by name
-            outputs.hidden_states = tuple(
-                outputs.last_hidden_state if state is last_FH else state if state is None else own.padded(state)
-                for state in outputs.hidden_states
-            )
-        return outputs
+        if inputs["position_ids"] is None and self.config.backbone_config is None:
+            inputs["position_ids"] = self.embeddings.position_ids(inputs["input_ids"], inputs["inputs_embeds"])
+        elif inputs["position_ids"] is None:
+            inputs["position_ids"] = torch.arange(own.padded_shape[1], device=own.padded_F.device)[None]
+        fields = {name: None if inputs[name] is None else own.pack(inputs[name]) for name in TOKEN_FIELDS}
+        fields["attention_mask"] = mask(own, inputs["attention_mask"])
+        states_BSH, allowed = cross.values()
+        if states_BSH is not None:
+            cross = {"encoder_hidden_states": other.pack(states_BSH), "encoder_attention_mask": mask(other, allowed)}
+        return fields, cross

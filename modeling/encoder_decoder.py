@@ -29,8 +29,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
-from .embeddings import count_positions, position_ids_of
-from .encoder import EncoderLayer, EncoderPreTrainedModel
+from .encoder import EncoderLayer, EncoderPreTrainedModel, count_positions, position_ids_of
 from .fresh_weights import fresh_weights
 from .masked_lm import LMHeadModel
 
@@ -281,46 +280,41 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         that a batch gives what its rows give alone. Nothing runs beyond the positions of the model.
         """
 
+        config = copy.deepcopy(generation_config or self.generation_config)
+        kwargs = config.update(**kwargs)  # what is left are inputs
+
         def setting(name):
-            """The call's, then the given config's, then the saved one's."""
-            configs = (generation_config, self.generation_config)
-            found = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
-            return next((value for value in found if value is not None), None)
+            found = getattr(config, name, None)
+            return getattr(self.generation_config, name, None) if found is None else found
 
         prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
         if prompt is not None:  # the library puts the start before it where it is missing
             prompt_length = prompt.shape[1] + int((prompt[:, 0] != setting("decoder_start_token_id")).all())
         # the last token is predicted and never read: it needs no position
         room = self.config.longest_input + 1 - prompt_length
-        limits = {}
         if setting("max_new_tokens") is not None:
-            limits["max_new_tokens"] = min(setting("max_new_tokens"), room)
+            config.max_new_tokens = min(setting("max_new_tokens"), room)
         elif setting("max_length") is not None:
-            limits["max_length"] = min(setting("max_length"), prompt_length + room)
+            config.max_length = min(setting("max_length"), prompt_length + room)
         else:
-            limits_B = (self.source_lengths(inputs, kwargs) + LONGER_THAN_SOURCE).clamp(max=room)
-            limits["max_new_tokens"] = int(limits_B.max())
+            limits_B = (self.source_lengths(inputs, **kwargs) + LONGER_THAN_SOURCE).clamp(max=room)
+            config.max_new_tokens = int(limits_B.max())
             limit = SourceLengthLimit(limits_B, prompt_length, setting("eos_token_id"))
             logits_processor = LogitsProcessorList([*(logits_processor or ()), limit])
-        if generation_config is not None:
-            generation_config = copy.deepcopy(generation_config)
-            generation_config.update(**limits)
-        else:
-            kwargs |= limits
-        return super().generate(inputs, generation_config, logits_processor, **kwargs)
+        return super().generate(inputs, config, logits_processor, **kwargs)
 
-    def source_lengths(self, inputs, kwargs):
+    def source_lengths(
+        self, inputs, input_ids=None, attention_mask=None, inputs_embeds=None, encoder_outputs=None, **kwargs
+    ):
         """Tokens (B,) of each source, whichever way `generate` was given them."""
-        if kwargs.get("attention_mask") is not None:
-            return kwargs["attention_mask"].sum(1)
-        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
+        input_ids = input_ids if inputs is None else inputs
+        if attention_mask is not None:
+            return attention_mask.sum(1)
         if input_ids is not None:
             return input_ids.ne(self.config.pad_token_id).sum(1)
-        states_BSH = kwargs.get("inputs_embeds")
-        if states_BSH is None:
-            if kwargs.get("encoder_outputs") is None:
-                raise ValueError("generate() got no source: give it input_ids (B, S) with their attention_mask.")
-            states_BSH = kwargs["encoder_outputs"][0]
+        if inputs_embeds is None and encoder_outputs is None:
+            raise ValueError("generate() got no source: give it input_ids (B, S) with their attention_mask.")
+        states_BSH = encoder_outputs[0] if inputs_embeds is None else inputs_embeds
         return torch.full((states_BSH.shape[0],), states_BSH.shape[1], device=states_BSH.device)
 
     @classmethod
@@ -370,39 +364,42 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
         overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
-        saved, other_kwargs = cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        folder = pretrained_model_name_or_path
+        saved, other_kwargs = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} is a translation model already: load it with from_pretrained."
-            )
+            raise ValueError(f"{folder} is a translation model already: load it with from_pretrained.")
         if saved.get("eos_token_id", 2) is None:
-            raise ValueError(f"{pretrained_model_name_or_path} has no eos_token_id: put its tokenizer into its folder.")
+            raise ValueError(f"{folder} has no eos_token_id: put its tokenizer into its folder.")
         # Fields of this configuration only, and without an auto_map: that of another model would name its files.
         shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
-        check_overrides(overrides, cls.config_class(**shape), pretrained_model_name_or_path, random)
+        check_overrides(overrides, cls.config_class(**shape), folder, random)
         encoder_config = cls.config_class(**shape | overrides)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
         config = cls.config_class(**shape | overrides | decoder_fields)
-        call = f"{cls.__name__}.from_encoder({str(pretrained_model_name_or_path)!r})"
+        call = f"{cls.__name__}.from_encoder({str(folder)!r})"
         if random:
-            model = cls._from_config(config, **other_kwargs)
+            model = new_model(cls, config, **other_kwargs)
             logger.warning("%s: every weight is fresh, random=True. Train before use.", call)
             return model
-        encoder, report = cls.starts_from.from_pretrained(
-            pretrained_model_name_or_path,
-            config=encoder_config,
-            output_loading_info=True,
-            **kwargs | {"ignore_mismatched_sizes": True},
-        )
-        fresh = fresh_weights(encoder, report, pretrained_model_name_or_path)
-        model = cls._from_config(config, dtype=encoder.dtype, attn_implementation=encoder.config._attn_implementation)
+        options = kwargs | {"config": encoder_config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        encoder, report = cls.starts_from.from_pretrained(folder, **options)
+        fresh = fresh_weights(encoder, report, folder)
+        model = new_model(cls, config, encoder.dtype, encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
         names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))
         logger.log(logging.WARNING if fresh else logging.INFO, "%s: newly initialized: %s", call, names or "nothing")
         return model.to(encoder.device)
+
+
+def new_model(cls, config, dtype=None, attn_implementation=None):
+    """A model with random weights, of this type and this attention implementation."""
+    model = cls(config)
+    if attn_implementation is not None:
+        model.set_attn_implementation(attn_implementation)
+    return model if dtype is None else model.to(dtype)
 
 
 def first(token_ids) -> int:
@@ -417,12 +414,8 @@ def check_decoder(config, class_name: str):
             f"{class_name} got the configuration of an encoder (decoder_layers is None): make the translation model "
             f"with {class_name}.from_encoder."
         )
-    indices = config.decoder_layer_indices
-    if (
-        indices is None
-        or len(indices) != config.decoder_layers
-        or not all(0 <= index < config.num_hidden_layers for index in indices)
-    ):
+    indices = config.decoder_layer_indices or ()
+    if len(indices) != config.decoder_layers or not set(indices) <= set(range(config.num_hidden_layers)):
         raise ValueError(
             f"decoder_layers is {config.decoder_layers} and decoder_layer_indices {indices}: give each decoder layer "
             f"the index of one of the {config.num_hidden_layers} encoder layers."
@@ -434,15 +427,11 @@ def check_decoder(config, class_name: str):
 def check_overrides(overrides: dict, folder_config, folder, random: bool):
     """Refuse configuration fields that `from_encoder` would replace, or that do not go with the folder's weights."""
     for name, value in overrides.items():
-        found = getattr(folder_config, name)
-        if name in SET_BY_DECODER:
+        is_fixed = name in FIXED_BY_WEIGHTS and value != getattr(folder_config, name) and not random
+        if name in SET_BY_DECODER or is_fixed:
             raise ValueError(
-                f"from_encoder got {name}={value!r}, which follows from {folder} and decoder_layers: leave {name} out."
-            )
-        if name in FIXED_BY_WEIGHTS and value != found and not random:
-            raise ValueError(
-                f"from_encoder got {name}={value!r}, and the weights of {folder} are for {found!r}: leave {name} out, "
-                "or give random=True."
+                f"from_encoder got {name}={value!r}, which follows from {folder} and decoder_layers: leave {name} out"
+                f"{', or give random=True' if is_fixed else ''}."
             )
 
 

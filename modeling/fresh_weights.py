@@ -30,8 +30,8 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
     Raises ValueError for any other weight, for one that the checkpoint has under a wrapper's name, and for a
     cross-attention that the checkpoint has in part.
     """
-    reshaped = {key[0] for key in report["mismatched_keys"]}
-    fresh, encoder = sorted({*report["missing_keys"], *reshaped}), f"{model.base_model_prefix}."
+    reshaped, encoder = {key[0] for key in report["mismatched_keys"]}, f"{model.base_model_prefix}."
+    fresh = sorted({*report["missing_keys"], *reshaped})
     if is_whole:
         lacking = [key for key in fresh if not POOLER.search(key)]
     else:
@@ -42,15 +42,14 @@ def fresh_weights(model, report: dict, name: str, is_whole: bool = False) -> lis
     if not lacking and any(map(CROSS_ATTENTION.search, model.state_dict().keys() - set(fresh))):
         lacking = list(filter(CROSS_ATTENTION.search, fresh))
     if not lacking:
-        of_layers = filter(LAYER.search, sorted(report["unexpected_keys"]))
-        if beyond := [key for key in of_layers if not key.startswith("decoder.")]:
+        beyond = [key for key in filter(LAYER.search, unwrapped.values()) if not key.startswith("decoder.")]
+        if beyond:
             what = "weights of layers that config.json does not count, which are not used"
             logger.warning("%s has %d %s: %s, ...", name, len(beyond), what, beyond[0])
         return fresh
     count = f"{len(lacking)} weight{'s' if len(lacking) > 1 else ''}"
-    part = "the encoder of " if lacking[0].startswith(encoder) else ""
     shape = ", or has them in another shape" if reshaped.intersection(lacking) else ""
-    found = f"{name} lacks {count} of {part}{type(model).__name__} ({lacking[0]}, ...){shape}"
+    found = f"{name} lacks {count} of {type(model).__name__} ({lacking[0]}, ...){shape}"
     advice = "Name a checkpoint that has all of them, or correct its config.json."
     wanted = tuple("." + key.removeprefix(encoder).removeprefix("backbone.") for key in lacking)
     if key := next((key for bare, key in unwrapped.items() if bare.endswith(wanted)), None):

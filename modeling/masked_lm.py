@@ -16,7 +16,6 @@ from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .backbone import architecture_of, make_backbone, renamed
-from .embeddings import gradient_to_add_to
 from .encoder import EncoderPreTrainedModel
 
 # Logits held at once: 2^27 floats are 512 MiB, or 536 predictions at XLM-R's vocabulary of 250,002.
@@ -24,28 +23,25 @@ LOGITS_AT_ONCE = 2**27
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits worked on.
+    """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits at a time.
 
-    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot). Where all of it fits
-    the same limit it is kept, and multiplied out in the backward pass, right into `weight.grad` where a loop allows it
-    (`gradient_to_add_to`): no second matrix of the vocabulary's size. Else it is multiplied out at once, chunk by
-    chunk, and dropped. Nothing is computed twice. It can be back-propagated once.
+    The gradient with respect to the logits is known as soon as they are (softmax minus one-hot): nothing is computed
+    twice. That of several chunks is multiplied out at once, that of one chunk in the backward pass, which then need not
+    scale a (V, H) matrix. It can be back-propagated once.
     """
 
     @staticmethod
     def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
         device_type, size = hidden_NH.device.type, len(weight_VH)
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        is_kept = len(labels_N) * size * dtype.itemsize <= LOGITS_AT_ONCE * torch.float32.itemsize
-        grad_hidden_NH = torch.zeros_like(hidden_NH) if needs_hidden else None
-        grad_weight_VH = torch.zeros_like(weight_VH) if needs_weight and not is_kept else None
-        grad_bias_V = torch.zeros_like(bias_V) if needs_bias else None
+        needs, rows, kept = ctx.needs_input_grad[:3], max(1, LOGITS_AT_ONCE // size), None
+        is_kept = needs[1] and 0 < len(labels_N) <= rows
+        of_hidden_NH = torch.zeros_like(hidden_NH) if needs[0] else None
+        of_weight_VH = torch.zeros_like(weight_VH) if needs[1] and not is_kept else None
+        of_bias_V = torch.zeros_like(bias_V) if needs[2] else None
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
-        kept = []
         with torch.autocast(device_type, enabled=False):
             states_NH, matrix_VH, bias = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
-            rows = max(1, LOGITS_AT_ONCE // size)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
                 labels, weights = labels_N[chunk, None], row_weights_N[chunk, None]
@@ -57,23 +53,24 @@ class LinearCrossEntropy(torch.autograd.Function):
                     target = torch.lerp(target, scores.mean(1, keepdim=True), label_smoothing)
                 total = scores.exp_().sum(1, keepdim=True)
                 losses_N[chunk] = (total.log() - target).squeeze(1)
-                if not (needs_hidden or needs_weight or needs_bias):
+                if not any(needs):
                     continue
                 scores *= weights / total
                 if label_smoothing:
                     scores -= weights * (label_smoothing / size)
                 scores.scatter_add_(1, labels, weights * (label_smoothing - 1.0))
-                if needs_bias:
-                    grad_bias_V += scores.sum(0)
+                if of_bias_V is not None:
+                    of_bias_V += scores.sum(0)
                 scores = scores.to(dtype)
-                if needs_hidden:
-                    grad_hidden_NH[chunk] = scores @ matrix_VH
-                if needs_weight and is_kept:
-                    kept.append((scores, states_NH[chunk]))
-                elif needs_weight:
-                    add_product(grad_weight_VH, scores, states_NH[chunk], torch.ones_like(total[0, 0]))
-        ctx.gradients = (grad_hidden_NH, grad_weight_VH, grad_bias_V)
-        ctx.kept, ctx.weight_VH, ctx.adds_later = kept, weight_VH, needs_weight and is_kept
+                if of_hidden_NH is not None:
+                    of_hidden_NH[chunk] = scores @ matrix_VH
+                if is_kept:
+                    kept = scores, states_NH
+                elif of_weight_VH is not None and dtype == weight_VH.dtype:
+                    of_weight_VH.addmm_(scores.T, states_NH[chunk])
+                elif of_weight_VH is not None:
+                    of_weight_VH += scores.T @ states_NH[chunk]
+        ctx.gradients, ctx.kept, ctx.dtype = (of_hidden_NH, of_weight_VH, of_bias_V), kept, weight_VH.dtype
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
@@ -83,26 +80,15 @@ class LinearCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
-        grad_hidden_NH, grad_weight_VH, grad_bias_V = (
-            None if gradient is None else gradient.mul_(grad_loss) for gradient in ctx.gradients
-        )
-        if ctx.adds_later:
-            found = gradient_to_add_to(ctx.weight_VH)
-            into_VH = torch.zeros_like(ctx.weight_VH) if found is None else found
-            for scores_NV, states_NH in ctx.kept:
-                add_product(into_VH, scores_NV, states_NH, grad_loss)
-            grad_weight_VH = into_VH if found is None else None
-        ctx.gradients = ctx.kept = ctx.weight_VH = None
-        return grad_hidden_NH, grad_weight_VH, grad_bias_V, None, None, None
-
-
-def add_product(into_VH: torch.Tensor, scores_NV: torch.Tensor, states_NH: torch.Tensor, factor: torch.Tensor) -> None:
-    """into += factor * scores.T @ states. Where their precision is lower, the factor is applied in that of `into`:
-    fp16's loss scaling is out of their range, and a factor rounded once would be off by the same share everywhere."""
-    if scores_NV.dtype == into_VH.dtype:
-        into_VH.addmm_(scores_NV.T, states_NH * factor)
-    else:
-        into_VH.addcmul_(scores_NV.T @ states_NH, factor)
+        hidden, weight, bias = (None if of is None else of.mul_(grad_loss) for of in ctx.gradients)
+        if ctx.kept is not None:
+            scores_NV, states_NH = ctx.kept
+            if scores_NV.dtype == ctx.dtype:
+                weight = scores_NV.T @ (states_NH * grad_loss)
+            else:  # fp16's loss scaling is out of its range
+                weight = (scores_NV.T @ states_NH).to(ctx.dtype).mul_(grad_loss)
+        ctx.gradients = ctx.kept = None
+        return hidden, weight, bias, None, None, None
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):
@@ -112,9 +98,7 @@ def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=N
     detached. `N` may be 0: the sum is then 0 with zero gradients.
 
     `label_smoothing` e is that of `nn.CrossEntropyLoss` (Szegedy et al. 2016, section 7): the target is 1 - e + e/V at
-    the label and e/V elsewhere. The losses returned are the smoothed ones.
-
-    Raises `ValueError` for a smoothing outside [0, 1].
+    the label and e/V elsewhere. The losses returned are the smoothed ones. Raises `ValueError` for e outside [0, 1].
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be from 0 (off) to 1, got {label_smoothing}.")
@@ -273,15 +257,8 @@ class ForMaskedLM(LMHeadModel):
             >>> inputs = tokenizer(["The <mask> is small."], return_tensors="pt")
             >>> tokens = model(**inputs).logits.argmax(-1)  # (B, T)
         """
-        outputs = self.roberta(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **kwargs,
-        )
+        fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs = self.roberta(input_ids, attention_mask=attention_mask, **fields, return_dict=True, **kwargs)
         loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
         wants_logits = labels is None or not self.training if output_logits is None else output_logits
         return MaskedLMOutput(
@@ -382,15 +359,16 @@ class ForPreTraining(LMHeadModel):
             )
         states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
         for name, batch in batches.items():
-            if not any(weights.get(loss, 1.0) for loss in self.losses_of_sub_batch(name)):
+            objectives = (name, *(reader for reader, read in self.reads.items() if read == name))
+            if not any(weights.get(loss, 1.0) for of in objectives for loss in self.losses_of_objective(of)):
                 continue
-            for loss, predictions in self.predictions(name, batch, weights):
-                if isinstance(predictions, Losses):
-                    others[loss], batch_rows[loss] = predictions, predictions.rows_N
+            for loss, found in self.predictions(name, batch, weights):
+                if isinstance(found, Losses):
+                    others[loss], batch_rows[loss] = found, found.rows_N
                     continue
-                places_N, states_NH, labels_N = at_predictions(predictions.states_BTH, predictions.labels_BT)
-                rows_N = places_N // predictions.labels_BT.shape[1]
-                batch_rows[loss] = rows_N if predictions.examples_B is None else predictions.examples_B[rows_N]
+                places_N, states_NH, labels_N = at_predictions(found.states_BTH, found.labels_BT)
+                rows_N = places_N // found.labels_BT.shape[1]
+                batch_rows[loss] = rows_N if found.examples_B is None else found.examples_B[rows_N]
                 states.append(states_NH)
                 labels.append(labels_N)
                 counts[loss] = len(rows_N)
@@ -413,12 +391,6 @@ class ForPreTraining(LMHeadModel):
     def losses_of_objective(cls, name: str) -> list[str]:
         """`["mlm"]`, `["ca_mlm_pairs.inner", "ca_mlm_pairs.cross"]`: what weights and token_losses are named by."""
         return [f"{name}.{term}" for term in cls.objectives.get(name, ())] or [name]
-
-    @classmethod
-    def losses_of_sub_batch(cls, name: str) -> list[str]:
-        """The losses that a sub-batch is read for: those of its objective, and of those that read it."""
-        readers = [reader for reader, read in cls.reads.items() if read == name]
-        return [loss for objective in (name, *readers) for loss in cls.losses_of_objective(objective)]
 
     def predictions(
         self, name: str, batch: dict, weights: dict[str, float]

@@ -15,8 +15,7 @@ from transformers import initialization as init
 
 from .configuration_encoder import HEADS
 from .configuration_ernie_m import ErnieMConfig
-from .embeddings import position_ids_of
-from .encoder import EncoderModel, EncoderPreTrainedModel
+from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
 from .evaluation_mode import without_dropout
 from .masked_lm import (
     LOGITS_AT_ONCE,
@@ -120,9 +119,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             )
         lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
         if lowest < -1 or highest >= number:
-            unknown = lowest if lowest < -1 else highest
             raise ValueError(
-                f"language_ids hold {unknown}, and the model has the {number} languages "
+                f"language_ids are from {lowest} to {highest}, and the model has the {number} languages "
                 f"{', '.join(self.config.languages or ['unnamed'])}: give their rows, from 0, or -1 for none."
             )
 

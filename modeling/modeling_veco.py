@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from .attention_masks import cross_stream_mask
 from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
 from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, check_labels
+from .plug_in import PlugIn, cross_stream_mask
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 # optional or of two forms: what one side of a pair has, the other needs as well
@@ -165,15 +165,15 @@ class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):
     """VECO that predicts masked tokens; see `forward`. Source: Luo et al., ACL 2021."""
 
 
-class VecoForSequenceClassification(VecoPreTrainedModel, ForSequenceClassification):
+class VecoForSequenceClassification(VecoPreTrainedModel, PlugIn, ForSequenceClassification):
     """VECO with a label for a text or a pair; see `forward`. Source: Luo et al., ACL 2021."""
 
 
-class VecoForTokenClassification(VecoPreTrainedModel, ForTokenClassification):
+class VecoForTokenClassification(VecoPreTrainedModel, PlugIn, ForTokenClassification):
     """VECO with a label for each token; see `forward`. Source: Luo et al., ACL 2021."""
 
 
-class VecoForQuestionAnswering(VecoPreTrainedModel, ForQuestionAnswering):
+class VecoForQuestionAnswering(VecoPreTrainedModel, PlugIn, ForQuestionAnswering):
     """VECO that marks an answer in a text; see `forward`. Source: Luo et al., ACL 2021."""
 
 

@@ -8,11 +8,11 @@ source and target, `Q` queries of a pair, `N` queries in all; `H` hidden size.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import initialization as init
+from transformers.dynamic_module_utils import custom_object_save
 
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
@@ -31,11 +31,6 @@ from .masked_lm import (
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 from .word_probabilities import context_logits, word_shares
 
-if TYPE_CHECKING:
-    # Never run. When the library saves a model or loads a folder, it takes along the files that imports name: so the
-    # folder holds the pipeline that its configuration promises.
-    from .pipeline_word_alignment import WordAlignmentPipeline  # noqa: F401
-
 SURE = 0.8  # probability of a link that the model takes for right, of `word_links`
 
 
@@ -45,6 +40,13 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
     config_class = XlmAlignConfig
     # of a pre-trained folder; the other heads have no use for the pointer network
     _keys_to_ignore_on_load_unexpected = [r"^[qk]_linear\."]
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """The library's, which leaves out the pipeline that the configuration names."""
+        from .pipeline_word_alignment import WordAlignmentPipeline
+
+        super().save_pretrained(save_directory, *args, **kwargs)
+        custom_object_save(WordAlignmentPipeline, save_directory)
 
 
 class XlmAlignModel(XlmAlignPreTrainedModel, EncoderModel):
@@ -126,10 +128,11 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             return
         check_labels(name, batch)
         labels = self.self_label(batch)
-        outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=True)
+        is_last = self.config.pointer_layer == self.config.num_hidden_layers  # then the others need not be kept
+        outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=not is_last)
         if weights.get(name, 1.0):
             yield name, Predictions(outputs.last_hidden_state, batch["labels"])
-        states_BTH = outputs.hidden_states[self.config.pointer_layer]
+        states_BTH = outputs.last_hidden_state if is_last else outputs.hidden_states[self.config.pointer_layer]
         yield "dwa", dwa_losses(states_BTH, labels, batch, self.q_linear, self.k_linear, self.config)
 
     def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,6 @@ linked: their pattern is free, a side may have no such token, and what lies outs
 may hold anything, also NaN. No cell outside of them is ever linked.
 """
 
-import difflib
 import math
 from typing import NamedTuple
 
@@ -343,21 +342,16 @@ def _both_softmaxes(similarity_BST, source_mask_BS, target_mask_BT):
 def _options_of(method, options):
     """The method's options, those not given with its defaults."""
     if method not in METHODS:
-        nearest = difflib.get_close_matches(str(method), METHODS, n=1)
-        raise ValueError(
-            f"method must be one of {', '.join(METHODS)}, got {method!r}"
-            f"{f'; the nearest is {nearest[0]!r}' if nearest else ''}."
-        )
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     known = METHOD_OPTIONS[method]
     if unknown := sorted(options.keys() - known.keys()):
-        has = f"its options are {', '.join(known)}" if known else "it has no options"
-        raise ValueError(f"option {unknown[0]!r} with method {method!r}: {has}.")
+        raise ValueError(f"option {unknown[0]!r} with method {method!r}: its options are {', '.join(known) or 'none'}.")
     for name, value in options.items():
-        if isinstance(known[name], bool):
-            if not isinstance(value, bool):
-                raise ValueError(f"{name} must be True or False, got {value!r}.")
-        elif isinstance(known[name], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"{name} must be a number, got {value!r}.")
+        kind = bool if isinstance(known[name], bool) else int | float
+        if isinstance(known[name], bool | int | float) and (
+            not isinstance(value, kind) or isinstance(value, bool) != (kind is bool)
+        ):
+            raise ValueError(f"{name} must be {'True or False' if kind is bool else 'a number'}, got {value!r}.")
     return known | options
 
 

@@ -17,7 +17,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 
 from .layer_states import check_finite
 from .optimal_transport import METHOD_OPTIONS
-from .word_alignment import WordAligner, WordAlignment
+from .pair_aligner import PairAligner, WordAlignment
 
 TASK = "word-alignment"
 # what a call may return in addition to the links
@@ -57,11 +57,11 @@ class WordAlignmentPipeline(Pipeline):
         check_finite(self.model, self.model.name_or_path or "the model")
         self.aligner = self.make_aligner()  # options are checked now, not at the first call
 
-    def make_aligner(self, **options) -> WordAligner:
+    def make_aligner(self, **options) -> PairAligner:
         """An aligner by the pipeline's parameters, and by `options` in their place."""
         options = {"batch_size": self._batch_size, **self._forward_params, **options}
         given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
-        return WordAligner(self.model, self.tokenizer, **given)
+        return PairAligner(self.model, self.tokenizer, **given)
 
     def _sanitize_parameters(self, **parameters) -> tuple[dict, dict, dict]:
         for name in parameters:
@@ -86,7 +86,7 @@ class WordAlignmentPipeline(Pipeline):
         found = self.run(inputs, aligner, outputs)
         return list(found) if isinstance(inputs, list) else found
 
-    def run(self, inputs: Iterable, aligner: WordAligner, outputs: dict[str, bool]) -> Iterator[dict]:
+    def run(self, inputs: Iterable, aligner: PairAligner, outputs: dict[str, bool]) -> Iterator[dict]:
         """The three steps, for one pair after the other. The aligner makes the batches: it sorts pairs by length."""
         pairs = map(self.preprocess, inputs)
         return map(self.postprocess, self._forward(pairs, aligner, **outputs))
@@ -101,7 +101,7 @@ class WordAlignmentPipeline(Pipeline):
             )
         return pair["source"], pair["target"]
 
-    def _forward(self, pairs: Iterable, aligner: WordAligner, **outputs) -> Iterator[WordAlignment]:
+    def _forward(self, pairs: Iterable, aligner: PairAligner, **outputs) -> Iterator[WordAlignment]:
         return aligner.align(pairs, **outputs)
 
     def postprocess(self, found: WordAlignment) -> dict:

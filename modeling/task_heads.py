@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence, token and span heads, shared by the four models; parameter names and outputs are XLM-R's.
 
-Plug-in fine-tuning (VECO, ACL 2021, section 3.1; `config.plug_in`): the heads read [H_x : S_x] of a text x. H_x is the
-encoder's last layer for x alone, S_x that of the same layers with cross-attention to H_y, where y translates x; and
-[H_y : S_y] of y, with cross-attention to H_x. Plug-out, and in every other model, they read H_x, as XLM-R's do.
+VECO's read a text and its translation, where they are plugged in (`plug_in.py`); all others read a text x alone.
 
-Legend: `B` sequences, `T` positions of x, `S` of y, `H` hidden size, `F` features that a head reads (H; plugged in 2H),
-`L` labels.
+Legend: `B` sequences, `T` positions of x, `S` of its translation y, `H` hidden size, `F` features that a head reads (H;
+plugged in 2H), `L` labels.
 """
 
 import torch
@@ -18,114 +16,35 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .attention_masks import cross_stream_mask
 from .encoder import EncoderPreTrainedModel, first_states
-
-# what both streams of x get in addition to its tokens and their mask
-INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
-
-
-def is_plug_in(config) -> bool:
-    """Whether heads read [H:S]; only VECO's configuration has the field."""
-    return bool(getattr(config, "plug_in", False))
 
 
 def feature_size(config) -> int:
     """Features of a position that a head reads: F."""
-    return config.hidden_size * (2 if is_plug_in(config) else 1)
+    return config.hidden_size * (2 if getattr(config, "plug_in", False) else 1)
 
 
 class HeadModel(EncoderPreTrainedModel):
-    """An encoder below a head that `make_head` adds; without pooler, unless the head reads it (`reads_pooler`).
-
-    Plug-in, where the paper is silent: gradients flow through H_x and H_y (their stop-gradient belongs to pre-training,
-    section 2.2), the S stream is bidirectional or causal as it was pre-trained (`config.cross_stream`), and a single
-    head serves both sides.
-
-    Raises `ValueError` for `config.plug_in` without cross-attention.
-    """
+    """An encoder below a head that `make_head` adds; without pooler, unless the head reads it (`reads_pooler`)."""
 
     reads_pooler = False
 
     def __init__(self, config):
         super().__init__(config)
-        if is_plug_in(config) and not config.cross_attention:
-            raise ValueError(f"{type(self).__name__} with plug_in=True needs cross-attention: load a VECO encoder.")
         self.roberta = self.encoder_class(config, add_pooling_layer=self.reads_pooler)
         self.make_head(config)
         self.post_init()
 
     def encode(self, input_ids, attention_mask, **kwargs):
-        """What the head reads: features (B, T, F) of x and, where y has labels, (B, S, F) of y.
+        """The encoder's outputs, and features (B, T, F) with their mask: of x, and of a translation that has labels.
 
-        Args:
-            input_ids, attention_mask: x, (B, T).
-            kwargs: the `translation_*` fields, None where one was not given; further inputs of the encoder go to x.
-
-        Returns:
-            The encoder's outputs for only x, features of x, features of y or None.
-
-        Raises:
-            ValueError: plug-out with y; plug-in without y, with sides of different batch size, with an empty side, or
-                with a mask that is not (B, T).
+        Raises ValueError for a translation, which only VECO reads, plugged in.
         """
-        translation = {name: kwargs.pop(name) for name in list(kwargs) if name.startswith("translation_")}
-        given = [name for name, value in translation.items() if value is not None]
-        if not is_plug_in(self.config):
-            if given:
-                raise ValueError(
-                    f"{', '.join(given)} given to a {type(self).__name__} with plug_in=False, which reads only x."
-                )
-            outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
-            return outputs, outputs.last_hidden_state, None
-        if translation["translation_input_ids"] is None:
-            raise ValueError(
-                f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
-                "translation_attention_mask."
-            )
-
-        x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in INPUT_FIELDS if name in kwargs}}
-        y = {name: translation[f"translation_{name}"] for name in ("input_ids", "token_type_ids")}
-        mask_x_BT = padding_mask("x", input_ids if input_ids is not None else x.get("inputs_embeds"), attention_mask)
-        mask_y_BS = padding_mask("y", y["input_ids"], translation["translation_attention_mask"])
-        if mask_x_BT.shape[0] != mask_y_BS.shape[0]:  # a `len` would be a fixed number in an export
-            raise ValueError(
-                f"x has {len(mask_x_BT)} rows and its translation y has {len(mask_y_BS)}: row i of the two is a pair."
-            )
-        # each H once; it serves the head and the other side
-        outputs = self.roberta(**x, attention_mask=mask_x_BT, return_dict=True, **kwargs)
-        alone_x_BTH = outputs.last_hidden_state
-        alone_y_BSH = self.roberta(**y, attention_mask=mask_y_BS, return_dict=True).last_hidden_state
-        features_x = torch.cat([alone_x_BTH, self.cross(x, mask_x_BT, alone_y_BSH, mask_y_BS)], dim=-1)
-        if not any(name.endswith(("_labels", "_positions")) for name in given):  # y has no label
-            return outputs, features_x, None
-        return outputs, features_x, torch.cat([alone_y_BSH, self.cross(y, mask_y_BS, alone_x_BTH, mask_x_BT)], dim=-1)
-
-    def cross(self, side: dict, mask_BT, other_BSH, other_mask_BS):
-        """The S stream (B, T, H) of one side, with cross-attention to the H of the other."""
-        return self.roberta(
-            **side,
-            attention_mask=cross_stream_mask(self.config, mask_BT),
-            encoder_hidden_states=other_BSH,
-            encoder_attention_mask=other_mask_BS,
-            return_dict=True,
-        ).last_hidden_state
-
-
-def padding_mask(side: str, tokens: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """The mask (B, T) of one side, all 1 by default. Raises ValueError for another shape and for an empty text."""
-    if attention_mask is None:
-        attention_mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-    if attention_mask.shape != tokens.shape[:2]:
-        raise ValueError(
-            f"the attention mask of {side} has shape {tuple(attention_mask.shape)}, and its text "
-            f"{tuple(tokens.shape[:2])}: give a mask (B, T), 1 for tokens and 0 for padding."
-        )
-    is_empty_B = ~attention_mask.bool().any(-1)
-    # a compiled or exported graph cannot check this
-    if not torch.compiler.is_compiling() and is_empty_B.any():
-        raise ValueError(f"row {int(is_empty_B.nonzero()[0])} of {side} is empty (its attention mask is all 0).")
-    return attention_mask
+        if given := [name for name, value in kwargs.items() if name.startswith("translation_") and value is not None]:
+            raise ValueError(f"{given[0]} given to a {type(self).__name__} that is not plug_in and reads only x.")
+        kwargs = {name: value for name, value in kwargs.items() if not name.startswith("translation_")}
+        outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
+        return outputs, [(outputs.last_hidden_state, attention_mask)]
 
 
 def label_loss(logits_NL: torch.Tensor, gold_N: torch.Tensor, ignored: int = -100) -> torch.Tensor | None:
@@ -147,10 +66,8 @@ def mean_of(losses: list[torch.Tensor | None]) -> torch.Tensor | None:
 
 def loss_of_sides(losses: list[torch.Tensor | None], logits: torch.Tensor) -> torch.Tensor | None:
     """Mean over the sides that have labels; None without labels, 0 where no label of the batch counts."""
-    if not losses:
-        return None
     loss = mean_of(losses)
-    return 0.0 * logits.sum() if loss is None else loss
+    return 0.0 * logits.sum() if loss is None and losses else loss
 
 
 def head_dropout(config) -> nn.Dropout:
@@ -180,10 +97,6 @@ class ForLabels(HeadModel):
 
     output_class = None
 
-    def logits_of(self, features):
-        """Logits of features: (B, F) -> (B, L), or (B, T, F) -> (B, T, L)."""
-        return self.classifier(features)
-
     @can_return_tuple
     def forward(
         self,
@@ -202,38 +115,31 @@ class ForLabels(HeadModel):
 
         Args:
             labels: x's, see `loss_of`.
-            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
-                for plug-in, and only there.
-            translation_labels: y's labels, as x's. The loss is the mean over the sides that have labels.
+            translation_input_ids, translation_attention_mask, translation_token_type_ids, translation_labels: of x's
+                translation y, (B, S), for plug-in, and only there. The loss is the mean over the sides with labels.
 
         Raises:
-            ValueError: as `HeadModel.encode`.
+            ValueError: as `encode`.
 
         Example:
             >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
             >>> labels = model(**inputs).logits.argmax(-1)  # (B,) of texts, (B, T) of tokens
         """
-        # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
-        translation_labels = kwargs.pop("translation_labels", None)
-        outputs, features_x, features_y = self.encode(
-            input_ids,
-            attention_mask,
-            translation_input_ids=translation_input_ids,
-            translation_attention_mask=translation_attention_mask,
-            translation_token_type_ids=translation_token_type_ids,
-            translation_labels=translation_labels,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        logits = self.logits_of(features_x)
-        losses = [] if labels is None else [self.loss_of(logits, labels)]
-        if features_y is not None:
-            losses.append(self.loss_of(self.logits_of(features_y), translation_labels))
+        # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
+        gold = labels, kwargs.get("translation_labels")
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {
+            "translation_input_ids": translation_input_ids,
+            "translation_token_type_ids": translation_token_type_ids,
+        }
+        inputs["translation_attention_mask"] = translation_attention_mask
+        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
+        logits = [self.logits_of(*side) for side in sides]
+        pairs = zip(logits, gold, strict=False)
+        losses = [self.loss_of(of_side, labels) for of_side, labels in pairs if labels is not None]
         return self.output_class(
-            loss=loss_of_sides(losses, logits),
-            logits=logits,
+            loss=loss_of_sides(losses, logits[0]),
+            logits=logits[0],
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -248,12 +154,9 @@ class ForSequenceClassification(ForLabels):
         self.num_labels = config.num_labels
         self.classifier = ClassificationHead(config)
 
-    def encode(self, input_ids, attention_mask, **kwargs):
-        """As `HeadModel.encode`, with the features (B, F) of each text's first position, its `<s>`."""
-        outputs, features_x, features_y = super().encode(input_ids, attention_mask, **kwargs)
-        if features_y is not None:
-            features_y = first_states(features_y, kwargs["translation_attention_mask"])
-        return outputs, first_states(features_x, attention_mask), features_y
+    def logits_of(self, features, attention_mask):
+        """Of the features (B, F) of each text's first position, its `<s>`."""
+        return self.classifier(first_states(features, attention_mask))
 
     def loss_of(self, logits_BL, gold):
         """The library's loss. `gold` are (B,) class ids, (B, L) zeros and ones for several labels, or floats for
@@ -281,8 +184,11 @@ class ForPooledSequenceClassification(ForSequenceClassification):
 
     def encode(self, *args, **kwargs):
         """As `HeadModel.encode`, with the pooler's output (B, H) as what the head reads."""
-        outputs, _, features_y = super().encode(*args, **kwargs)
-        return outputs, self.dropout(outputs.pooler_output), features_y
+        outputs, _ = super().encode(*args, **kwargs)
+        return outputs, [(outputs.pooler_output, None)]
+
+    def logits_of(self, features, attention_mask):
+        return self.classifier(self.dropout(features))
 
 
 class ForTokenClassification(ForLabels):
@@ -295,7 +201,7 @@ class ForTokenClassification(ForLabels):
         self.dropout = head_dropout(config)
         self.classifier = nn.Linear(feature_size(config), config.num_labels)
 
-    def logits_of(self, features):
+    def logits_of(self, features, attention_mask):
         return self.classifier(self.dropout(features))
 
     def loss_of(self, logits_BTL, gold_BT):
@@ -331,53 +237,42 @@ class ForQuestionAnswering(HeadModel):
 
         Args:
             start_positions, end_positions: (B,), those outside the input are ignored.
-            translation_input_ids, translation_attention_mask, translation_token_type_ids: (B, S), x's translation y;
-                for plug-in, and only there.
-            translation_start_positions, translation_end_positions: (B,), the answer in y. The loss is the mean over the
-                sides that have both positions.
+            translation_input_ids, translation_attention_mask, translation_token_type_ids (B, S), and
+                translation_start_positions, translation_end_positions (B,): of x's translation y; for plug-in, and only
+                there. The loss is the mean over the sides that have both positions.
 
         Raises:
-            ValueError: as `HeadModel.encode`.
+            ValueError: as `encode`.
 
         Example:
             >>> inputs = tokenizer(["How is the house?"], ["The house is small."], return_tensors="pt")
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        outputs, features_x, features_y = self.encode(
-            input_ids,
-            attention_mask,
-            translation_input_ids=translation_input_ids,
-            translation_attention_mask=translation_attention_mask,
-            translation_token_type_ids=translation_token_type_ids,
-            translation_start_positions=translation_start_positions,
-            translation_end_positions=translation_end_positions,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-
-        def loss(spans, gold):
-            outside = spans[0].shape[1]
-            return mean_of(
+        gold = [(start_positions, end_positions), (translation_start_positions, translation_end_positions)]
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {
+            "translation_input_ids": translation_input_ids,
+            "translation_token_type_ids": translation_token_type_ids,
+        }
+        inputs |= {"translation_attention_mask": translation_attention_mask, "translation_end_positions": gold[1][1]}
+        inputs["translation_start_positions"] = translation_start_positions
+        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
+        spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
+        losses = [
+            mean_of(
                 [
-                    label_loss(logits_BT, gold_B.view(-1).clamp(0, outside), ignored=outside)
-                    for logits_BT, gold_B in zip(spans, gold, strict=True)
+                    label_loss(logits_BT, gold_B.view(-1).clamp(0, logits_BT.shape[1]), ignored=logits_BT.shape[1])
+                    for logits_BT, gold_B in zip(span, of_side, strict=True)
                 ]
             )
-
-        start_BT, end_BT = self.qa_outputs(features_x).unbind(-1)
-        losses = []
-        if start_positions is not None and end_positions is not None:
-            losses.append(loss((start_BT, end_BT), (start_positions, end_positions)))
-        if translation_start_positions is not None and translation_end_positions is not None:
-            spans_y = self.qa_outputs(features_y).unbind(-1)
-            losses.append(loss(spans_y, (translation_start_positions, translation_end_positions)))
+            for span, of_side in zip(spans, gold, strict=False)
+            if all(gold_B is not None for gold_B in of_side)
+        ]
         return QuestionAnsweringModelOutput(
-            loss=loss_of_sides(losses, start_BT),
-            start_logits=start_BT,
-            end_logits=end_BT,
+            loss=loss_of_sides(losses, spans[0][0]),
+            start_logits=spans[0][0],
+            end_logits=spans[0][1],
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -1,80 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
 
-Words are cut into pieces, a layer of the encoder gives each token a vector, and `optimal_transport` links words, or
-tokens: then two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
+`pair_aligner.py` aligns, and travels with XLM-Align's folders, whose pipeline it is. This module loads encoders, and
+compares their layers.
 
-Long sentences. A joint input holds both sentences, so both are cut into the same number K of windows, evenly spread.
-Window k shows the k-th part of the source and the k-th part of the target, and shares `overlap` of its positions with
-its neighbors. With half a window, the default, a translation may be half a window ahead of its place or behind it, and
-some window shows both. Tokens that are further apart are not linked: at the edges of windows, tokens whose partners are
-not shown would find each other. If several windows show a pair of tokens, the one whose middle is between them decides
-(their distances from it, in window lengths, add up to the least). This does not depend on the direction, and no pair is
-decided twice. A side that is less than a quarter of its window next to a longer one, and fits half a window, is shown
-whole in each window, and its words may be linked anywhere. Cost and memory grow with the length. The alternative, every
-window of the source with every window of the target, grows with its square, and links words of unrelated places. With
-separate encoding each side has its own inputs, and the longer side fills them. A sentence that fits is one window,
-without a limit: the same code, and K = 1.
-
-Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
-links, `K` windows of a pair.
+Legend: `B` rows (windows) of a batch, `S` tokens of the source, `N` of the target, `H` hidden size.
 """
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
-from torch.nn import functional as F
+from transformers import AutoModel
 
+from .checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
+from .configuration_encoder import LOADABLE
 from .evaluation_mode import without_dropout
-from .layer_states import LayerStates, default_layer
-from .model_types import LOADABLE
-from .optimal_transport import METHOD_OPTIONS, Links, align
+from .layer_states import default_layer
+from .pair_aligner import (
+    BATCHES_PER_CHUNK,
+    DEFAULT_METHOD,
+    ENCODINGS,
+    NO_LIMIT,
+    PairAligner,
+    WordAlignment,
+    as_pair,
+    check_method,
+    words_of_tokens,
+)
 from .word_probabilities import share_of_plan
-from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
+from .word_tokens import Words, cut_into_tokens, split_words
 
-ENCODINGS = ("joint", "separate")
-DEFAULT_METHOD = "ot_words"
-# Pairs are sorted by length within a chunk, and each side by itself within a group: next to no padding, little memory.
-BATCHES_PER_CHUNK, BATCHES_PER_GROUP = 32, 16
-NO_LIMIT = 2**31
+__all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "ENCODINGS", "NO_LIMIT", "WordAligner", "WordAlignment"]
+__all__ += ["check_method", "words_of_tokens"]
 
 
-@dataclass
-class WordAlignment:
-    """A pair and its links.
-
-    Attributes:
-        source, target: the words.
-        links: (source word, target word), both from 0, sorted.
-        probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of
-            the two words, see `optimal_transport.align`.
-        similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
-        windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
-        source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was
-            given.
-
-    Example:
-        >>> aligned = WordAlignment(["the", "house"], ["das", "Haus"], links=[(0, 0), (1, 1)])
-        >>> [(aligned.source[i], aligned.target[j]) for i, j in aligned.links]
-        [('the', 'das'), ('house', 'Haus')]
-
-    Source: the links of fast_align's and simalign's output (Pharaoh's format), from 0.
-    """
-
-    source: list[str]
-    target: list[str]
-    links: list[tuple[int, int]]
-    probabilities: list[float] | None = None
-    similarity: list[list[float]] | None = None
-    windows: int = 1
-    source_offsets: Offsets | None = None
-    target_offsets: Offsets | None = None
-
-
-class WordAligner:
+class WordAligner(PairAligner):
     """Aligns the words of sentence pairs.
 
     Args:
@@ -104,52 +65,6 @@ class WordAligner:
     of separate inputs; `ot_words` is a rule of this zoo (finetuning/align_words.md).
     """
 
-    def __init__(
-        self,
-        model,
-        tokenizer,
-        method: str = DEFAULT_METHOD,
-        layer: int | None = None,
-        encoding: str = "separate",
-        batch_size: int = 64,
-        window: int | None = None,
-        overlap: int | None = None,
-        **matching,
-    ):
-        self.states = LayerStates(model)
-        self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
-        self.num_layers: int = self.states.num_layers
-        self.depth = self.num_layers  # layers of the checkpoint, read or not
-        self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
-        self.default_layer = default_layer(self.num_layers)
-        self.layer = next(one for one in (layer, self.recommended_layer, self.default_layer) if one is not None)
-        self.batch_size = batch_size
-        calibration = getattr(model.config, "word_alignment_calibration", None)
-        if calibration and method == "ot_words":
-            self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
-        check_method(method, self.matching)
-        self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
-        if encoding not in ENCODINGS:
-            raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}.")
-        self.is_joint = encoding == "joint"
-        self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
-        if self.is_joint and not self.format.special[1]:
-            raise ValueError(
-                f"{type(tokenizer).__name__} puts nothing between the two texts of a pair: give encoding='separate'."
-            )
-        self.gives_types = self.states.has_token_types and self.format.has_types
-        # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
-        positions = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
-        least = self.format.size + (2 if self.is_joint else 1)
-        self.window = positions if window is None else window
-        if not least <= self.window <= positions:
-            raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
-        self.overlap = self.window // 2 if overlap is None else overlap
-        if not 0 <= self.overlap < self.window:
-            raise ValueError(f"overlap must be from 0 to {self.window - 1}, got {self.overlap}.")
-
     @classmethod
     def from_pretrained(
         cls,
@@ -177,13 +92,9 @@ class WordAligner:
         Raises `ValueError` as the class, where code of the checkpoint would be needed, and for a checkpoint that is
         damaged or lacks weights of the encoder; `OSError` for one that cannot be found.
         """
-        from transformers import AutoModel
-
-        # named in a string: `save_pretrained` copies what is imported to the Hub, where the pipeline loads models
-        checkpoints = importlib.import_module(".checkpoints", __package__)
-        path = checkpoints.download_pinned(model)
-        checkpoints.check_weights(path)
-        config = checkpoints.load_config(path, trust_remote_code)
+        path = download_pinned(model)
+        check_weights(path)
+        config = load_config(path, trust_remote_code)
         depth = getattr(config, "num_hidden_layers", None) or 0
         wanted = (layer, getattr(config, "word_alignment_layer", None), default_layer(depth))
         highest = next(one for one in wanted if one is not None)
@@ -191,43 +102,13 @@ class WordAligner:
         read = None
         if can_be_short and not all_layers and type(highest) is int and highest in range(depth):
             layer, read = highest, max(highest, 1)
-        encoder = checkpoints.load_whole(AutoModel, path, model, trust_remote_code, read, dtype=dtype)
+        encoder = load_whole(AutoModel, path, model, trust_remote_code, read, dtype=dtype)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        loaded = checkpoints.load_tokenizer(checkpoints.download_pinned(tokenizer or model), trust_remote_code)
+        loaded = load_tokenizer(download_pinned(tokenizer or model), trust_remote_code)
         aligner = cls(encoder.to(device), loaded, layer=layer, **options)
         if read is not None:
             aligner.depth, aligner.default_layer = depth, default_layer(depth)
         return aligner
-
-    def check_layer(self, layer: int, name: str = "layer") -> None:
-        """Raises `ValueError` for a layer that the model does not have, or that was not read."""
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
-            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
-        if layer > self.num_layers:
-            raise ValueError(
-                f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
-            )
-
-    def align(
-        self,
-        pairs: Iterable[tuple[Words, Words]],
-        probabilities: bool = False,
-        similarity: bool = False,
-        progress: Callable[[float], None] | None = None,
-    ) -> Iterator[WordAlignment]:
-        """The links of each pair, in the order of the input.
-
-        Args:
-            pairs: (source, target), each a list of words or a plain text (see `split_words`). May be endless: a chunk
-                of `BATCHES_PER_CHUNK` batches is read at a time.
-            probabilities, similarity: whether to fill in these fields.
-            progress: called after each batch, with how many pairs it has done; a window is a part of one.
-
-        Raises `ValueError` for what is no pair, naming its number from 0.
-        """
-        chosen = {self.method: self.matching}
-        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, similarity, progress):
-            yield by_layer[self.layer][self.method]
 
     def align_layers(
         self, pairs: Iterable[tuple[Words, Words]], layers: Iterable[int], methods: dict[str, dict] | None = None
@@ -250,92 +131,6 @@ class WordAligner:
         if methods is not None:
             return found
         return ({layer: of[self.method] for layer, of in by_layer.items()} for by_layer in found)
-
-    def chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
-        """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
-        numbered = enumerate(pairs)
-        while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
-            with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self.chunk(chunk, layers, methods, probabilities, similarity, progress))
-            yield from found
-
-    def chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, similarity, progress):
-        """What `chunks` yields, for the pairs of a chunk."""
-        sentences, offsets = split_words(list(chain.from_iterable(pairs)))
-        pairs = list(zip(sentences[::2], sentences[1::2], strict=True))
-        tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
-        rows_R5 = self.windows(tokens)
-        windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
-        found = {(layer, method): [] for layer in layers for method in methods}
-        grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
-        overlap, links_all = self.overlap / self.window, any(of.get("link_all") for of in methods.values())
-        for numbers_B, vectors, masks in self.batches(tokens, rows_R5, layers):
-            batch_B5 = rows_R5[numbers_B]
-            words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
-            cells_BSN = decided_cells(numbers_B, masks, rows_R5, overlap) if links_all else None
-            for layer, (x_BSH, y_BNH) in vectors.items():
-                if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
-                    raise ValueError(
-                        f"The states of layer {layer} are not finite: weights of the model are damaged, or too large "
-                        "for its precision."
-                    )
-                for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities or links_all, words, cells_BSN, **options)
-                    found[layer, method].append(linked_tokens(links, numbers_B))
-                if similarity:
-                    fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
-            if progress is not None:
-                progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
-        links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs), overlap) for key, parts in found.items()}
-        for (layer, method), of_pairs in links.items() if links_all else ():
-            options = METHOD_OPTIONS[method] | methods[method]
-            if options.get("link_all"):  # each window has linked all of its words
-                links[layer, method] = [likely_links(*of, options["threshold"], True) for of in of_pairs]
-        for pair, (words, count) in enumerate(zip(pairs, windows_P.tolist(), strict=True)):
-            matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
-            about = matrix, count, *offsets[2 * pair : 2 * pair + 2]
-            alignments = {
-                key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, *about)
-                for key, of in links.items()
-            }
-            yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
-
-    def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
-        """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks; `least`: its windows."""
-        table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
-        # the longest first: what does not fit into memory fails at once
-        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        size = max(self.batch_size, least)
-        group = size * (1 if len(layers) > 1 else BATCHES_PER_GROUP)  # memory holds the states of a group
-        for numbers_G in order_R.split(group) if len(order_R) else ():
-            begins_G2 = rows_R5[numbers_G][:, [1, 3]]
-            lengths_G2 = rows_R5[numbers_G][:, [2, 4]] - begins_G2
-            inputs = ([0, 1],) if self.is_joint else ([0], [1])
-            encoded = [self.encode(table, begins_G2[:, of], lengths_G2[:, of], layers) for of in inputs]
-            firsts_G2 = torch.cat([firsts_GK for _, firsts_GK in encoded], 1)
-            for batch_B in torch.arange(len(numbers_G)).split(size):
-                columns = [torch.arange(longest) for longest in lengths_G2[batch_B].amax(0).tolist()]
-                masks = [column < lengths_G2[batch_B, side, None] for side, column in enumerate(columns)]
-                vectors = {layer: [] for layer in layers}
-                for side, column in enumerate(columns):
-                    place_BN = (firsts_G2[batch_B, side, None] + column).to(table.device)
-                    for layer, states_FH in encoded[side % len(encoded)][0].items():
-                        vectors[layer].append(states_FH[place_BN.clamp(max=len(states_FH) - 1)])
-                yield numbers_G[batch_B], vectors, [mask.to(table.device) for mask in masks]
-
-    def encode(self, table, begins_GK, lengths_GK, layers):
-        """States of G inputs of K texts, sorted by length, (F, H) by layer, and (G, K) where those of texts begin."""
-        found, firsts_GK, total = [], torch.zeros_like(begins_GK), 0
-        special_K = begins_GK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
-        for batch_B in lengths_GK.sum(1).argsort(descending=True, stable=True).split(self.batch_size):
-            lengths_BK, longest = lengths_GK[batch_B], int(lengths_GK[batch_B[0]].sum())
-            text = begins_GK[batch_B].to(table.device), lengths_BK.to(table.device), longest
-            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
-            found.append({layer: states_BTH.flatten(0, 1) for layer, states_BTH in states.items()})
-            rows_B = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)
-            firsts_GK[batch_B] = rows_B[:-1, None] + special_K + lengths_BK.cumsum(1) - lengths_BK
-            total = int(rows_B[-1])
-        return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 
     def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
         """How well each layer recognizes translations; align with the layer that has the highest value.
@@ -362,159 +157,3 @@ class WordAligner:
                         share_BSN = share_of_plan(x_BSH.float(), *target)
                         sums[layer] += sign * float(share_BSN.amax(1).sum() + share_BSN.amax(2).sum())
         return {layer: of_layer / max(count, 1) for layer, of_layer in sums.items()}
-
-    def windows(self, tokens: Tokens) -> torch.Tensor:
-        """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
-
-        Columns: the pair's number; which tokens of the chunk the window shows, source from, up to, target from, up to.
-        """
-        begins_P2, ends_P2 = tokens.bounds[:-1].view(-1, 2), tokens.bounds[1:].view(-1, 2)
-        lengths_P2 = ends_P2 - begins_P2
-        room = self.window - self.format.size
-        needed_P = lengths_P2.sum(1) if self.is_joint else lengths_P2.max(1).values
-        is_filled_P = (lengths_P2 > 0).all(1)
-        sides = begins_P2[:, 0], ends_P2[:, 0], begins_P2[:, 1], ends_P2[:, 1]
-        rows = [torch.stack([torch.arange(len(begins_P2)), *sides], 1)[is_filled_P & (needed_P <= room)]]
-        for pair in (is_filled_P & (needed_P > room)).nonzero()[:, 0].tolist():
-            shown = cut_into_windows(lengths_P2[pair].tolist(), room, self.is_joint, self.overlap / self.window)
-            shown_K4 = torch.tensor(shown) + begins_P2[pair].repeat_interleave(2)
-            rows.append(torch.cat([torch.full_like(shown_K4[:, :1], pair), shown_K4], 1))
-        rows_R5 = torch.cat(rows)
-        return rows_R5[rows_R5[:, 0].argsort(stable=True)]
-
-
-def as_pair(number: int, pair) -> tuple[Words, Words]:
-    """The pair, unchanged. Raises `ValueError` for what is none, with its number in the input."""
-
-    def is_side(side) -> bool:
-        return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
-
-    if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
-        shown = repr(pair) if len(repr(pair)) < 80 else f"{repr(pair)[:77]}..."
-        raise ValueError(
-            f"input {number} (counted from 0) is {shown}: give (source, target), each a text or a list of words."
-        )
-    return pair[0], pair[1]
-
-
-def check_method(method: str, options: dict) -> None:
-    """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
-    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
-
-
-def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
-    """The word that each token of a batch belongs to, (B, S) and (B, N); anything outside of the masks."""
-    numbers = []
-    for begin_B1, mask_BN in zip(begins_B2.split(1, dim=1), masks, strict=True):
-        place_BN = (begin_B1 + torch.arange(mask_BN.shape[1])).clamp(max=len(words_F) - 1)
-        numbers.append(words_F[place_BN].to(mask_BN.device))
-    return numbers
-
-
-def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, 3) number of the row, source token and target token in it; (L,) probabilities, 0 where there are none."""
-    places_L3 = found.links_BST.nonzero()
-    if found.probabilities_BST is None:
-        probabilities_L = torch.zeros(len(places_L3))
-    else:
-        probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
-    places_L3 = places_L3.cpu()
-    places_L3[:, 0] = numbers_B[places_L3[:, 0]]
-    return places_L3, probabilities_L
-
-
-def join_words(
-    found: list[tuple[torch.Tensor, torch.Tensor]],
-    rows_R5: torch.Tensor,
-    words_F: torch.Tensor,
-    pairs: int,
-    overlap: float,
-) -> list[tuple[list[tuple[int, int]], list[float]]]:
-    """Word links of each pair, sorted, with their probabilities, from the token links of a chunk's batches."""
-    if not found:
-        return [([], []) for _ in range(pairs)]
-    places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
-    row_L = places_L3[:, 0]
-    tokens_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
-    decides_L = is_decided_here(row_L, *tokens_L2.unbind(1), rows_R5, overlap)
-    words_L2 = words_F[tokens_L2[decides_L]]
-    # one number for pair, source word and target word, in the order in which they are sorted
-    base = int(words_F.max()) + 1
-    code_L = (rows_R5[row_L[decides_L], 0] * base + words_L2[:, 0]) * base + words_L2[:, 1]
-    code_M, which_L = torch.unique(code_L, return_inverse=True)
-    best_M = torch.zeros(len(code_M)).scatter_reduce(0, which_L, probabilities_L[decides_L], "amax")
-    links = list(zip((code_M // base % base).tolist(), (code_M % base).tolist(), strict=True))
-    best, ends = best_M.tolist(), (code_M // base**2).bincount(minlength=pairs).cumsum(0).tolist()
-    return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def likely_links(
-    links: list[tuple[int, int]], probabilities: list[float], threshold: float, link_all: bool
-) -> tuple[list[tuple[int, int]], list[float]]:
-    """The links with a probability of the threshold or more; with `link_all`, also the likeliest of each source word.
-
-    Of equals the first is the likeliest.
-    """
-    kept = {number for number, probability in enumerate(probabilities) if probability >= threshold}
-    if link_all:
-        ascending = sorted(reversed(range(len(links))), key=probabilities.__getitem__)
-        kept |= set({links[number][0]: number for number in ascending}.values())
-    kept = sorted(kept)
-    return [links[number] for number in kept], [probabilities[number] for number in kept]
-
-
-def decided_cells(numbers_B: torch.Tensor, masks: list[torch.Tensor], rows_R5: torch.Tensor, overlap: float):
-    """(B, S, N): which pairs of tokens the windows of a batch decide."""
-    row_B11 = numbers_B[:, None, None]
-    source_BS1 = rows_R5[row_B11, 1] + torch.arange(masks[0].shape[1])[:, None]
-    target_B1N = rows_R5[row_B11, 3] + torch.arange(masks[1].shape[1])
-    return is_decided_here(row_B11, source_BS1, target_B1N, rows_R5, overlap).to(masks[0].device)
-
-
-def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: float) -> torch.Tensor:
-    """(L,): whether a link of two tokens counts that a window, a row, found: see the module.
-
-    Rows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of tokens
-    comes nearer to their middles, then goes away: it is enough to look at the windows before and after.
-    """
-    pair_R2 = rows_R5[:, :1].expand(-1, 2)
-    starts_R2, ends_R2 = rows_R5[:, [1, 3]], rows_R5[:, [2, 4]]
-    nothing_P2 = torch.zeros(int(pair_R2.max()) + 1, 2, dtype=torch.long)
-    first_P2, last_P2 = (
-        nothing_P2.scatter_reduce(0, pair_R2, starts_R2, which, include_self=False) for which in ("amin", "amax")
-    )
-    # a side that is shown whole does not say where a window is
-    moves_R2 = first_P2.ne(last_P2)[rows_R5[:, 0]]
-    sizes_R2 = ends_R2 - starts_R2
-    middles_R2 = (starts_R2 + ends_R2 - 1).double() / 2
-    sides = tuple(enumerate((source_L, target_L)))
-
-    def from_middles(row_L):
-        return [
-            (of_L - middles_R2[row_L, side]) / sizes_R2[row_L, side] * moves_R2[row_L, side] for side, of_L in sides
-        ]
-
-    source_here_L, target_here_L = from_middles(row_L)
-    is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > max(overlap, 1 - overlap))
-    here_L, counts_L = (source_here_L + target_here_L).abs(), ~is_apart_L
-    for step in (-1, 1):
-        other_L = (row_L + step).clamp(0, len(rows_R5) - 1)
-        is_neighbor_L = (rows_R5[other_L, 0] == rows_R5[row_L, 0]) & (other_L != row_L)
-        shows = [(of_L >= starts_R2[other_L, side]) & (of_L < ends_R2[other_L, side]) for side, of_L in sides]
-        there_L = sum(from_middles(other_L)).abs()
-        # of equal ones the first
-        is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
-        counts_L &= ~(is_neighbor_L & shows[0] & shows[1] & is_nearer_L)
-    return counts_L
-
-
-def fill_similarity(grids: list[torch.Tensor], batch_B5, words_F, x_BSH, y_BNH) -> None:
-    """Raises the entries of `grids`, source words x target words, to the cosines of the tokens in these windows."""
-    x_BSH, y_BNH = (F.normalize(side.float(), dim=-1) for side in (x_BSH, y_BNH))
-    cosines_BSN = (x_BSH @ y_BNH.transpose(1, 2)).cpu()
-    for (pair, x, x_end, y, y_end), cosines_SN in zip(batch_B5.tolist(), cosines_BSN, strict=True):
-        source_S, target_N = words_F[x:x_end], words_F[y:y_end]
-        cosines_SN = cosines_SN[: len(source_S), : len(target_N)]
-        by_word = grids[pair].new_full((len(grids[pair]), len(target_N)), -torch.inf)
-        by_word.scatter_reduce_(0, source_S[:, None].expand_as(cosines_SN), cosines_SN, "amax")
-        grids[pair].scatter_reduce_(1, target_N.expand_as(by_word), by_word, "amax")

@@ -49,18 +49,3 @@ def make_optimizer(model: nn.Module, phase: Phase, recipe: Recipe) -> torch.opti
         eps=recipe.optimizer.epsilon,
         fused=True,
     )
-
-
-def clear_gradients(model: nn.Module, optimizer) -> None:
-    """Clears the gradients. That of the vocabulary's matrix becomes zero in place, and the next backward pass adds to
-    it (`modeling.embeddings.gradient_to_add_to`).
-
-    It exists before the first step, too. Otherwise the order of the sums, and so their last bit, would be different
-    after every start, and a resumed run would differ.
-    """
-    matrix = getattr(model, "module", model).get_input_embeddings().weight
-    kept = matrix.grad
-    optimizer.zero_grad()
-    if matrix.requires_grad:
-        matrix.adds_in_place = True
-        matrix.grad = torch.zeros_like(matrix) if kept is None else kept.zero_()

@@ -44,7 +44,7 @@ from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_random_states
 from pretraining.tracking import RunReport
-from pretraining.trainable import check_trainable, clear_gradients, is_trainable, make_optimizer
+from pretraining.trainable import check_trainable, is_trainable, make_optimizer
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
@@ -194,7 +194,6 @@ class Training:
         self.scheduler = scheduler
         set_seed(recipe.seed + index, device_specific=True)  # for dropout; data and masks have their own numbers
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        clear_gradients(self.model, self.optimizer)
         self.model.train()
 
     def _run_phase(self) -> None:
@@ -270,7 +269,6 @@ class Training:
             self.empty_steps += 1
             self.optimizer.zero_grad()
             self.optimizer.optimizer.step()  # without gradients it does nothing, but the scheduler expects the call
-            clear_gradients(self.model, self.optimizer)
             return math.nan
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -284,7 +282,7 @@ class Training:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, scale)
         self.optimizer.step()
-        clear_gradients(self.model, self.optimizer)
+        self.optimizer.zero_grad()
         return norm.item()
 
     def _is_due(self, every: int) -> bool:

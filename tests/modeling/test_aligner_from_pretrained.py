@@ -5,7 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from modeling.checkpoints import load_whole
-from modeling.model_types import LOADABLE, MODEL_TYPES
+from modeling.configuration_encoder import LOADABLE
+from modeling.model_types import MODEL_TYPES
 from modeling.word_alignment import WordAligner
 
 PAIRS = [("the house is small", "das Haus ist klein"), (["a", "garden"], ["ein", "Garten"]), ("", "nichts")]

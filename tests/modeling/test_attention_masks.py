@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.attention_masks import prepare_attention_mask
+from modeling.attention_masks import Packing, as_block_mask, prepare_attention_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoModel
 from tests.modeling.tiny import SIZES
@@ -85,3 +85,21 @@ def test_flash_attention_and_malformed_masks_are_refused():
     for wrong in (torch.ones(2, 5, 5), torch.ones(2, 5, 4, dtype=torch.bool), torch.ones(2, 1, 5, 5)):
         with pytest.raises(ValueError, match="attention_mask"):
             prepare_attention_mask(config, states, wrong)
+
+
+def test_packed_rows_are_nearly_full_and_keep_every_token():
+    generator = torch.Generator().manual_seed(0)
+    for longest in (12, 60, 200):
+        lengths = torch.randint(3, longest, (16,), generator=generator)
+        is_real = torch.arange(longest) < lengths[:, None]
+        is_real[3] = is_real[3].flip(0)
+        packing, values = Packing(is_real), torch.randn(16, longest, 4, generator=generator)
+        rows, width = packing.shape
+        assert rows * width < 1.1 * is_real.sum() and width < 4 * longest
+        assert torch.equal(packing.unpack(packing.pack(values)), values * is_real[:, :, None])
+        other = Packing(is_real.roll(1, 0), packing.row_of)
+        texts, theirs = (side.pack(torch.arange(1, 17)[:, None]) for side in (packing, other))
+        allowed = torch.rand(16, longest, longest, generator=generator) < 0.5
+        same = (texts[:, :, None] == theirs[:, None]) & texts[:, :, None].ne(0)
+        assert torch.equal(packing.mask(other), same)
+        assert torch.equal(packing.mask(packing, allowed).sum(), (allowed & as_block_mask(is_real)).sum())

@@ -56,6 +56,22 @@ def test_every_head_loads_through_every_auto_class(model_type, zoo_model_dir, fr
                 assert original.keys() <= loaded.keys()
 
 
+SHARED = {"attention_masks", "backbone", "configuration_encoder", "encoder", "masked_lm", "task_heads"}
+ALIGNER = {"pipeline_word_alignment", "pair_aligner", "layer_states", "optimal_transport", "symmetrization"}
+OWN = {
+    "metaxlm": set(),
+    "veco": {"encoder_decoder", "fresh_weights", "plug_in"},
+    "ernie_m": {"evaluation_mode"},
+    "xlm_align": {"denoising_word_alignment", "evaluation_mode", "word_probabilities", "word_tokens"} | ALIGNER,
+}
+
+
+@pytest.mark.parametrize("model_type", OWN)
+def test_a_folder_holds_the_code_that_its_model_needs(model_type, zoo_model_dir):
+    of_type = {f"{kind}_{model_type}" for kind in ("configuration", "modeling")}
+    assert {path.stem for path in zoo_model_dir(model_type).glob("*.py")} == SHARED | of_type | OWN[model_type]
+
+
 @pytest.mark.slow
 def test_importing_modeling_registers_nothing():
     script = (

@@ -202,25 +202,6 @@ def test_each_h_is_computed_once_and_only_what_the_losses_need():
     assert calls == [False] * layers + [True] * layers
 
 
-def test_both_sub_batches_and_weights_in_one_update():
-    model = veco()
-    batches = {"ca_mlm_segments": pair((5, 6), (7, 4)), "ca_mlm_pairs": pair(), "tlm": side(5, (8, 9))}
-    names = [f"ca_mlm_{kind}.{term}" for kind in ("segments", "pairs") for term in ("inner", "cross")]
-    weights = dict(zip([*names, "tlm"], (0.5, 2.0, 1.0, 3.0, 0.25), strict=True))
-    output = model(**batches, objective_weights=weights)
-    assert set(output.token_losses) == set(weights)
-    total = sum(weights[name] * losses.sum() for name, losses in output.token_losses.items())
-    torch.testing.assert_close(output.loss_sum.detach(), total)
-
-
-@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_which_segment_is_called_x_has_no_effect(stream):
-    """Adjacent segments come in either order: Eq. 1 holds both."""
-    model, batch = veco(stream), pair()
-    swapped = model(ca_mlm_segments={"x": batch["y"], "y": batch["x"]})
-    torch.testing.assert_close(model(ca_mlm_segments=batch).loss_sum, swapped.loss_sum)
-
-
 def broken(**changes):
     """The pairs with other fields: `x_labels=...` is a function of the field, or one that is added."""
     batch = pair()

@@ -5,8 +5,6 @@ import torch
 from torch import nn
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
-from modeling.modeling_veco import VecoModel
-
 # The decoder
 
 
@@ -70,18 +68,6 @@ def test_padding_of_sources_and_targets_changes_nothing(veco_dir, translation, s
     torch.testing.assert_close(together.loss, sum(losses) / (7 + 6 + 5 + 4))
 
 
-@torch.no_grad()
-def test_the_encoder_is_the_encoder_plugged_out(veco_dir, translation, sources, targets):
-    model, encoder = translation(veco_dir), VecoModel.from_pretrained(veco_dir).eval()
-    source, mask = sources()
-    ours = model(source, attention_mask=mask, labels=targets(), output_hidden_states=True)
-    expected = encoder(source, attention_mask=mask, output_hidden_states=True)
-    for a, b in zip(ours.encoder_hidden_states, expected.hidden_states, strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(ours.encoder_last_hidden_state, expected.last_hidden_state)
-    assert not [key for key in model.state_dict() if key.startswith("roberta.") and "crossattention" in key]
-
-
 # Loss
 
 
@@ -103,21 +89,6 @@ def test_the_fused_loss_and_its_gradients_are_those_of_the_logits(
     torch.testing.assert_close(out.loss, loss)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
-
-
-def test_gradient_checkpointing_changes_no_gradient(veco_dir, translation, sources, targets):
-    model = translation(veco_dir).train()
-    source, mask = sources()
-    gradients = []
-    for enable in (False, True):
-        if enable:
-            (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-        model.zero_grad()
-        model(source, attention_mask=mask, labels=targets()).loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    with pytest.raises(ValueError, match="use_cache"):
-        model(source, attention_mask=mask, labels=targets(), use_cache=True)
 
 
 # Errors

@@ -6,8 +6,12 @@ import sys
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from modeling import masked_lm
 from modeling.configuration_metaxlm import MetaXlmConfig
+from modeling.masked_lm import linear_cross_entropy
 from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
 from tests.modeling.tiny import SIZES
 
@@ -78,6 +82,69 @@ def test_a_batch_without_predictions_gives_zero_loss_and_gradient(cls):
     output.loss.backward()
     assert output.loss.item() == 0
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 4, 11, 100])  # chunks of one, several, exactly one, and room to spare
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2, 1.0])
+def test_losses_and_gradients_are_torch_s_whatever_fits(rows_at_once, label_smoothing, monkeypatch):
+    monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", 300 * rows_at_once)
+    torch.manual_seed(0)
+    hidden, labels, weights = torch.randn(11, 32, requires_grad=True), torch.randint(300, (11,)), torch.rand(11)
+    leaves = hidden, nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
+    logits = hidden @ leaves[1].T + leaves[2]
+    expected_N = F.cross_entropy(logits, labels, reduction="none", label_smoothing=label_smoothing)
+    expected = torch.autograd.grad((expected_N * weights).sum(), leaves)
+    for times in (1, 2):  # the second adds to the gradients that are there
+        loss, losses_N = linear_cross_entropy(*leaves, labels, weights, label_smoothing)
+        torch.testing.assert_close(losses_N, expected_N.detach())
+        loss.backward()
+        for tensor, gradient in zip(leaves, expected, strict=True):
+            torch.testing.assert_close(tensor.grad, times * gradient, rtol=1e-4, atol=1e-5)
+        with pytest.raises(RuntimeError, match="once"):
+            loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_factor_of_a_loss_is_not_rounded(dtype):
+    """A mean, and fp16's loss scaling, which is larger than any number in fp16."""
+    torch.manual_seed(0)
+    hidden, labels = 8 * torch.randn(5, 32), torch.randint(300, (5,))
+    weight, bias = nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
+    gradients = []
+    for factor in (1.0, 1 / 7, 2.0**16 / 7):
+        weight.grad = None
+        with torch.autocast("cpu", dtype=dtype):
+            loss, _ = linear_cross_entropy(hidden, weight, bias, labels)
+        (loss * factor).backward()
+        gradients.append(weight.grad / factor)
+    assert gradients[0].any()
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradients_of_a_tied_vocabulary_are_those_of_autograd(autocast):
+    tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
+    model, found = MetaXlmForPreTraining(MetaXlmConfig(**TINY)), []
+    for loss_of in (model.lm_head.loss, all_logits(model)):
+        model.lm_head.loss = loss_of
+        model.zero_grad()
+        for seed in range(2):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                loss = model(mlm=sub_batch(seed)).loss_sum
+            (loss / 7).backward()
+        found.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*found, **tolerance)
+
+
+def all_logits(model):
+    """The loss of the head with torch's own cross-entropy."""
+
+    def loss(states_NH, labels_N, row_weights_N):
+        losses_N = F.cross_entropy(model.lm_head(states_NH).float(), labels_N, reduction="none")
+        return (losses_N * row_weights_N).sum(), losses_N.detach()
+
+    return loss
 
 
 def test_errors_name_the_field():

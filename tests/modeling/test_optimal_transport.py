@@ -5,7 +5,6 @@ import ot
 import pytest
 import torch
 from simalign import SentenceAligner
-from torch import nn
 
 from modeling.optimal_transport import (
     METHODS,
@@ -18,27 +17,16 @@ from modeling.optimal_transport import (
     softmax_links,
 )
 from modeling.symmetrization import argmax_links, grow_diag_final_and
-from modeling.word_probabilities import context_logits, word_probabilities, word_shares
+from tests.modeling.tiny import VECTOR_SIZE as HIDDEN
+from tests.modeling.tiny import cells, ragged, whole
 
-HIDDEN = 24
 SHAPES = [(1, 1), (1, 7), (6, 1), (2, 9), (3, 3), (8, 5), (12, 40)]
-
-
-def whole(*shape):
-    """Masks that let every token of matrices of this shape be linked."""
-    pairs, sources, targets = (1, *shape) if len(shape) == 2 else shape
-    return torch.ones(pairs, sources, dtype=torch.bool), torch.ones(pairs, targets, dtype=torch.bool)
 
 
 def one(function, matrix, *args, **kwargs):
     """`function` of one unpadded matrix (numpy or torch), as a matrix."""
     matrix = torch.as_tensor(matrix)
     return function(matrix[None], *whole(*matrix.shape), *args, **kwargs)[0]
-
-
-def cells(links):
-    """Links as a set of (row, column)."""
-    return {tuple(cell) for cell in torch.as_tensor(links).nonzero().tolist()}
 
 
 def random_matrix(generator, kind="dots"):
@@ -116,16 +104,6 @@ def test_sinkhorn_is_pot_s(first, regularization, shape):
             expected = ot.sinkhorn(*marginals[::-1], cost.T, regularization, **settings).T
         plan = one(sinkhorn, similarity, iterations, regularization, 1e-3, first)
         torch.testing.assert_close(plan, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("regularization", [0.2, 1])
-def test_square_problems_become_doubly_stochastic(regularization):
-    torch.manual_seed(0)
-    masks = whole(5, 8, 8)
-    masks[0][2, 6:], masks[1][2, 6:] = False, False  # 6 x 6 inside
-    plan_BST = sinkhorn(torch.rand(5, 8, 8, dtype=torch.float64), *masks, 3000, regularization, 1e-3)
-    for mask, dimension in zip(masks, (2, 1), strict=True):
-        torch.testing.assert_close(plan_BST.sum(dimension), mask.double(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -270,135 +248,6 @@ def test_softmax_is_a_plain_loop(threshold):
 
 
 # ---- ot_words
-
-
-def plain_shares(x, y):
-    """sqrt of the shares of row and column in the unbalanced plan of exp(3 z), in logarithms."""
-    x, y = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (x, y))
-    z = x @ y.T
-    z = z - z.mean() if 1 in z.shape else z - z.mean(0) - z.mean(1, keepdims=True) + z.mean()
-    k = np.minimum(3 * z / max(z.std(), 1e-5), 30)
-    u, v = np.zeros(len(x)), np.zeros(len(y))
-    for _ in range(5):
-        u = -0.5 * np.log(np.exp(k + v).sum(1))
-        v = -0.5 * np.log(np.exp(k + u[:, None]).sum(0))
-    plan = np.exp(k + u[:, None] + v)
-    return np.sqrt(plan / plan.sum(0) * plan / plan.sum(1, keepdims=True))
-
-
-def plain_word_probabilities(x, y, words):
-    tokens = plain_shares(x, y)
-    of_word = [[np.flatnonzero(np.array(side) == word) for word in dict.fromkeys(side)] for side in words]
-    whole_words = plain_shares(
-        *(np.stack([v[of].mean(0) for of in side]) for v, side in zip((x, y), of_word, strict=True))
-    )
-    g = np.sqrt(whole_words * [[tokens[np.ix_(s, t)].max() for t in of_word[1]] for s in of_word[0]])
-    q = g
-    for _ in range(2):
-
-        def of(i, j, q=q):
-            return q[i, j] if 0 <= i < q.shape[0] and 0 <= j < q.shape[1] else 0.0
-
-        logits = np.zeros_like(g)
-        for i, j in np.ndindex(g.shape):
-            row = max((q[i, other] for other in range(q.shape[1]) if other != j), default=0.0)
-            column = max((q[other, j] for other in range(q.shape[0]) if other != i), default=0.0)
-            logits[i, j] = -4 + 6.25 * g[i, j] + 1.2 * (of(i - 1, j - 1) + of(i + 1, j + 1)) - 0.95 * (row + column)
-            logits[i, j] += 3.7 * (1 - column) * (of(i, j - 1) + of(i, j + 1))
-            logits[i, j] += 3.7 * (1 - row) * (of(i - 1, j) + of(i + 1, j))
-        q = 1 / (1 + np.exp(-logits))
-    result = np.zeros_like(tokens)
-    for i, j in np.ndindex(q.shape):
-        result[of_word[0][i][0], of_word[1][j][0]] = q[i, j]
-    return result
-
-
-def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens():
-    generator = np.random.default_rng(5)
-    linked = 0
-    for words in (
-        ([0, 0, 1, 2, 2, 2], [3, 4, 4, 7]),
-        ([0], [0, 1, 1]),
-        ([1, 1], [5]),
-        (list(range(9)), list(range(6))),
-    ):
-        x, y = (generator.standard_normal((len(side), HIDDEN)) for side in words)
-        y[: min(len(x), len(y))] += x[: len(y)]
-        expected = plain_word_probabilities(x, y, words)
-        # padding between and after the tokens holds anything
-        padded = [np.full((1, 12, HIDDEN), np.nan) for _ in words]
-        masks, numbers = [torch.zeros(1, 12, dtype=torch.bool) for _ in words], [torch.full((1, 12), 9) for _ in words]
-        for side, vectors in enumerate((x, y)):
-            padded[side][0, 1 : 1 + len(vectors)] = vectors
-            masks[side][0, 1 : 1 + len(vectors)] = True
-            numbers[side][0, 1 : 1 + len(vectors)] = torch.tensor(words[side])
-        inputs = *map(torch.tensor, padded), *masks
-        found = word_probabilities(*inputs, numbers)
-        inside = found[0, 1 : 1 + len(x), 1 : 1 + len(y)]
-        torch.testing.assert_close(inside, torch.tensor(expected), atol=1e-6, rtol=1e-5)
-        assert found.count_nonzero() == inside.count_nonzero()
-        for threshold in (0.1, 0.5, 0.9):
-            links = align(*inputs, "ot_words", words=numbers, threshold=threshold).links_BST
-            assert torch.equal(links, found >= threshold)
-            all_links = align(*inputs, "ot_words", words=numbers, threshold=threshold, link_all=True).links_BST
-            for s, of_word in enumerate(found[0]):
-                likeliest = {int(of_word.argmax())} if of_word.any() else set()
-                linked_to = set(links[0, s].nonzero()[:, 0].tolist())
-                assert set(all_links[0, s].nonzero()[:, 0].tolist()) == (linked_to or likeliest)
-        linked += int((found >= 0.5).sum())
-    assert linked > 5
-
-
-def test_logits_have_gradients_whatever_the_lengths():
-    """Also where a side has one token, none, or tokens that are all alike: roots have no gradient at 0."""
-    generator = torch.Generator().manual_seed(6)
-    _, (x_BSH, y_BTH, *masks) = ragged(generator)
-    x_BSH[:3] = 1.0
-    x_BSH, y_BTH = (side.nan_to_num(0.0).requires_grad_() for side in (x_BSH, y_BTH))
-    shares = word_shares(x_BSH, y_BTH, *masks)
-    context_logits(shares.shares_BST, shares.cells_BST)[shares.cells_BST].sum().backward()
-    for side, mask in zip((x_BSH, y_BTH), masks, strict=True):
-        assert side.grad.isfinite().all() and side.grad[mask].any() and not side.grad[~mask].any()
-
-
-def test_probabilities_are_those_of_vectors_that_have_much_in_common():
-    """Cosines from 0.98 up, as in the upper layers of many encoders: no other temperature is needed."""
-    generator = torch.Generator().manual_seed(0)
-    x_BSH = nn.functional.normalize(torch.randn(3, 8, HIDDEN, generator=generator), dim=-1).double()
-    y_BTH = nn.functional.normalize(x_BSH + 0.2 * torch.randn(3, 8, HIDDEN, generator=generator), dim=-1)
-    expected = align(x_BSH, y_BTH, *whole(3, 8, 8), "ot_words")
-    shared = torch.full((3, 8, 1), 7.0).double()
-    found = align(torch.cat([x_BSH, shared], 2), torch.cat([y_BTH, shared], 2), *whole(3, 8, 8), "ot_words")
-    assert cells(expected.links_BST) == {(pair, word, word) for pair in range(3) for word in range(8)}
-    torch.testing.assert_close(found.probabilities_BST, expected.probabilities_BST)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.03), (torch.float64, 1e-6)])
-def test_vectors_that_are_all_the_same_are_told_apart_by_no_rounding(dtype, tolerance):
-    """Then only places count, and these are symmetric. Rounding moves a float32 probability by up to 0.015."""
-    generator = torch.Generator().manual_seed(7)
-    for _ in range(50):
-        vectors = torch.rand(1, 1, HIDDEN, generator=generator, dtype=dtype).expand(1, 7, HIDDEN)
-        found = align(vectors, vectors[:, :5], *whole(7, 5), "ot_words").probabilities_BST
-        torch.testing.assert_close(found, found.flip(1, 2), atol=tolerance, rtol=0)
-
-
-def ragged(generator, pairs=40):
-    """Vectors of pairs with lengths from 0 to 30, as they are and padded with NaN, in a pattern of their own."""
-    alone = [
-        [torch.randn(int(size), HIDDEN, generator=generator) for size in sizes]
-        for sizes in torch.randint(0, 31, (pairs, 2), generator=generator)
-    ]
-    batch = []
-    for side in (0, 1):
-        padded_BNH = torch.full((pairs, 34, HIDDEN), torch.nan)
-        mask_BN = torch.zeros(pairs, 34, dtype=torch.bool)
-        for row, vectors in enumerate(pair[side] for pair in alone):
-            where_N = torch.randperm(34, generator=generator)[: len(vectors)].sort().values
-            padded_BNH[row, where_N], mask_BN[row, where_N] = vectors, True
-        batch.append((padded_BNH, mask_BN))
-    (x_BSH, source_mask_BS), (y_BTH, target_mask_BT) = batch
-    return alone, (x_BSH, y_BTH, source_mask_BS, target_mask_BT)
 
 
 VARIANTS = [

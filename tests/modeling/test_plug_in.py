@@ -8,7 +8,6 @@ from modeling.modeling_veco import (
     VecoForQuestionAnswering,
     VecoForSequenceClassification,
     VecoForTokenClassification,
-    VecoModel,
 )
 from tests.modeling.tiny import SIZES, made
 
@@ -235,18 +234,6 @@ def test_a_plug_out_head_is_xlm_r_s():
     assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
 
 
-def test_the_loss_of_each_side_knows_the_problem_type():
-    batch = sides()
-    numbers = torch.tensor([0.5, -1.0, 2.0])
-    model = make(num_labels=1)
-    loss = model(**batch, labels=numbers, translation_labels=numbers).loss
-    features_x, features_y = by_hand(model, batch)
-    expected = [
-        ((model.classifier(features[:, 0])[:, 0] - numbers) ** 2).mean() for features in (features_x, features_y)
-    ]
-    torch.testing.assert_close(loss, sum(expected) / 2)
-
-
 @pytest.mark.parametrize(
     ("fields", "change", "named"),
     [
@@ -264,33 +251,3 @@ def test_what_does_not_go_with_plug_in_is_refused(fields, change, named):
         given = {name: value for name, value in (sides() | change).items() if value is not None}
         with pytest.raises(ValueError, match=named):
             make(head, **fields)(**given)
-
-
-RELOAD = """
-import json, sys, torch
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
-folder, batch = json.loads(sys.argv[2]), {k: torch.tensor(v) for k, v in json.loads(sys.argv[3]).items()}
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
-found = {"logits": model(**batch).logits.detach()}
-encoder = AutoModel.from_pretrained(folder, trust_remote_code=True)
-x = {name: batch[name] for name in ("input_ids", "attention_mask")}
-found["states"] = encoder(**x).last_hidden_state.detach()
-tagger = AutoModelForTokenClassification.from_pretrained(folder, trust_remote_code=True)
-plain = AutoModelForSequenceClassification.from_pretrained(
-    folder, trust_remote_code=True, plug_in=False, ignore_mismatched_sizes=True)
-found["widths"] = [tagger.classifier.in_features, plain.classifier.dense.in_features]
-torch.save(found, sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_a_saved_classifier_reloads_in_a_fresh_process(fresh_process, tmp_path):
-    model, batch = make(cross_stream="causal"), sides()
-    model.save_pretrained(tmp_path)
-    found = fresh_process(RELOAD, str(tmp_path), {name: value.tolist() for name, value in batch.items()})
-    torch.testing.assert_close(found["logits"], model(**batch).logits, atol=1e-6, rtol=0)
-    assert found["widths"] == [64, 32]
-    x = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    states = VecoModel.from_pretrained(tmp_path).eval()(**x).last_hidden_state
-    torch.testing.assert_close(found["states"], states, atol=1e-6, rtol=0)

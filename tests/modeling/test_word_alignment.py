@@ -12,7 +12,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     BertConfig,
     BertModel,
-    BertTokenizer,
     DistilBertConfig,
     DistilBertModel,
     GPT2Config,
@@ -21,15 +20,13 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaModel,
 )
-from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-import modeling.word_alignment
+import modeling.pair_aligner
 from modeling.modeling_ernie_m import ErnieMConfig, ErnieMForMaskedLM
 from modeling.modeling_metaxlm import MetaXlmConfig, MetaXlmModel
 from modeling.modeling_veco import VecoConfig, VecoForConditionalGeneration, VecoModel
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassification, XlmAlignModel
 from modeling.optimal_transport import METHODS
-from modeling.tokenization_ernie_m import ErnieMTokenizer
 from modeling.word_alignment import ENCODINGS, WordAligner
 from modeling.word_tokens import cut_into_tokens
 
@@ -267,52 +264,6 @@ def test_dropout_is_off_and_comes_back(sample_tokenizer):
     assert model.training and model.encoder.layer[1].training and not model.encoder.layer[0].training
 
 
-# tokenizers
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory):
-    """A vocabulary of BERT's kind: a word is as many tokens as letters."""
-    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
-    return str(path)
-
-
-def test_bert_has_its_own_format_token_types_and_slow_tokenizers(letters):
-    torch.manual_seed(0)
-    fast, slow = BertTokenizer(vocab=letters), BertTokenizerLegacy(letters)
-    model = BertModel(BertConfig(vocab_size=57, max_position_embeddings=40, **TINY)).eval()
-    pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
-    aligners = [WordAligner(model, tokenizer, encoding="joint") for tokenizer in (fast, slow)]
-    seen = []
-    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    for aligner in aligners:
-        aligner.states.with_layers = lambda count: model  # the hook is the whole model's
-        list(aligner.align(pairs[:1]))
-    expected = fast(*pairs[0], return_tensors="pt")
-    for kwargs in seen:
-        assert all(torch.equal(kwargs[name], tensor) for name, tensor in expected.items())
-    assert len(seen) == 2 and expected["token_type_ids"].any()
-    for encoding in ENCODINGS:
-        of_fast, of_slow = (
-            links(WordAligner(model, tokenizer, encoding=encoding), pairs) for tokenizer in (fast, slow)
-        )
-        assert of_fast == of_slow and of_fast[1] and {source for source, _ in of_fast[1]} <= {0, 3}
-
-
-def test_ernie_ms_own_tokenizer(ernie_m_oracle, tmp_path):
-    tokenizer = ErnieMTokenizer.from_pretrained(ernie_m_oracle.save_tokenizer(tmp_path))
-    sizes = dict(vocab_size=len(tokenizer), max_position_embeddings=100) | TINY
-    model = ErnieMForMaskedLM(ErnieMConfig(**sizes)).eval()
-    aligner = WordAligner(model, tokenizer, encoding="joint")
-    tokens = cut_into_tokens(tokenizer, [PAIRS[0][0].split()])
-    encoded = tokenizer(PAIRS[0][0].split(), is_split_into_words=True, add_special_tokens=False)
-    assert tokens.ids_F.tolist() == encoded["input_ids"] and tokens.words_F.tolist() == encoded.word_ids()
-    assert aligner.format.special == [[tokenizer.cls_token_id], [tokenizer.sep_token_id] * 2, [tokenizer.sep_token_id]]
-    assert all(found.links for found in aligner.align(PAIRS) if found.windows)
-
-
 # long sentences
 
 
@@ -393,7 +344,7 @@ def test_a_word_longer_than_the_positions(tokenizer):
 
 
 def test_an_endless_input_is_read_a_chunk_at_a_time(tokenizer, monkeypatch):
-    monkeypatch.setattr(modeling.word_alignment, "BATCHES_PER_CHUNK", 3)
+    monkeypatch.setattr(modeling.pair_aligner, "BATCHES_PER_CHUNK", 3)
     numbers = itertools.count()
     endless = ((words("s", number, number + 1), words("t", number, number + 1)) for number in numbers)
     aligner = WordAligner(Knowing(), tokenizer, "mutual", layer=1, batch_size=2)

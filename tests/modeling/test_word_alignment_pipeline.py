@@ -58,9 +58,8 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
     aligner.save_pretrained(tmp_path / "saved")
     assert {path.stem for path in (tmp_path / "saved").glob("*.py")} == {
         "pipeline_word_alignment",
-        "word_alignment",
+        "pair_aligner",
         "layer_states",
-        "model_types",
         "word_probabilities",
         "word_tokens",
         "optimal_transport",

@@ -5,9 +5,11 @@ import itertools
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedTokenizerFast
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from modeling.word_alignment import is_decided_here
+from modeling.pair_aligner import ENCODINGS, is_decided_here
+from modeling.word_alignment import WordAligner
 from modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
 
 TEXTS = ["We do not believe that", "x", "is't so, (1998)? Ünï code"]
@@ -110,3 +112,34 @@ def test_windows_cover_both_sides_and_decide_every_pair_of_tokens_once():
             reach = sizes[0, 1] * (0.5 - 1.5 / sizes[0].min())
             near = [(x, y) for x in range(source) for y in range(target) if abs(y - x * target / source) <= reach]
             assert set(near) <= set(linked)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """A vocabulary of BERT's kind: a word is as many tokens as letters."""
+    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
+    return str(path)
+
+
+def test_bert_has_its_own_format_token_types_and_slow_tokenizers(letters):
+    torch.manual_seed(0)
+    fast, slow = BertTokenizer(vocab=letters), BertTokenizerLegacy(letters)
+    sizes = dict(vocab_size=57, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.5)
+    model = BertModel(BertConfig(intermediate_size=48, max_position_embeddings=40, **sizes)).eval()
+    pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
+    aligners = [WordAligner(model, tokenizer, encoding="joint") for tokenizer in (fast, slow)]
+    seen = []
+    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    for aligner in aligners:
+        aligner.states.with_layers = lambda count: model  # the hook is the whole model's
+        list(aligner.align(pairs[:1]))
+    expected = fast(*pairs[0], return_tensors="pt")
+    for kwargs in seen:
+        assert all(torch.equal(kwargs[name], tensor) for name, tensor in expected.items())
+    assert len(seen) == 2 and expected["token_type_ids"].any()
+    for encoding in ENCODINGS:
+        aligners = [WordAligner(model, tokenizer, encoding=encoding) for tokenizer in (fast, slow)]
+        of_fast, of_slow = ([found.links for found in aligner.align(pairs)] for aligner in aligners)
+        assert of_fast == of_slow and of_fast[1] and {source for source, _ in of_fast[1]} <= {0, 3}

@@ -7,6 +7,7 @@ from torch.nn.functional import pad
 
 PREFIXES = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
 PAD, MASK = 1, 60
+VECTOR_SIZE = 24  # of the vectors of `ragged`
 SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
 SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 LAYOUTS = ["padded left", "padded right", "packed"]
@@ -104,3 +105,32 @@ def batch_of(rows, layout):
     batch = {name: torch.stack(values) for name, values in batch.items()}
     del batch["position_ids"], batch["example_ids"]  # a row is a pair, and the model counts its positions
     return batch
+
+
+def whole(*shape):
+    """Masks that let every token of matrices of this shape be linked."""
+    pairs, sources, targets = (1, *shape) if len(shape) == 2 else shape
+    return torch.ones(pairs, sources, dtype=torch.bool), torch.ones(pairs, targets, dtype=torch.bool)
+
+
+def cells(links):
+    """Links as a set of (row, column)."""
+    return {tuple(cell) for cell in torch.as_tensor(links).nonzero().tolist()}
+
+
+def ragged(generator, pairs=40):
+    """Vectors of pairs with lengths from 0 to 30, as they are and padded with NaN, in a pattern of their own."""
+    alone = [
+        [torch.randn(int(size), VECTOR_SIZE, generator=generator) for size in sizes]
+        for sizes in torch.randint(0, 31, (pairs, 2), generator=generator)
+    ]
+    batch = []
+    for side in (0, 1):
+        padded_BNH = torch.full((pairs, 34, VECTOR_SIZE), torch.nan)
+        mask_BN = torch.zeros(pairs, 34, dtype=torch.bool)
+        for row, vectors in enumerate(pair[side] for pair in alone):
+            where_N = torch.randperm(34, generator=generator)[: len(vectors)].sort().values
+            padded_BNH[row, where_N], mask_BN[row, where_N] = vectors, True
+        batch.append((padded_BNH, mask_BN))
+    (x_BSH, source_mask_BS), (y_BTH, target_mask_BT) = batch
+    return alone, (x_BSH, y_BTH, source_mask_BS, target_mask_BT)
