@@ -127,7 +127,7 @@ def our_batch(
     tokenizer: Any, examples: list[Example], objective: str = "tlm", predicted: float = PREDICTED
 ) -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
-    collator = OBJECTIVES[objective].collator_class(tokenizer, predicted)
+    collator = OBJECTIVES[objective](tokenizer, mask_probability=predicted)
     return {objective: collator.sub_batch(Texts.of(examples), ("bench",))}
 
 
@@ -204,7 +204,7 @@ class OurStep:
         output = self.model(**send_to_device(batch, training.accelerator.device))
         training.accelerator.backward(output.loss_sum)
         predictions = sum(len(losses) for losses in output.token_losses.values())
-        training._step(predictions)
+        training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
         return output.loss.item()
 
 

@@ -37,7 +37,7 @@ from finetuning.page import markdown_table
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import read_results, summary
 from finetuning.tasks.registry import KINDS, kind_of
-from pretraining.tracking import EVALUATIONS, read_events
+from pretraining.tracking import is_evaluation, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.provenance import read_json, write_csv, write_json
@@ -316,7 +316,7 @@ def scores_of(plan: Plan, flags: argparse.Namespace) -> pandas.DataFrame:
                 found.append(pandas.concat([frame, *losses]).assign(model=name, seed=seed, task=path.parent.name))
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
                 events = [(event["step"], *item) for event in read_events(folder) for item in event.items()]
-                events = [event for event in events if event[1].startswith(EVALUATIONS)]
+                events = [event for event in events if is_evaluation(event[1])]
                 last = pandas.DataFrame(events, columns=["step", "metric", "value"])
                 found.append(last[last["step"] == last["step"].max()].assign(model=name, seed=seed, task=RUN))
     return pandas.concat(found).reindex(columns=columns) if found else pandas.DataFrame(columns=columns)

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
 from modeling.model_types import MODEL_TYPES
-from pretraining.objectives import OBJECTIVES, ExampleObjective, Objectives
+from pretraining.objectives import OBJECTIVES, Collator, Objectives
 from pretraining.recipe_corpora import (
     Bitext,
     Corpora,
@@ -193,28 +193,31 @@ class Phase:
         for name, objective in self.objectives.items():
             if not getattr(recipe, objective.text):
                 raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
-            if objective.sub_batch() not in self.objectives:
+            if objective.reads and objective.reads not in self.objectives:
                 raise ValueError(
-                    f"{place}.objectives.{name} reads the examples of {objective.sub_batch()}, which is not in the "
-                    "phase. Add it, with weight 0 if the model should not learn it."
+                    f"{place}.objectives.{name} reads the examples of {objective.reads}, which is not in the phase. "
+                    "Add it, with weight 0 if the model should not learn it."
                 )
             if objective.has_teacher and not recipe.teacher:
                 raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
 
     @property
-    def with_examples(self) -> dict[str, ExampleObjective]:
+    def with_examples(self) -> dict[str, Collator]:
         """The objectives that read their own examples, each in its sub-batch."""
-        return {name: found for name, found in self.objectives.items() if isinstance(found, ExampleObjective)}
+        return {name: found for name, found in self.objectives.items() if isinstance(found, Collator)}
 
-    @property
-    def losses(self) -> list[str]:
-        """The names of its objectives' losses in the logs and the model: `mlm`, `ca_mlm_pairs.inner`, ..."""
-        return [loss for objective in self.objectives.values() for loss in objective.losses()]
+    def losses(self, model: Any) -> list[str]:
+        """Returns the names of its objectives' losses in the logs and the model: `mlm`, `ca_mlm_pairs.inner`, ..."""
+        return [loss for name in self.objectives for loss in model.losses_of_objective(name)]
 
     def loss_weights(self, model: Any) -> dict[str, float]:
         """Returns the weight of each loss, for a model's forward. The model does not compute losses of weight 0."""
-        weights = [objective.loss_weights() for objective in self.objectives.values()]
-        return dict(item for found in weights for item in found.items()) | self.unused_losses(model)
+        weights = self.unused_losses(model)
+        for loss in self.losses(model):
+            name, _, term = loss.partition(".")
+            objective = self.objectives[name]
+            weights[loss] = objective.weight * (not objective.terms or term in objective.terms)
+        return weights
 
     def unused_losses(self, model: Any) -> dict[str, float]:
         """Returns weight 0 for each loss of the model whose objective is not in the phase."""
