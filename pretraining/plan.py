@@ -12,16 +12,17 @@ from rich.table import Table
 
 from modeling.backbone import honors_block_masks
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.data.batches import Feed
 from pretraining.data.sampling import corpus_probabilities
 from pretraining.data.stored import Corpus
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import ModelStart, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
-from pretraining.start.initialization import Start, learnable, model_class
+from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
+from pretraining.training import make_accelerator, read_parts
+from zoo_core.console import quiet_libraries
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
@@ -31,20 +32,22 @@ PARTS = {".crossattention.": "cross-attention", "embeddings.": "embeddings", ".e
 PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM head (its decoder is the embeddings)"}
 
 
-def with_few_rows(recipe: Recipe) -> Recipe:
-    """Returns the recipe with at most `ROWS_READ` rows of each corpus that has `max_rows`, for `print_plan`."""
+def show_plan(recipe: Recipe) -> None:
+    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
+    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
+
+    It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
+    """
 
     def cut(corpora: list) -> list:
         return [c if c.max_rows is None else replace(c, max_rows=min(c.max_rows, ROWS_READ)) for c in corpora]
 
-    return replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext))
-
-
-def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: TeacherModel | None = None) -> None:
-    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
-    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
-    `feed` has the corpora of `with_few_rows`."""
-    feed = replace(feed, num_workers=0)
+    quiet_libraries()
+    accelerator = make_accelerator(recipe.precision)
+    few = replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext), num_workers=0)
+    start, config, feed, teacher = read_parts(few, accelerator)
+    if not accelerator.is_main_process:
+        return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
         print_supported(console, start.start_from)

@@ -22,7 +22,7 @@ from accelerate.utils import (
     send_to_device,
     set_seed,
 )
-from transformers import get_scheduler
+from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
 from pretraining.checkpoints import (
@@ -37,7 +37,6 @@ from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import Evaluator, evaluate
 from pretraining.metrics import StepLog
-from pretraining.plan import print_plan, with_few_rows
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
@@ -54,39 +53,23 @@ from zoo_core.run_folders import run_lock
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same names in transformers
 
 
-def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
-    """Trains the model of a checked recipe and writes its run folder; with `dry_run`, only prints a plan.
+def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None) -> None:
+    """Trains the model of a checked recipe and writes its run folder.
 
     Raises `ValueError` for errors that the user can correct; see `Recipe.check`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()
     start_processes()
-    with nullcontext() if dry_run else run_lock(recipe.output_dir):
-        if not dry_run:
-            open_run_folder(recipe, resume)
+    with run_lock(recipe.output_dir):
+        open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
-        if not dry_run:
-            check_recording(recipe.tracker, recipe.push_to_hub)
+        check_recording(recipe.tracker, recipe.push_to_hub)
         checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
         if resume and not checkpoint and accelerator.is_main_process:
             print("no checkpoint: from the beginning", file=sys.stderr)
-        with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
-            start = Start.of(recipe)
-            tokenizer = start.load_tokenizer()
-            config = start.build_config(tokenizer, checkpoint)
-            # the length of `truncation=True`, for users of the model folder
-            tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
-            read = with_few_rows(recipe) if dry_run else recipe
-            corpora = load_corpora(read, tokenizer, accelerator.num_processes)
-            teacher = None
-            if recipe.teacher:
-                teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
-        feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
-        if dry_run:
-            if accelerator.is_main_process:
-                print_plan(recipe, start, config, feed, teacher)
-            return
+        start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
+        corpora, tokenizer = feed.corpora, feed.tokenizer
         if resume:
             check_same_data(Path(recipe.output_dir), data_facts(corpora, tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
@@ -98,6 +81,23 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_shared_folder(Path(recipe.output_dir) / "recipe.yaml", "output_dir")
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
+
+
+def read_parts(
+    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
+) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
+    """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
+    with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
+        start, teacher = Start.of(recipe), None
+        tokenizer = start.load_tokenizer()
+        config = start.build_config(tokenizer, checkpoint)
+        # the length of `truncation=True`, for users of the model folder
+        tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
+        corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
+        if recipe.teacher:
+            teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
+    feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
+    return start, config, feed, teacher
 
 
 def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
