@@ -128,8 +128,7 @@ class ModelStart:
     def __post_init__(self) -> None:
         if self.meta_pretrained and self.start_from:
             raise ValueError(
-                f"start_from is {self.start_from!r}, and meta_pretrained.path is {self.meta_pretrained.path!r}. Set "
-                "only one of them."
+                f"start_from is {self.start_from!r} and meta_pretrained.path is set, too. Set only one of them."
             )
 
 
@@ -178,8 +177,7 @@ class Phase:
             for name, default in {"learning_rate": None, "warmup_steps": 0, "schedule": "linear"}.items():
                 if getattr(self, name) != default:
                     raise ValueError(
-                        f"{place}.{name} is {getattr(self, name)}, but the phase continues the schedule of the phase "
-                        "before (optimizer: carried). Remove it."
+                        f"{place}.{name} is set, but optimizer: carried continues the schedule before. Remove it."
                     )
         elif self.learning_rate is None:
             raise ValueError(f"{place}.learning_rate is not set. Set the peak learning rate, such as 5e-5.")
@@ -187,16 +185,13 @@ class Phase:
         if self.warmup_steps > steps:
             raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
         if not any(objective.weight for objective in self.objectives.values()):
-            raise ValueError(
-                f"{place}.objectives has no objective with a weight above 0. Choose from {', '.join(OBJECTIVES)}."
-            )
+            raise ValueError(f"{place}.objectives has none with a weight. Choose from {', '.join(OBJECTIVES)}.")
         for name, objective in self.objectives.items():
             if not getattr(recipe, objective.text):
                 raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
             if objective.reads and objective.reads not in self.objectives:
                 raise ValueError(
-                    f"{place}.objectives.{name} reads the examples of {objective.reads}, which is not in the phase. "
-                    "Add it, with weight 0 if the model should not learn it."
+                    f"{place}.objectives.{name} reads the examples of {objective.reads}. Add it to the phase."
                 )
             if objective.has_teacher and not recipe.teacher:
                 raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
@@ -365,8 +360,7 @@ class Recipe:
                 name += f"/{corpus.name or source_name(corpus)}"
             if name in named:
                 raise ValueError(
-                    f"Two corpora of `{corpus.kind}` are called {name!r}, but names must be unique. Give one of them "
-                    "another `name`."
+                    f"Two corpora of `{corpus.kind}` are called {name!r}. Give one of them another `name`."
                 )
             named[name] = corpus
         return named

@@ -17,15 +17,11 @@ def check_trainable(model: nn.Module, phases: list[Phase]) -> None:
     for phase in phases:
         for pattern in phase.trainable:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(
-                    f"phase {phase.name!r}: trainable pattern {pattern!r} matches no parameter. "
-                    f"{nearest(pattern, names)}"
-                )
+                raise ValueError(f"phase {phase.name!r}: no parameter is called {pattern!r}. {nearest(pattern, names)}")
         if not any(is_trainable(name, phase) for name in names):
             patterns = ", ".join(phase.trainable) or "empty"
             raise ValueError(
-                f"phase {phase.name!r} trains nothing: trainable is {patterns}, freeze_body {phase.freeze_body}. Widen "
-                "its `trainable`, or take freeze_body out."
+                f"phase {phase.name!r} trains nothing: trainable {patterns}, freeze_body {phase.freeze_body}."
             )
 
 

@@ -110,10 +110,7 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str | o
         raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
     for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
-            raise ValueError(
-                f"accelerate is configured to use {name.lower()}, which this training does not support. Use "
-                "--config_file pretraining/accelerate/ddp.yaml."
-            )
+            raise ValueError(f"accelerate uses {name.lower()}. Use --config_file pretraining/accelerate/ddp.yaml.")
     start_processes()
     return Accelerator(
         mixed_precision={"fp32": "no"}.get(precision, precision),

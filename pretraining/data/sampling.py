@@ -110,8 +110,7 @@ def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
     for name, objective in phase.with_examples.items():
         if objective.batch_size < shares:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, but a step has {shares} parts "
-                f"(processes x gradient_accumulation_steps). Set it to {shares} or more."
+                f"{where}.objectives.{name}.batch_size must be at least {shares}: processes x accumulation."
             )
 
 

@@ -50,10 +50,7 @@ class Start:
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
         if self.tokenizer_from is None:
-            raise ValueError(
-                "tokenizer is empty, and there is no model.start_from that has one. Set it, for example to "
-                "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
-            )
+            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
         tokenizer = self.tokenizer_from.tokenizer()
         if tokenizer.mask_token_id is None:
             raise ValueError(f"{self.tokenizer_from} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
