@@ -141,7 +141,7 @@ class Collator(Objective):
         if not isinstance(self.max_length, int) or self.max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {self.max_length!r}.")
         if (tokenizer is not None or languages or draws) and getattr(tokenizer, "mask_token_id", None) is None:
-            raise ValueError(f"a {type(tokenizer).__name__} has no mask token. Use that of a masked language model.")
+            raise ValueError(f"the tokenizer, {str(tokenizer)[:50]}, has no mask token. Use that of a masked LM.")
         if isinstance(languages, str):
             raise ValueError(f"languages must be a list of language codes, got {languages!r}.")
         if self.languages and not isinstance(languages, Languages):
