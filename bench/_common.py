@@ -155,17 +155,6 @@ def max_resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def free_bytes() -> int:
-    """Memory that a new allocation may take: of the GPU, or what the system calls available."""
-    if torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
 def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
     """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
     a, b = (torch.randn(size, size, device=device_name()).to(dtype) for _ in range(2))

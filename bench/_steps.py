@@ -127,7 +127,7 @@ def our_batch(
     tokenizer: Any, examples: list[Example], objective: str = "tlm", predicted: float = PREDICTED
 ) -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
-    collator = OBJECTIVES[objective].collator_class(tokenizer, predicted)
+    collator = OBJECTIVES[objective](tokenizer, mask_probability=predicted)
     return {objective: collator.sub_batch(Texts.of(examples), ("bench",))}
 
 
@@ -204,18 +204,21 @@ class OurStep:
         output = self.model(**send_to_device(batch, training.accelerator.device))
         training.accelerator.backward(output.loss_sum)
         predictions = sum(len(losses) for losses in output.token_losses.values())
-        training._step(predictions)
+        training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
         return output.loss.item()
 
 
 class PeerStep:
-    """The loop that accelerate's documentation shows, around transformers' own model and collator."""
+    """The loop that accelerate's documentation shows, around transformers' own model and collator.
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str = "fp32"):
+    With `packs`, it is the loop of a good engineer, of XLM-R: packed rows, the head on masked positions, fused AdamW.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str = "fp32", packs: bool = False):
         self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
-        self.tokenizer = tokenizer
+        self.tokenizer, self.packs = tokenizer, packs
         self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
-        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.optimizer = torch.optim.AdamW(model.parameters(), fused=packs or None)
         self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
         self.model.train()
 
@@ -224,14 +227,45 @@ class PeerStep:
         rows = features(examples, self.tokenizer)
         loader = self.accelerator.prepare(DataLoader(rows, batch_size=len(rows), collate_fn=self.collate))
         for batch in loader:
-            outputs = self.model(**batch)
-            loss = outputs.loss
+            loss = self.loss(batch)
             self.accelerator.backward(loss)
             self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
             self.prepared.step()
             self.prepared.zero_grad()
         self.accelerator._dataloaders.clear()  # a real loop prepares one loader, once
         return loss.item()
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of a masked batch."""
+        if not self.packs:
+            return self.model(**batch).loss
+        inputs, labels = packed(batch, self.tokenizer.pad_token_id)
+        with self.accelerator.autocast():
+            states = self.model.base_model(**inputs).last_hidden_state
+            is_predicted = labels != -100
+            logits = self.model.lm_head(states[is_predicted])
+        return torch.nn.functional.cross_entropy(logits.float(), labels[is_predicted])
+
+
+def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Rows packed by first fit into rows of the longest one's length: inputs under a block mask, and labels."""
+    lengths, rows = batch["attention_mask"].sum(1).tolist(), []
+    room = max(lengths)
+    for number, length in enumerate(lengths):
+        fitting = next((row for row in rows if sum(lengths[other] for other in row) + length <= room), None)
+        rows.append([number]) if fitting is None else fitting.append(number)
+    ids = torch.full((len(rows), room), padding)
+    labels, owners, positions = torch.full_like(ids, -100), torch.full_like(ids, -1), torch.full_like(ids, padding)
+    for row, numbers in enumerate(rows):
+        start = 0
+        for number in numbers:
+            place, length = slice(start, start + lengths[number]), lengths[number]
+            ids[row, place], labels[row, place] = batch["input_ids"][number, :length], batch["labels"][number, :length]
+            owners[row, place], positions[row, place] = number, torch.arange(length) + padding + 1
+            start += length
+    mask = (owners[:, :, None] == owners[:, None])[:, None]  # padding sees padding: a row without any column is NaN
+    fields = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+    return send_to_device(fields, batch["labels"].device), labels.to(batch["labels"].device)
 
 
 def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
@@ -253,18 +287,20 @@ class Contest:
 
     ours: OurStep
     peer: PeerStep
+    packed: PeerStep
 
     @classmethod
     def of(cls, encoder: str, size: Size, longest: int, precision: str, objective: str) -> "Contest":
         """On the CPU, weights and Adam's moments are shared: what waits for its turn takes no memory of its own."""
         tokenizer, peer = made_up_tokenizer(size.vocab), masked_lm(encoder, size, longest)
-        return cls(OurStep(ours_of(peer), tokenizer, precision, objective), PeerStep(peer, tokenizer, precision))
+        peers = [PeerStep(peer, tokenizer, precision, packs) for packs in (False, True)]
+        return cls(OurStep(ours_of(peer), tokenizer, precision, objective), *peers)
 
     def share_moments(self) -> None:
-        """After the peer's first step: ours continues with its moments."""
+        """After the peer's first step: the others continue with its moments."""
         # on a GPU fused AdamW counts its steps elsewhere than the peer's
         if not next(self.ours.model.parameters()).is_cuda:
-            self.ours.optimizer.state = self.peer.optimizer.state
+            self.ours.optimizer.state = self.packed.optimizer.state = self.peer.optimizer.state
 
     def clear(self, for_ours: bool) -> None:
         """Gradients as each loop leaves them after a step: ours keeps that of the vocabulary's matrix, as zeros."""
@@ -276,15 +312,17 @@ class Contest:
     @torch.no_grad()
     def losses(self, examples: list[Example]) -> dict[str, float]:
         """Of both on one masked batch, without dropout."""
-        models = {"transformers": self.peer.model, "ours": self.ours.model}
+        models = self.peer.model, self.ours.model
         batch = self.peer.collate(features(examples, self.peer.tokenizer))
         batch = {name: values.to(next(self.peer.model.parameters()).device) for name, values in batch.items()}
         try:
-            for model in models.values():
+            for model in models:
                 model.eval()
-            output = models["ours"](**{self.ours.objective: batch})
-            loss = models["transformers"](**batch).loss
+            losses = {"ours": self.ours.model(**{self.ours.objective: batch}).loss.item()}
+            losses["transformers"] = self.peer.loss(batch).item()
+            if self.peer.model.config.model_type == "xlm-roberta":
+                losses["transformers, packed"] = self.packed.loss(batch).item()
         finally:
-            for model in models.values():
+            for model in models:
                 model.train()
-        return {"transformers": loss.item(), "ours": output.loss.item()}
+        return losses

@@ -101,7 +101,7 @@ def mask_of(fields: dict[str, Any], name: str = "attention_mask") -> np.ndarray:
 def batch_of(name: str, example: dict[str, str], *predicted: str, **options: Any) -> Any:
     """The sub-batch of the first seed with which only these words are predicted, in this order, and are <mask>."""
     count = len(" ".join(example[key] for key in ("text", "source", "target") if key in example).split())
-    collate = OBJECTIVES[name].collator_class(TOKENIZER, mask_probability=len(predicted) / count, **options)
+    collate = OBJECTIVES[name](TOKENIZER, mask_probability=len(predicted) / count, **options)
     for seed in range(10_000):
         torch.manual_seed(seed)
         batch = collate([example])[name]
@@ -178,7 +178,7 @@ def dwa() -> list[Panel]:
 
 
 def word_links() -> list[Panel]:
-    collate, example = OBJECTIVES["word_links"].collator_class(TOKENIZER), PAIR | {"links": "0-0 1-1 2-2 3-3"}
+    collate, example = OBJECTIVES["word_links"](TOKENIZER), PAIR | {"links": "0-0 1-1 2-2 3-3"}
     batch = collate([example])["word_links"]
     words = [*words_of(batch["x"]), *words_of(batch["y"], 1)]
     links = np.zeros((4, 4), bool)

@@ -38,7 +38,7 @@ from finetuning.page import markdown_table
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import read_results, summary
 from finetuning.tasks.registry import KINDS, kind_of
-from pretraining.tracking import EVALUATIONS, read_events
+from pretraining.tracking import is_evaluation, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_csv
@@ -276,7 +276,7 @@ def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]
                     yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
             if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
                 last = {key: value for event in read_events(folder) for key, value in event.items()}
-                for key in [key for key in last if key.startswith(EVALUATIONS)]:
+                for key in [key for key in last if is_evaluation(key)]:
                     yield {"metric": key, "value": last[key], "task": RUN, **own}
 
 

@@ -44,30 +44,22 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     folder = Path(recipe.output_dir)
     held = not_own(folder, BEGUN)
     if not held and resume:
-        raise ValueError(
-            f"there is nothing to resume: {str(folder)!r} is empty or missing. Check output_dir, or leave --resume out."
-        )
+        raise ValueError(f"there is nothing to resume in {str(folder)!r}. Check output_dir, or leave --resume out.")
     if not held:
         return
     if not resume:
         advice = "Resume the run with --resume, or give another output_dir."
         raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
     if not (folder / "recipe.yaml").exists():
-        raise ValueError(
-            f"{str(folder)!r} is not a run folder: it has no recipe.yaml. Set output_dir to the folder of the run."
-        )
+        raise ValueError(f"{str(folder)!r} is no run folder: it has no recipe.yaml. Correct output_dir.")
     before = load_recipe(Recipe, folder / "recipe.yaml", [])
-    changes = recipe_differences(asdict(before), asdict(recipe))
-    if changed := [line for line in changes if not line.startswith(FREE_ON_RESUME)]:
-        raise ValueError(
-            f"the recipe has changed since this run started: {'; '.join(changed)}. Resume with the same values, or "
-            "start a new run in another output_dir."
-        )
+    changed = [
+        line for line in recipe_differences(asdict(before), asdict(recipe)) if not line.startswith(FREE_ON_RESUME)
+    ]
+    if changed:
+        raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
     if (folder / "model").exists():
-        raise ValueError(
-            f"the run in {str(folder)!r} is finished: its result is in model/. To train more, start a new run from it "
-            "(model.start_from) in another output_dir."
-        )
+        raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
 
 
 def start_run_folder(recipe: Recipe) -> None:

@@ -9,7 +9,6 @@ import torch
 
 from pretraining.data.corpora import Corpus
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase
 from pretraining.rows import inputs_of
 
 
@@ -26,7 +25,7 @@ class LossMeter:
         """Adds the token losses of a `PreTrainingOutput`; `batch[objective]["languages"]` names each row's corpus."""
         for loss, losses_N in output.token_losses.items():
             objective = loss.partition(".")[0]
-            languages = batch[OBJECTIVES[objective].sub_batch()]["languages"]
+            languages = batch[OBJECTIVES[objective].reads or objective]["languages"]
             slots_B = torch.tensor([self.slots[loss, name] for name in languages], device=losses_N.device)
             slots_N = slots_B[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
@@ -47,22 +46,25 @@ class LossMeter:
 class StepLog:
     """Collects micro-batches; `line` gives the figures of events.jsonl."""
 
-    def __init__(self, phase: Phase, corpora: list[Corpus], accelerator, phase_step: int):
-        """`phase_step`: the number of steps already done in the phase."""
+    def __init__(self, losses: list[str], corpora: list[Corpus], accelerator, phase_step: int):
+        """`losses`: `Phase.losses`; `phase_step`: the number of steps already done in the phase."""
         self.accelerator = accelerator
-        self.meter = LossMeter(phase.losses, [corpus.name for corpus in corpora], accelerator.device)
+        self.meter = LossMeter(losses, [corpus.name for corpus in corpora], accelerator.device)
         self.restart(phase_step)
 
     def restart(self, phase_step: int) -> None:
         """Starts a new line after evaluating and saving, which do not count as training time."""
         self.tokens, self.shortened, self.since, self.seconds = 0, Counter(), phase_step, time.perf_counter()
 
-    def add(self, batch: dict, output) -> None:
-        """Adds a micro-batch and its `PreTrainingOutput`."""
-        self.meter.add(batch, output)
+    def count(self, batch: dict) -> None:
+        """Counts the tokens of a micro-batch, which is on the CPU."""
         inputs = [fields for sub_batch in batch.values() for fields in inputs_of(sub_batch)]
         self.tokens += sum(int((fields["segment_ids"] >= 0).sum()) for fields in inputs)
         self.shortened.update({name: sub_batch.get("shortened", 0) for name, sub_batch in batch.items()})
+
+    def add(self, batch: dict, output) -> None:
+        """Adds the `PreTrainingOutput` of a micro-batch."""
+        self.meter.add(batch, output)
 
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
         """Returns the figures up to `phase_step`. All processes must call this together."""

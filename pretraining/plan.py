@@ -12,16 +12,17 @@ from rich.table import Table
 
 from modeling.backbone import honors_block_masks
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.data.batches import Feed
 from pretraining.data.sampling import corpus_probabilities
 from pretraining.data.stored import Corpus
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import ModelStart, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
-from pretraining.start.initialization import Start, learnable, model_class
+from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
+from pretraining.training import make_accelerator, read_parts
+from zoo_core.console import quiet_libraries
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
@@ -31,20 +32,22 @@ PARTS = {".crossattention.": "cross-attention", "embeddings.": "embeddings", ".e
 PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM head (its decoder is the embeddings)"}
 
 
-def with_few_rows(recipe: Recipe) -> Recipe:
-    """Returns the recipe with at most `ROWS_READ` rows of each corpus that has `max_rows`, for `print_plan`."""
+def show_plan(recipe: Recipe) -> None:
+    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
+    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
+
+    It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
+    """
 
     def cut(corpora: list) -> list:
         return [c if c.max_rows is None else replace(c, max_rows=min(c.max_rows, ROWS_READ)) for c in corpora]
 
-    return replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext))
-
-
-def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: TeacherModel | None = None) -> None:
-    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
-    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
-    `feed` has the corpora of `with_few_rows`."""
-    feed = replace(feed, num_workers=0)
+    quiet_libraries()
+    accelerator = make_accelerator(recipe.precision)
+    few = replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext), num_workers=0)
+    start, config, feed, teacher = read_parts(few, accelerator)
+    if not accelerator.is_main_process:
+        return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
         print_supported(console, start.start_from)
@@ -62,8 +65,9 @@ def print_plan(recipe: Recipe, start: Start, config, feed: Feed, teacher: Teache
     for index, phase in enumerate(recipe.phases):
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
-        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes))
-        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], teacher))
+        terms = learned_terms(phase, model)
+        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, terms))
+        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], terms, teacher))
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
     often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
@@ -136,7 +140,16 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
     return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows, note)
 
 
-def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int) -> Table:
+def learned_terms(phase: Phase, model: torch.nn.Module) -> dict[str, list[str]]:
+    """Returns the terms of each objective's loss that the model learns; a loss may have none."""
+    weights = phase.loss_weights(model)
+    learned = [loss.partition(".") for loss, weight in weights.items() if weight]
+    return {name: [term for objective, _, term in learned if term and objective == name] for name in phase.objectives}
+
+
+def _phase_table(
+    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, terms: dict[str, list[str]]
+) -> Table:
     phase, together = phases[index], scheduled_together(phases, index)
     rate = f"in the schedule of phase {together[0].name!r}"
     if phase is together[0]:
@@ -146,29 +159,28 @@ def _phase_table(phases: list[Phase], index: int, micro_batches: list[dict], num
     rows = []
     for name, objective in phase.objectives.items():
         if objective.reads:
-            rows.append((name, f"{objective.weight:g}", f"those of {objective.sub_batch()}"))
+            rows.append((name, f"{objective.weight:g}", f"those of {objective.reads}"))
             continue
         fields = [inputs for batch in micro_batches for inputs in inputs_of(batch[name])]
         # this process's share of the first step, times the processes
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        # every term predicts the same tokens
-        predictions = sum(map(objective.predictions, fields)) * num_processes * (len(objective.learned_terms) or 1)
+        # every term of the loss predicts the same tokens
+        predictions = sum(map(objective.predictions, fields)) * num_processes * max(1, len(terms[name]))
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
-        rows.append((" + ".join((name, *objective.learned_terms)), f"{objective.weight:g}", *counts))
+        rows.append((" + ".join((name, *terms[name])), f"{objective.weight:g}", *counts))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
     return _table(title, columns, rows)
 
 
-def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, teacher: TeacherModel | None) -> Table:
+def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, terms: dict, teacher: TeacherModel | None):
     """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
     width, hidden, vocabulary = 4 if recipe.precision == "fp32" else 2, config.hidden_size, config.vocab_size
     sizes = [(parameter.numel(), is_trainable(name, phase)) for name, parameter in model.named_parameters()]
     trainable = sum(size for size, is_trained in sizes if is_trained)
     # one forward pass for each set of inputs and each term; an objective without terms has one
-    passes = {name: len(phase.objectives[name].learned_terms) or 1 for name in batch}
-    inputs = [fields for name, times in passes.items() for fields in inputs_of(batch[name]) * times]
+    inputs = [fields for name in batch for fields in inputs_of(batch[name]) * max(1, len(terms[name]))]
     tokens = sum(fields["input_ids"].numel() for fields in inputs)
     predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
     logits = min(predictions * vocabulary, max(LOGITS_AT_ONCE, vocabulary))

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
 from modeling.model_types import MODEL_TYPES
-from pretraining.objectives import OBJECTIVES, ExampleObjective, Objectives
+from pretraining.objectives import OBJECTIVES, Collator, Objectives
 from pretraining.recipe_corpora import (
     Bitext,
     Corpora,
@@ -128,8 +128,7 @@ class ModelStart:
     def __post_init__(self) -> None:
         if self.meta_pretrained and self.start_from:
             raise ValueError(
-                f"start_from is {self.start_from!r}, and meta_pretrained.path is {self.meta_pretrained.path!r}. Set "
-                "only one of them."
+                f"start_from is {self.start_from!r} and meta_pretrained.path is set, too. Set only one of them."
             )
 
 
@@ -178,8 +177,7 @@ class Phase:
             for name, default in {"learning_rate": None, "warmup_steps": 0, "schedule": "linear"}.items():
                 if getattr(self, name) != default:
                     raise ValueError(
-                        f"{place}.{name} is {getattr(self, name)}, but the phase continues the schedule of the phase "
-                        "before (optimizer: carried). Remove it."
+                        f"{place}.{name} is set, but optimizer: carried continues the schedule before. Remove it."
                     )
         elif self.learning_rate is None:
             raise ValueError(f"{place}.learning_rate is not set. Set the peak learning rate, such as 5e-5.")
@@ -187,34 +185,34 @@ class Phase:
         if self.warmup_steps > steps:
             raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
         if not any(objective.weight for objective in self.objectives.values()):
-            raise ValueError(
-                f"{place}.objectives has no objective with a weight above 0. Choose from {', '.join(OBJECTIVES)}."
-            )
+            raise ValueError(f"{place}.objectives has none with a weight. Choose from {', '.join(OBJECTIVES)}.")
         for name, objective in self.objectives.items():
             if not getattr(recipe, objective.text):
                 raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
-            if objective.sub_batch() not in self.objectives:
+            if objective.reads and objective.reads not in self.objectives:
                 raise ValueError(
-                    f"{place}.objectives.{name} reads the examples of {objective.sub_batch()}, which is not in the "
-                    "phase. Add it, with weight 0 if the model should not learn it."
+                    f"{place}.objectives.{name} reads the examples of {objective.reads}. Add it to the phase."
                 )
             if objective.has_teacher and not recipe.teacher:
                 raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
 
     @property
-    def with_examples(self) -> dict[str, ExampleObjective]:
+    def with_examples(self) -> dict[str, Collator]:
         """The objectives that read their own examples, each in its sub-batch."""
-        return {name: found for name, found in self.objectives.items() if isinstance(found, ExampleObjective)}
+        return {name: found for name, found in self.objectives.items() if isinstance(found, Collator)}
 
-    @property
-    def losses(self) -> list[str]:
-        """The names of its objectives' losses in the logs and the model: `mlm`, `ca_mlm_pairs.inner`, ..."""
-        return [loss for objective in self.objectives.values() for loss in objective.losses()]
+    def losses(self, model: Any) -> list[str]:
+        """Returns the names of its objectives' losses in the logs and the model: `mlm`, `ca_mlm_pairs.inner`, ..."""
+        return [loss for name in self.objectives for loss in model.losses_of_objective(name)]
 
     def loss_weights(self, model: Any) -> dict[str, float]:
         """Returns the weight of each loss, for a model's forward. The model does not compute losses of weight 0."""
-        weights = [objective.loss_weights() for objective in self.objectives.values()]
-        return dict(item for found in weights for item in found.items()) | self.unused_losses(model)
+        weights = self.unused_losses(model)
+        for loss in self.losses(model):
+            name, _, term = loss.partition(".")
+            objective = self.objectives[name]
+            weights[loss] = objective.weight * (not objective.terms or term in objective.terms)
+        return weights
 
     def unused_losses(self, model: Any) -> dict[str, float]:
         """Returns weight 0 for each loss of the model whose objective is not in the phase."""
@@ -362,8 +360,7 @@ class Recipe:
                 name += f"/{corpus.name or source_name(corpus)}"
             if name in named:
                 raise ValueError(
-                    f"Two corpora of `{corpus.kind}` are called {name!r}, but names must be unique. Give one of them "
-                    "another `name`."
+                    f"Two corpora of `{corpus.kind}` are called {name!r}. Give one of them another `name`."
                 )
             named[name] = corpus
         return named

@@ -66,7 +66,7 @@ class Monolingual(Table):
             re.compile(self.document_pattern or "")
         except re.error as error:
             raise ValueError(
-                f"document_pattern is {self.document_pattern!r}, which is not a regular expression: {error}."
+                f"document_pattern {self.document_pattern!r} is no regular expression: {error}."
             ) from error
 
 
@@ -151,10 +151,7 @@ def by_language(corpus: Monolingual) -> list[Monolingual]:
     """Returns the corpora of one entry: itself, or one for each of its languages."""
     codes = _names(corpus, "languages", corpus.languages, "language")
     if unknown := [code for code in corpus.language_names if code not in codes]:
-        raise ValueError(
-            f"monolingual: language_names has {unknown[0]}, which is not in languages ({', '.join(codes) or 'none'}). "
-            "Remove it, or add the language."
-        )
+        raise ValueError(f"monolingual: language_names has {unknown[0]}, which is not in languages. Remove it.")
     own = replace(corpus, languages=[], sizes={}, language_names={})
     return [
         replace(
@@ -172,9 +169,7 @@ def by_pair(corpus: Bitext) -> list[Bitext]:
     for pair in _names(corpus, "pairs", corpus.pairs, "source", "target", "pair"):
         source, dash, target = pair.partition("-")
         if not (source and dash and target):
-            raise ValueError(
-                f"bitext: pairs has {pair!r}, which is not a pair. Write two language codes, such as de-en."
-            )
+            raise ValueError(f"bitext: pairs has {pair!r}. Write two language codes, such as de-en.")
         words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
         found.append(replace(_replaced(own, words), size=corpus.sizes.get(pair, own.size)))
     return found or [corpus]
@@ -191,14 +186,9 @@ def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: s
     names = names or list(sizes)
     expected = tuple(f"{{{word}}}" for word in words[: len(codes)])
     if names and codes != expected:
-        raise ValueError(
-            f"A corpus of {'-'.join(codes)} has {field}: then it must be of {'-'.join(expected)}. Write these "
-            f"placeholders as its languages, or remove {field}."
-        )
+        raise ValueError(f"A corpus of {'-'.join(codes)} has {field}. Write its languages as {'-'.join(expected)}.")
     if word := next((word for word in words if not names and f"{{{word}}}" in str(corpus)), None):
-        raise ValueError(
-            f"A corpus of {'-'.join(codes)} has the placeholder {{{word}}}, but no {field} to replace it. Set {field}."
-        )
+        raise ValueError(f"A corpus of {'-'.join(codes)} has the placeholder {{{word}}}. Set {field}.")
     return names
 
 

@@ -43,15 +43,11 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
         if begin is None or end is None:
             raise ValueError(
-                f"{type(tokenizer).__name__} has no special tokens for the beginning and the end of a text. Use a "
-                "tokenizer with bos and eos, or cls and sep tokens."
+                f"a {type(tokenizer).__name__} has neither bos and eos nor cls and sep tokens. Use another one."
             )
         found = Specials([begin], [end, end], [end])
     if len(found.begin) + len(found.end) > SPECIALS_OF_TEXT or sum(map(len, found)) > SPECIALS_OF_PAIR:
-        raise ValueError(
-            f"{type(tokenizer).__name__} adds more than {SPECIALS_OF_PAIR} special tokens to a pair. Use a tokenizer "
-            "that adds fewer."
-        )
+        raise ValueError(f"a {type(tokenizer).__name__} adds more than {SPECIALS_OF_PAIR} special tokens to a pair.")
     return found
 
 

@@ -28,9 +28,14 @@ def main(argv: list[str] | None = None) -> None:
     recipe, flags = parse_command_line(Recipe, DESCRIPTION, FLAGS, argv)
     with stop_signals(RESUME), user_errors(RESUME):
         recipe.check()
-        from pretraining.training import pretrain  # after --help: the libraries take seconds to import
+        # after --help: the libraries take seconds to import
+        if flags.dry_run:
+            from pretraining.plan import show_plan
 
-        pretrain(recipe, resume=flags.resume, dry_run=flags.dry_run, argv=argv or sys.argv)
+            return show_plan(recipe)
+        from pretraining.training import pretrain
+
+        pretrain(recipe, resume=flags.resume, argv=argv or sys.argv)
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ class Stops:
         reasons = [received() == signal.SIGTERM, received() == signal.SIGINT, self.error is not None]
         return torch.tensor(reasons, dtype=torch.float64, device=self.accelerator.device)
 
-    def agreed(self, reasons: torch.Tensor) -> Stopped | ValueError | None:
+    def agreed(self, reasons: list[float]) -> Stopped | ValueError | None:
         """Returns why all processes have to stop, from the sum of their `reasons`."""
-        terminated, interrupted, has_no_batch = reasons.bool().tolist()
+        terminated, interrupted, has_no_batch = reasons
         if has_no_batch:
             errors = gather_object([self.error])
             number, error = next((number, error) for number, error in enumerate(errors) if error)

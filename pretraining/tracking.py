@@ -1,6 +1,7 @@
-"""Records of a run: events.jsonl, curves.png and the progress bar."""
+"""Records of a run: events.jsonl, run.json, curves.png and the progress bar."""
 
 import json
+import time
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
@@ -9,21 +10,18 @@ from statistics import fmean
 import pandas
 from accelerate import Accelerator
 
-from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
-from pretraining.run_record import RunRecord
+from pretraining.start.initialization import Start
 from zoo_core.console import RunBar
 from zoo_core.plots import figure_of, line_styles
-from zoo_core.provenance import written_aside
+from zoo_core.provenance import read_json, run_facts, write_json, written_aside
 from zoo_core.recording import PROJECT, CheckpointUploads
 
-# {beginning of a column: title} of the main figures of an evaluation; other columns are their parts
-MEASURED = {
-    "retrieval/": "retrieval accuracy, best layer",
-    **{prefix: title for objective in OBJECTIVES.values() for prefix, title in objective.panels.items()},
-}
-EVALUATIONS = ("held_out/", *MEASURED)
+# kinds of figures, as in `held_out/mlm/en`: losses by objective and corpus, levels to compare with, and rates
+LOSSES = ("loss", "held_out", "unigram_entropy")
+LEVELS = ("unigram_entropy", "retrieval_chance")
 RATES = {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
+TITLES = {"retrieval": "retrieval accuracy, best layer", "link_aer": "AER of held-out links (%), lower is better"}
 MOST_POINTS = 2000  # of a training curve: a panel has some 500 pixels
 
 
@@ -39,32 +37,37 @@ class RunReport:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        accelerator: Accelerator,
-        argv: list[str],
-        checkpoint: Path | None,
-        progress: dict,
-        facts: dict,
+        self, recipe: Recipe, accelerator: Accelerator, argv: list[str], checkpoint: Path | None, step: int, facts: dict
     ):
-        """`progress` is that of the `checkpoint` from which the run is resumed; `facts` go into run.json."""
-        self.accelerator, self.folder = accelerator, Path(recipe.output_dir)
+        """`step` is that of the `checkpoint` from which the run is resumed, else 0; `facts` go into run.json:
+        `parameters` of the model and the `data_facts`."""
+        self.accelerator, self.folder, self.started = accelerator, Path(recipe.output_dir), time.time()
         self.is_main = accelerator.is_main_process
         self.bar = RunBar(self.is_main)
         self.say = self.bar.say
         self.uploads = CheckpointUploads(recipe.push_to_hub, self.say)
         name, config = self.folder.name, asdict(recipe)
         options = {
-            "tensorboard": {"purge_step": progress["step"] + 1},  # a resumed run repeats the later steps
+            "tensorboard": {"purge_step": step + 1},  # a resumed run repeats the later steps
             "wandb": {"name": name, "config": config, "dir": recipe.output_dir},
             "trackio": {"name": name, "config": config},
         }
         project = "tensorboard" if recipe.tracker == "tensorboard" else PROJECT  # the former is a folder of the run
         accelerator.init_trackers(project, init_kwargs=options)
-        self.bar.begin(sum(phase.steps for phase in recipe.phases), progress["step"])
+        self.bar.begin(sum(phase.steps for phase in recipe.phases), step)
         if self.is_main:
-            _keep_events(self.folder, progress["step"])
-            self.record = RunRecord(recipe, argv, checkpoint, facts)
+            _keep_events(self.folder, step)
+            before, source = read_json(self.folder / "run.json", {}), Start.of(recipe).source
+            session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
+            self.record = {
+                "sessions": [*before.get("sessions", []), session],
+                "model_type": recipe.model.type,
+                "start_from": recipe.model.start_from,
+                # a resumed run has read it at its start
+                "meta_pretrained": before.get("meta_pretrained") if checkpoint else source and source.facts(),
+                **facts,
+            }
+            write_json(self.folder / "run.json", self.record)
         if checkpoint:
             self.say(f"resumed from {checkpoint}")
 
@@ -74,10 +77,6 @@ class RunReport:
 
     def __exit__(self, *exception) -> None:
         self.bar.__exit__(*exception)
-
-    def step(self, step: int, phase: str) -> None:
-        """Shows that one more step is done."""
-        self.bar.step(step, phase)
 
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Writes the figures of a log line, and shows them."""
@@ -91,9 +90,8 @@ class RunReport:
             return self.say(f"step {step}  the held-out text has no masked token: nothing was evaluated")
         self._write(step=step, phase=phase, **figures)
         shown = defaultdict(list)
-        for key, value in figures.items():
-            if key.startswith(EVALUATIONS):
-                shown["/".join(key.split("/")[: 1 + key.startswith("held_out/")])].append(value)
+        for key in filter(is_evaluation, figures):
+            shown["/".join(key.split("/")[: 1 + key.startswith("held_out/")])].append(figures[key])
         self.say(f"step {step}  " + "  ".join(f"{name} {fmean(values):.3f}" for name, values in shown.items()))
 
     def saved(self, step: int) -> None:
@@ -102,25 +100,25 @@ class RunReport:
         if self.is_main:
             plot_curves(self.folder)
 
-    def finish(self, step: int, stopped_by: str | None = None, is_kept: bool = True, empty_steps: int = 0) -> None:
-        """Reports the end of the run at `step`; `is_kept`: there is a checkpoint to resume after a signal stopped it.
+    def finish(self, step: int, stopped_by: str | None = None, empty_steps: int = 0) -> None:
+        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any.
 
         `empty_steps`: how many steps of the run, before and after resuming, predicted nothing.
         """
         if self.is_main:
-            self.record.finish(step, stopped_by)
+            session = self.record["sessions"][-1]
+            session["seconds"] = round(time.time() - self.started, 1)
+            if stopped_by:
+                session |= {"stopped_by": stopped_by, "stopped_at": step}
+            else:
+                self.record["steps"] = step
+                plot_curves(self.folder)
+            write_json(self.folder / "run.json", self.record)
         if stopped_by:
-            nothing = "" if is_kept else ", with nothing to save"
-            return self.say(f"step {step}{nothing}")
-        if self.is_main:
-            plot_curves(self.folder)
+            return self.say(f"step {step}")
         if empty_steps:
             self.say(f"{empty_steps:,} of {step:,} steps predicted nothing and changed no weights")
         self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
-
-    def upload(self, step: int) -> None:
-        """Uploads the finished model, if the recipe has `push_to_hub`, and waits until it is there."""
-        self.uploads.push(self.folder / "model", f"the model of step {step}")
 
     def _write(self, **fields) -> None:
         if self.is_main:
@@ -157,60 +155,56 @@ def read_events(folder: Path) -> list[dict]:
     return events
 
 
+def is_evaluation(name: str) -> bool:
+    """Returns whether a figure of events.jsonl is a result on held-out text, such as `retrieval/en-de`."""
+    kind, slash, _ = name.partition("/")
+    return bool(slash) and kind not in ("loss", "shortened", "retrieval_by_layer", *LEVELS)
+
+
 def plot_curves(folder: Path) -> None:
-    """Draws curves.png from events.jsonl: losses with unigram entropies, retrieval with chance, rates.
+    """Draws curves.png from events.jsonl: losses with unigram entropies, held-out figures with chance, rates.
 
     A language, or its pair with English, has one color in all panels. In a long run, a point of a training curve is the
     mean of several lines.
     """
     frame = pandas.DataFrame(read_events(folder))
-    if frame.empty:
-        return
     window = -(-len(frame) // MOST_POINTS)
-
-    def curves(prefix: str, is_training: bool = False) -> dict[str, pandas.DataFrame]:
-        found = {}
-        for name in frame.columns[frame.columns.str.startswith(prefix)]:
-            points = frame[["step", name]].dropna().astype(float)
-            if is_training and window > 1:
-                points = points.groupby(points.index // window).mean()
-            if len(points):
-                found[name[len(prefix) :]] = points
-        return found
-
-    objectives = dict.fromkeys(name.split("/")[1] for name in frame if name.startswith(("loss/", "held_out/")))
-    panels = {}  # by title: what was evaluated, the same in training, and levels to compare with
-    for name in objectives:
-        trained = curves(f"loss/{name}/", is_training=True)
-        panels[f"{name} loss (nats)"] = curves(f"held_out/{name}/"), trained, curves(f"unigram_entropy/{name}/")
-    for prefix, title in MEASURED.items():
-        panels[title] = curves(prefix), {}, curves(prefix.removesuffix("/") + "_chance/")
-    panels |= {title: ({}, curves(name, is_training=True), {}) for name, title in RATES.items()}
-    longest = {title: max(map(len, [*of[0].values(), *of[1].values()]), default=0) for title, of in panels.items()}
-    least = min(2, max(longest.values(), default=0))  # a single point is not a curve, if there are others
-    panels = {title: of for title, of in panels.items() if longest[title] >= max(1, least)}
+    panels: dict[str, list[tuple[str, str, pandas.DataFrame]]] = {}  # by title: kind, name, steps and values
+    for column in sorted(frame.columns, key=lambda column: (column in RATES, column.partition("/")[0] not in LOSSES)):
+        kind, slash, name = column.partition("/")
+        title = RATES.get(column, TITLES.get(kind.removesuffix("_chance"), kind))
+        if kind in LOSSES:
+            objective, _, name = name.partition("/")
+            title = f"{objective} loss (nats)"
+        if column not in RATES and kind not in LEVELS and not is_evaluation(column) and not (kind == "loss" and slash):
+            continue
+        points = frame[["step", column]].dropna().astype(float)
+        if window > 1 and not is_evaluation(column):
+            points = points.groupby(points.index // window).mean()
+        if len(points):
+            panels.setdefault(title, []).append((kind, name, points))
+    most = {title: max(len(points) for *_, points in panel) for title, panel in panels.items()}
+    # a single point is not a curve, if there are others
+    panels = {title: panel for title, panel in panels.items() if most[title] >= min(2, max(most.values()))}
     if not panels:
         return
-    styles = line_styles(name for of in panels.values() for curves in of for name in curves)
+    styles = line_styles(name for panel in panels.values() for _, name, _ in panel)
     styles[""] = {"color": "black", "marker": "."}
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
-    has_both = any(evaluated and trained for evaluated, trained, _ in panels.values())
-    note = "lines with markers in color: evaluations" if has_both else ""
+    note = "with markers: evaluations, or training without them; thin: training; dotted: unigram entropy, chance"
     with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as (_, grid):
-        for axes, (title, (evaluated, trained, levels)) in zip(grid.flat, panels.items(), strict=False):
-            for name, curve in (trained if evaluated else {}).items():
-                axes.plot(*curve.to_numpy().T, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
-            for name, curve in (evaluated or trained).items():
-                axes.plot(*curve.to_numpy().T, markevery=max(1, len(curve) // 20), label=name, **styles[name])
-            for name, level in levels.items():
-                axes.axhline(level.iloc[-1, 1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
+        for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
+            is_evaluated = any(kind == "held_out" for kind, *_ in panel)
+            for kind, name, points in panel:
+                if kind in LEVELS:
+                    axes.axhline(points.iloc[-1, 1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
+                elif kind == "loss" and is_evaluated:
+                    axes.plot(*points.to_numpy().T, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
+                else:
+                    axes.plot(*points.to_numpy().T, markevery=max(1, len(points) // 20), label=name, **styles[name])
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
             axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)
             axes.grid(alpha=0.3)
-        if has_both:
-            grid[-1, 0].plot([], [], color="gray", linewidth=0.8, label="in training")
-        if any(levels for *_, levels in panels.values()):
-            grid[-1, 0].plot([], [], color="gray", linestyle=":", label="unigram entropy, chance")

@@ -1,8 +1,9 @@
 """The training loop: phases, accumulation, scaling, clipping, schedule. It does not depend on models or objectives.
 
 The rule of the loss: gradient = sum over objectives of weight x (sum of cross-entropies) / (number of predictions in
-the global batch, over objectives, processes and micro-batches). The number is known only after the forward passes. So
-sums are back-propagated, and the gradients are scaled once, before clipping.
+the global batch, over objectives, processes and micro-batches). Some losses (DWA, KD) count their predictions in the
+forward pass. So sums are back-propagated, and the gradients are scaled once, before clipping. The loop waits for the
+device once a step.
 """
 
 import math
@@ -21,7 +22,7 @@ from accelerate.utils import (
     send_to_device,
     set_seed,
 )
-from transformers import get_scheduler
+from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
 from pretraining.checkpoints import (
@@ -35,16 +36,15 @@ from pretraining.checkpoints import (
 )
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import evaluate
+from pretraining.evaluation import Evaluator, evaluate
 from pretraining.metrics import StepLog
-from pretraining.plan import print_plan, with_few_rows
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_random_states
 from pretraining.tracking import RunReport
-from pretraining.trainable import check_trainable, is_trainable, make_optimizer
+from pretraining.trainable import check_trainable, is_trainable, make_optimizer, may_lack_gradients
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
@@ -54,41 +54,25 @@ from zoo_core.run_folders import run_lock
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same names in transformers
 
 
-def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: list[str] | None = None) -> None:
-    """Trains the model of a checked recipe and writes its run folder; with `dry_run`, only prints a plan.
+def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None) -> None:
+    """Trains the model of a checked recipe and writes its run folder.
 
     Raises `ValueError` for errors that the user can correct; see `Recipe.check`, `Start`, `load_corpora` and
     `open_run_folder`.
     """
     quiet_libraries()
     start_processes()
-    with nullcontext() if dry_run else run_lock(recipe.output_dir):
-        if not dry_run:
-            open_run_folder(recipe, resume)
+    with run_lock(recipe.output_dir):
+        open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
-        if not dry_run:
-            check_recording(recipe.tracker, recipe.push_to_hub)
+        check_recording(recipe.tracker, recipe.push_to_hub)
         checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
         if resume and not checkpoint and accelerator.is_main_process:
             print("no checkpoint: from the beginning", file=sys.stderr)
-        with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
-            start = Start.of(recipe)
-            tokenizer = start.load_tokenizer()
-            config = start.build_config(tokenizer, checkpoint)
-            # the length of `truncation=True`, for users of the model folder
-            tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
-            read = with_few_rows(recipe) if dry_run else recipe
-            corpora = load_corpora(read, tokenizer, accelerator.num_processes)
-            teacher = None
-            if recipe.teacher:
-                teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
-        feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
-        if dry_run:
-            if accelerator.is_main_process:
-                print_plan(recipe, start, config, feed, teacher)
-            return
+        start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
+        corpora, tokenizer = feed.corpora, feed.tokenizer
         if resume:
-            check_same_data(recipe, data_facts(corpora, tokenizer, teacher))
+            check_same_data(Path(recipe.output_dir), data_facts(corpora, tokenizer, teacher))
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
         model = start.build_model(config, matching, checkpoint)
@@ -98,6 +82,23 @@ def pretrain(recipe: Recipe, resume: bool = False, dry_run: bool = False, argv: 
         check_shared_folder(recipe.output_dir)
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
+
+
+def read_parts(
+    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None
+) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
+    """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
+    with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
+        start, teacher = Start.of(recipe), None
+        tokenizer = start.load_tokenizer()
+        config = start.build_config(tokenizer, checkpoint)
+        # the length of `truncation=True`, for users of the model folder
+        tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
+        corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
+        if recipe.teacher:
+            teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
+    feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
+    return start, config, feed, teacher
 
 
 def make_accelerator(precision: str, tracker: str | None = None, folder: str | os.PathLike = ".") -> Accelerator:
@@ -110,17 +111,13 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str | o
         raise ValueError("precision is fp16, but there is no GPU. Use bf16 or fp32 on a CPU.")
     for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
-            raise ValueError(
-                f"accelerate is configured to use {name.lower()}, which this training does not support. Use "
-                "--config_file pretraining/accelerate/ddp.yaml."
-            )
+            raise ValueError(f"accelerate uses {name.lower()}. Use --config_file pretraining/accelerate/ddp.yaml.")
     start_processes()
     return Accelerator(
         mixed_precision={"fp32": "no"}.get(precision, precision),
         log_with=tracker,
         project_config=ProjectConfiguration(logging_dir=folder),
-        # a batch may leave parameters without gradient: cross-attention under MLM, an objective without a query
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        kwargs_handlers=[DistributedDataParallelKwargs()],
     )
 
 
@@ -155,7 +152,7 @@ class Training:
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
-        report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress, facts)
+        report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
         with report as self.report, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
@@ -166,7 +163,7 @@ class Training:
                 publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
             self.report.finish(self.step, empty_steps=self.empty_steps)
             self.accelerator.wait_for_everyone()
-            self.report.upload(self.step)
+            self.report.uploads.push(self.folder / "model", f"the model of step {self.step}")
 
     def _start_phase(self, index: int) -> None:
         """Freezes and unfreezes parameters, makes optimizer and schedule, and wraps the model.
@@ -193,48 +190,48 @@ class Training:
                 optimizer.state.update({p: before.state[p] for p in group["params"] if p in before.state})
         self.scheduler = scheduler
         set_seed(recipe.seed + index, device_specific=True)  # for dropout; data and masks have their own numbers
+        self.accelerator.ddp_handler.find_unused_parameters = may_lack_gradients(model, phase)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.model.train()
 
     def _run_phase(self) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
-        weights = phase.loss_weights(accelerator.unwrap_model(self.model))
+        model = accelerator.unwrap_model(self.model)
+        weights = phase.loss_weights(model)
         corpora = phase_corpora(self.feed.corpora, phase)
-        log = StepLog(phase, corpora, accelerator, self.phase_step)
+        log = StepLog(phase.losses(model), corpora, accelerator, self.phase_step)
         if self.phase_step < phase.steps:
             self.stops.read(self.feed.training(phase, self.index, self.phase_step))
         micro_batches = self.stops.fetch(recipe)
-        self._stop_if_asked(accelerator.reduce(self.stops.reasons()))
+        self._stop_if_asked(accelerator.reduce(self.stops.reasons()).tolist())
         while self.phase_step < phase.steps:
             before = random_states(accelerator.device)
-            totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # predictions, loss
+            predictions, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=accelerator.device)
             for micro, batch in enumerate(micro_batches):
+                log.count(batch)
                 batch = send_to_device(batch, accelerator.device)
                 output = self._backward(batch, weights, is_last=micro == len(micro_batches) - 1)
                 log.add(batch, output)
-                totals[0] += sum(len(losses) for losses in output.token_losses.values())
-                totals[1] += output.loss_sum.detach()
+                predictions += sum(map(len, output.token_losses.values()))
+                loss_sum += output.loss_sum.detach()
             # of the next step, while the device is busy; before the step, all processes learn if one has none
             micro_batches = self.stops.fetch(recipe)
-            totals = accelerator.reduce(torch.cat([totals, self.stops.reasons()]), reduction="sum")
-            predictions, loss_sum = totals[:2].tolist()
+            totals = torch.cat([torch.stack([loss_sum.new_tensor(predictions), loss_sum]), self.stops.reasons()])
             try:
-                if not math.isfinite(loss_sum):
-                    raise FloatingPointError(f"the loss is {loss_sum}")
-                grad_norm = self._step(predictions)
+                grad_norm, predictions, _, *reasons = self._step(accelerator.reduce(totals, reduction="sum"))
             except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
                 set_random_states(before, accelerator.device)  # of the checkpoint
                 self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
             self.phase_step += 1
             self.step += 1
 
-            self.report.step(self.step, phase.name)
+            self.report.bar.step(self.step, phase.name)
             if is_logged := self._is_due(recipe.log_every_steps):
                 figures = log.line(self.phase_step, predictions, grad_norm)
                 self.report.log(self.step, phase.name, figures, self.optimizer.param_groups[0]["lr"])
             if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
-            self._stop_if_asked(totals[2:])
+            self._stop_if_asked(reasons)
             if self._is_due(recipe.checkpoint_steps):
                 self._save(recipe.keep_checkpoints)
             if self._is_due(recipe.evaluation.every_steps):
@@ -259,31 +256,35 @@ class Training:
             accelerator.backward(output.loss_sum)
         return output
 
-    def _step(self, predictions: float) -> float:
-        """Scales and clips the summed gradients, and makes the step; returns the gradient norm before clipping.
+    def _step(self, totals: torch.Tensor) -> list[float]:
+        """Scales and clips the summed gradients, and makes the step. `totals`: predictions and loss of all processes,
+        and any further numbers. Returns the gradient norm before clipping, and the totals.
 
-        Without predictions there is no gradient (NaN): weights, moments and Adam's step counter do not change.
+        Without predictions there is no gradient: the norm is NaN; weights, moments and Adam's step counter do not
+        change. Raises FloatingPointError for a loss or a norm that is not finite.
         """
         accelerator = self.accelerator
-        if not predictions:
-            self.empty_steps += 1
-            self.optimizer.zero_grad()
-            self.optimizer.optimizer.step()  # without gradients it does nothing, but the scheduler expects the call
-            return math.nan
         accelerator.unscale_gradients(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP has averaged over processes what the rule sums
-        scale = accelerator.num_processes / predictions
+        scale = (accelerator.num_processes / totals[0]).float()
         norm = torch.nn.utils.get_total_norm(gradients) * scale
-        if not torch.isfinite(norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
-            raise FloatingPointError(f"the norm of the gradient is {norm.item()}")
-        limit = self.recipe.optimizer.max_grad_norm
-        if limit:
+        found = torch.cat([norm[None].double(), totals]).tolist()  # the only wait for the device
+        grad_norm, predictions, loss_sum, *_ = found
+        if not math.isfinite(loss_sum):
+            raise FloatingPointError(f"the loss is {loss_sum}")
+        if not predictions:
+            self.empty_steps += 1
+            self.optimizer.zero_grad()
+        elif not math.isfinite(grad_norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
+            raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
+        elif limit := self.recipe.optimizer.max_grad_norm:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, scale)
-        self.optimizer.step()
+        if predictions:
+            torch._foreach_mul_(gradients, scale)
+        self.optimizer.step()  # without gradients it does nothing
         self.optimizer.zero_grad()
-        return norm.item()
+        return found
 
     def _is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of `every` (0: never) or the end of a phase."""
@@ -293,10 +294,11 @@ class Training:
         phase, is_alone = self.recipe.phases[self.index], self.accelerator.num_processes == 1
         if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
             return
-        model = self.accelerator.unwrap_model(self.model)
+        model, size = self.accelerator.unwrap_model(self.model), self.recipe.evaluation.batch_size
+        evaluator = Evaluator(model, self.feed.tokenizer, self.accelerator, size)
         try:
             with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
-                figures = evaluate(model, self.feed, phase, self.recipe.evaluation, self.accelerator, self.teacher)
+                figures = evaluate(evaluator, self.feed, phase, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
                 raise
@@ -333,7 +335,7 @@ class Training:
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 
-    def _stop_if_asked(self, reasons: torch.Tensor) -> None:
+    def _stop_if_asked(self, reasons: list[float]) -> None:
         """Ends the run if the processes have `reasons` to stop; see `Stops`."""
         if reason := self.stops.agreed(reasons):
             self._end(reason, "Continue with --resume when the data is back.")
@@ -346,7 +348,7 @@ class Training:
             self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
             kept = newest_checkpoint(self.folder)
         if isinstance(reason, Stopped):
-            self.report.finish(self.step, reason.signal.name, is_kept=kept is not None)
+            self.report.finish(self.step, reason.signal.name)
             self.accelerator.wait_for_everyone()
             raise Stopped(reason.signal)
         where = f"Training has stopped at step {self.step}; the newest checkpoint is {kept or 'none'}."

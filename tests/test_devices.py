@@ -12,7 +12,7 @@ from modeling.symmetrization import SYMMETRIZATIONS
 from modeling.word_alignment import ENCODINGS, WordAligner
 from modeling.word_probabilities import word_probabilities
 from pretraining import run, tracking
-from pretraining.objectives import OBJECTIVES
+from pretraining.objectives import OBJECTIVES, Collator
 from pretraining.training import Training
 from tests.architectures import ARCHITECTURES
 from tests.conftest import PREFIXES
@@ -75,16 +75,15 @@ def test_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokeni
     model.set_skip_padding(skip_padding)
     torch.manual_seed(0)
     # kd, which needs a teacher, is in the loop below
-    collators = {key: getattr(OBJECTIVES[key], "collator_class", None) for key in cls.objectives}
     options = {
         "tlm": {"draws": True, "languages": ["de", "en"]},
         "btmlm": {"languages": ["de", "en"]},
         "camlm": {"languages": ["de", "en"]},
     }
     batches = {}
-    for key, collator in collators.items():
-        if collator:
-            batches |= collator(sample_tokenizer, **options.get(key, {}))(EXAMPLES)
+    for key in cls.objectives:
+        if issubclass(OBJECTIVES[key], Collator):
+            batches |= OBJECTIVES[key](sample_tokenizer, **options.get(key, {}))(EXAMPLES)
     if attention == "flash_stand_in":
         batches = {key: batch for key, batch in batches.items() if not OBJECTIVES[key].own_mask}
     learns = attention != "flex_attention"  # on a CPU

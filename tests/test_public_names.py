@@ -22,8 +22,8 @@ from transformers.utils import logging as transformers_logging
 import crosslingual_zoo
 from hub_cards import card
 from modeling.optimal_transport import METHODS
-from pretraining.tracking import RunReport
 from tests.conftest import PREFIXES, TINY
+from zoo_core.console import RunBar
 
 RUNS = {"pretrain", "finetune", "Results", "read_results", "push"}  # their examples build on a run
 
@@ -155,7 +155,7 @@ def test_a_run_leaves_its_process_as_it_was(recipe):
 
 
 def test_ctrl_c_saves_and_the_run_is_resumed(recipe, tmp_path, monkeypatch):
-    step = RunReport.step
+    step = RunBar.step
 
     def interrupted(self, number, *arguments):
         step(self, number, *arguments)
@@ -163,7 +163,7 @@ def test_ctrl_c_saves_and_the_run_is_resumed(recipe, tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunReport, "step", interrupted)
+        patched.setattr(RunBar, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             crosslingual_zoo.pretrain(recipe)
     crosslingual_zoo.pretrain(recipe, resume=True)

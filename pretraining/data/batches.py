@@ -6,7 +6,7 @@ sampling.py draws the examples of a step; the collators of `pretraining/objectiv
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from pretraining.data.languages import Languages
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.data.sources import match_corpora
 from pretraining.data.stored import Corpus
-from pretraining.objectives import Collator, ExampleObjective
+from pretraining.objectives import Collator
 from pretraining.recipe import Phase, Recipe
 
 
@@ -87,21 +87,20 @@ class Feed:
         The loader divides the text among the processes itself, so do not pass it to `Accelerator.prepare`. It does not
         use torch's global generator, so that dropout is the same in a resumed run.
         """
-        corpora, objectives = phase_corpora(self.corpora, phase), phase.with_examples
+        corpora, collators = phase_corpora(self.corpora, phase), self.collators(phase)
         # each objective has its own length, so a corpus has a form for each
         views = {
             name: {
-                index: corpus.with_form(objective.text_length, objective.apart)
+                index: corpus.with_form(collator.text_length, collator.apart)
                 for index, corpus in enumerate(corpora)
-                if objective.reads_corpus(corpus, self.languages)
+                if collator.reads_corpus(corpus)
             }
-            for name, objective in objectives.items()
+            for name, collator in collators.items()
         }
         plans = [
-            ObjectivePlan(self.seed, phase_index, objective, views[name], self.alpha)
-            for name, objective in objectives.items()
+            ObjectivePlan(self.seed, phase_index, collator, views[name], self.alpha)
+            for name, collator in collators.items()
         ]
-        collators = {name: self._collator(objective, phase) for name, objective in objectives.items()}
         if self.num_workers:
             # tokenizers' threads do not work after the fork of a worker; without this, each worker warns
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -116,29 +115,31 @@ class Feed:
             generator=torch.Generator(),
         )
 
-    def held_out(self, phase: Phase, objective: ExampleObjective, batch_size: int) -> Iterator[dict[str, dict]]:
-        """Yields batches of the held-out text that an objective of a phase reads, corpus by corpus, sorted by length.
+    def held_out(self, phase: Phase, collator: Collator, batch_size: int) -> Iterator[dict[str, dict]]:
+        """Yields batches of the held-out text that one of `collators` reads, corpus by corpus, sorted by length.
 
         The masks depend only on the example and mask_probability, so they are the same in every call, phase and run.
         """
-        collator = self._collator(objective, phase)
         for corpus in phase_corpora(self.corpora, phase):
-            examples = self.held_out_examples(corpus, objective)
+            examples = self.held_out_examples(corpus, collator)
             examples = sorted(examples, key=lambda example: sum(map(len, example.sides)))
             for start in range(0, len(examples), batch_size):
                 chunk = Texts.of(examples[start : start + batch_size])
-                yield {objective.name: collator.sub_batch(chunk, ("held out",), training=False)}
+                yield {collator.name: collator.sub_batch(chunk, ("held out",), training=False)}
 
-    def held_out_examples(self, corpus: Corpus, objective: ExampleObjective) -> list[Example]:
-        """Returns the held-out text of a corpus as an objective reads it; nothing if it does not read the corpus."""
-        if not objective.reads_corpus(corpus, self.languages):
+    def held_out_examples(self, corpus: Corpus, collator: Collator) -> list[Example]:
+        """Returns the held-out text of a corpus as a collator reads it; nothing if it does not read the corpus."""
+        if not collator.reads_corpus(corpus):
             return []
-        return corpus.with_form(objective.text_length, objective.apart).held_out
+        return corpus.with_form(collator.text_length, collator.apart).held_out
 
-    def _collator(self, objective: ExampleObjective, phase: Phase) -> Collator:
-        """Returns the collator of an objective; it also makes what other objectives of the phase read of its rows."""
-        readers = [other for other in phase.objectives.values() if other.sub_batch() == objective.name]
-        return objective.collator(self.tokenizer, self.languages, draws=any(other.draws for other in readers))
+    def collators(self, phase: Phase) -> dict[str, Collator]:
+        """Returns the objectives of a phase that read their own examples, with the run's tokenizer and languages."""
+        drawn = {reader.reads for reader in phase.objectives.values() if reader.reads_draws}
+        return {
+            name: replace(objective, tokenizer=self.tokenizer, languages=self.languages, draws=name in drawn)
+            for name, objective in phase.with_examples.items()
+        }
 
 
 def _ignore_signals(worker: int) -> None:

@@ -77,14 +77,12 @@ def _check_phase(recipe: Recipe, corpora: Corpora, phase: Phase, where: str) -> 
     for name, objective in phase.objectives.items():
         if objective.text not in kinds:
             raise ValueError(
-                f"{where} ({phase.name}) has the objective {name}, which reads {objective.text} text, but its corpora "
-                f"are {', '.join(names) or 'none'}. Add a pattern to {where}.corpora, or remove {name}."
+                f"{where} ({phase.name}) has no {objective.text} corpus, which {name} reads. Correct {where}.corpora."
             )
         objective.check_text(f"{where}.objectives.{name}", read, pairs)
         if objective.has_teacher and language not in read:
             raise ValueError(
-                f"teacher.language is {language!r}, but {where} ({phase.name}), which learns {name}, has monolingual "
-                f"corpora of {', '.join(read)}. {nearest(language, read)}"
+                f"{where} has no text of teacher.language {language!r} for {name}. {nearest(language, read)}"
             )
 
 

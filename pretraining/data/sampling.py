@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 
 from pretraining.data.languages import sampling_probabilities
 from pretraining.data.stored import Corpus
-from pretraining.objectives import ExampleObjective
+from pretraining.objectives import Collator
 from pretraining.recipe import Phase
 from zoo_core.keyed_random import keyed_rng, keyed_seed
 
@@ -49,9 +49,7 @@ def corpus_probabilities(corpora: Sequence[Corpus], alpha: float) -> np.ndarray:
 class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
-    def __init__(
-        self, seed: int, phase_index: int, objective: ExampleObjective, corpora: dict[int, Corpus], alpha: float
-    ):
+    def __init__(self, seed: int, phase_index: int, objective: Collator, corpora: dict[int, Corpus], alpha: float):
         """`corpora`: those that the objective reads, by their index among the corpora of the phase."""
         # by the kind of text, not the objective: TLM and CA-MLM read the same pairs (VECO, section 4)
         self.key = (seed, phase_index, objective.text)
@@ -112,8 +110,7 @@ def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
     for name, objective in phase.with_examples.items():
         if objective.batch_size < shares:
             raise ValueError(
-                f"{where}.objectives.{name}.batch_size is {objective.batch_size}, but a step has {shares} parts "
-                f"(processes x gradient_accumulation_steps). Set it to {shares} or more."
+                f"{where}.objectives.{name}.batch_size must be at least {shares}: processes x accumulation."
             )
 
 

@@ -227,9 +227,7 @@ def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str
     given = [corpus.source_column, corpus.target_column]
     if corpus.table is not None:
         if corpus.join_on is not None:
-            raise ValueError(
-                f"Bitext {name} sets join_on: {corpus.join_on}, but its one table already has pairs. Leave it out."
-            )
+            raise ValueError(f"Bitext {name} sets join_on: {corpus.join_on}, which is for two tables. Leave it out.")
         columns = [column or language for column, language in zip(given, languages, strict=True)]
         read = [corpus.source_column or "text"] if corpus.separator is not None else columns
         rows = _rows(corpus.table, corpus, name, read, identities, hub_root)
@@ -250,10 +248,7 @@ def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
     elif lengths[0] != lengths[1]:
-        raise ValueError(
-            f"Bitext {name} is aligned line by line, but its sides have {lengths[0]} and {lengths[1]} rows. Fix the "
-            "tables, or set join_on if they share an id."
-        )
+        raise ValueError(f"Bitext {name}: the sides have {lengths} rows. Make them equal, or set join_on.")
     return source
 
 
@@ -262,8 +257,7 @@ def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
     separator, column = corpus.separator, corpus.source_column or "text"
     if corpus.target_column is not None or not separator.strip():
         raise ValueError(
-            f"Bitext {name} sets separator: {separator!r}, which is for one column of `table` with both sides. Name "
-            "only that column, in source_column, or leave separator out."
+            f"Bitext {name} sets separator: {separator!r}. Name the column with both sides in source_column only."
         )
     where, between = f"The table of corpus {name}", re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
     require_column(rows, column, where)
@@ -273,10 +267,7 @@ def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
         sides = [side.strip() for side in between.split(text)] if text.strip() else ["", ""]
         if len(sides) != 2:
             found = len(sides) - 1
-            raise ValueError(
-                f"{where}, row {number + 1}: {separator!r} occurs {found} times in column {column}. It must occur "
-                "once, between spaces."
-            )
+            raise ValueError(f"{where}, row {number + 1}: {separator!r} occurs {found} times in {column}, not once.")
         return dict(zip(SIDES, sides, strict=True))
 
     return rows.map(split, with_indices=True)
@@ -292,18 +283,14 @@ def _join(source: Source, column: str) -> None:
         repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
         if len(repeated):
             shown = ", ".join(repeated[:SHOWN_IDS].to_pylist())
-            raise ValueError(
-                f"Bitext {source.name}: {len(repeated)} ids occur more than once in column {column} of {language} "
-                f"({shown}). Make them unique, or align the tables line by line without join_on."
-            )
+            raise ValueError(f"Bitext {source.name}: ids of {language} occur more than once in {column} ({shown}).")
         ids.append(values)
     found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
     matched = np.flatnonzero(pc.is_valid(found).to_numpy())
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
         raise ValueError(
-            f"Bitext {source.name}: no id of column {column} occurs in both tables; they begin with {first[0]} and "
-            f"{first[1]}. Correct join_on or the tables."
+            f"Bitext {source.name}: no {column} is in both tables; they begin with {first[0]} and {first[1]}."
         )
     source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
     for language, values in zip(languages, ids, strict=True):

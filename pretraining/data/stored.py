@@ -162,8 +162,7 @@ class SegmentPairs(Corpus):
         self.first_segments = np.flatnonzero(run_of[1:] == run_of[:-1])
         if len(self.first_segments) == 0:
             raise ValueError(
-                f"Corpus {self.name} has no adjacent segments to train on: its texts have one token each and no "
-                "neighbor in their document. Set its `document_column`, or use longer texts."
+                f"Corpus {self.name} has no adjacent segments. Set its `document_column`, or use longer texts."
             )
         starts, stops = self._bounds(self.rows_of, self.window_of, self.windows_of)
         segment_lengths = stops - starts

@@ -146,6 +146,6 @@ def _document_of(value: Any, column: TextColumn) -> str | None:
     match = re.search(column.document_pattern, str(value))
     if match is None:
         raise ValueError(
-            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}. Correct it."
+            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}."
         )
     return match[0]

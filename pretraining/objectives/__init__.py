@@ -4,38 +4,20 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from pretraining.objectives.base import Collator, Collators, ExampleObjective, MaskedObjective, Objective
-from pretraining.objectives.btmlm import Btmlm, BtmlmCollator
-from pretraining.objectives.ca_mlm import CaMlmPairs, CaMlmPairsCollator, CaMlmSegments, CaMlmSegmentsCollator
-from pretraining.objectives.camlm import Camlm, CamlmCollator
+from pretraining.objectives.base import Collator, Collators, Objective
+from pretraining.objectives.btmlm import BtmlmCollator
+from pretraining.objectives.ca_mlm import CaMlmPairsCollator, CaMlmSegmentsCollator
+from pretraining.objectives.camlm import CamlmCollator
 from pretraining.objectives.dwa import Dwa
 from pretraining.objectives.kd import Kd
-from pretraining.objectives.links import Links, LinksCollator
-from pretraining.objectives.mlm import Mlm, MlmCollator
-from pretraining.objectives.picture import picture
-from pretraining.objectives.tlm import Tlm, TlmCollator
+from pretraining.objectives.links import LinksCollator
+from pretraining.objectives.mlm import MlmCollator
+from pretraining.objectives.tlm import TlmCollator
 
-__all__ = [
-    "OBJECTIVES",
-    "BtmlmCollator",
-    "CaMlmPairsCollator",
-    "CaMlmSegmentsCollator",
-    "CamlmCollator",
-    "Collator",
-    "Collators",
-    "ExampleObjective",
-    "LinksCollator",
-    "MaskedObjective",
-    "MlmCollator",
-    "Objective",
-    "Objectives",
-    "TlmCollator",
-    "picture",
-]
+__all__ = ["OBJECTIVES", "Collator", "Collators", "Objective", "Objectives"]
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    objective.name: objective for objective in (Mlm, Tlm, CaMlmSegments, CaMlmPairs, Camlm, Btmlm, Dwa, Links, Kd)
-}
+ALL = (MlmCollator, TlmCollator, CaMlmSegmentsCollator, CaMlmPairsCollator, CamlmCollator, BtmlmCollator, Dwa)
+OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objective in (*ALL, LinksCollator, Kd)}
 
 
 class KeepOrder:

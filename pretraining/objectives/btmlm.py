@@ -3,28 +3,27 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
-from pretraining.data.languages import Languages, target_languages
-from pretraining.objectives.base import SHORTEST, TARGET, Collator, MaskedObjective, Setting, Sides
-from pretraining.objectives.camlm import Camlm
+from pretraining.data.languages import target_languages
+from pretraining.objectives.base import SHORTEST, TARGET, Collator
+from pretraining.objectives.camlm import CamlmCollator
 from pretraining.rows import Rows
 from zoo_core.keyed_random import key_stream, uniform_of
 from zoo_core.recipes import LARGEST, option
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True)
 class BtmlmCollator(Collator):
-    """Back-translation masked LM: the model first generates tokens, then reads them.
+    """ERNIE-M's back-translation masked LM of monolingual text: a text is predicted with pseudo tokens behind it.
+
+    Equation: L = -sum_{i in M} log p(x_i | x_{\\M}, p), with p the tokens that the model has generated.
 
         first step, `generation_mask`      second step, `attention_mask`
               a a p p                            a m b b
@@ -38,67 +37,74 @@ class BtmlmCollator(Collator):
     itself. The second step predicts masked tokens of the text. The sub-batch has the `temperature` of the first step in
     training, and the number of texts without room for all pseudo positions (`shortened`).
 
-    Examples: `{"text": "The house is small.", "language": "en"}`; `languages` is required.
+    Examples: `{"text": "The house is small.", "language": "en"}`.
+
+    Args:
+        languages: `model.config.languages`, two or more.
+        pseudo_share: pseudo positions per token of the text.
+        temperature: 0 fills them with the most probable token; above 0, tokens are sampled.
+        target_languages: languages of the pseudo tokens: those `paired` with the text's language, or `all` others.
+        tokenizer, mask_probability, max_length: see `Collator`.
+
+    Raises:
+        ValueError: options out of range, or fewer than two languages.
 
     Source: ERNIE-M (Ouyang et al., EMNLP 2021), section 3.1.
     """
 
-    name = "btmlm"
+    max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
+        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut"
+    )
+    pseudo_share: Annotated[float, Gt(0), Le(1)] = option(
+        0.2, "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
+    )
+    temperature: Annotated[float, Ge(0)] = option(
+        0.0,
+        "how pseudo tokens are generated in training. 0: the most likely token, as always in evaluation; above 0: "
+        "sampled from the softmax of logits / temperature, with random numbers of each process, as for dropout",
+    )
+    target_languages: Literal["paired", "all"] = option(
+        "paired",
+        "languages of the pseudo tokens, sampled by the size of their pairs to the power alpha. paired: languages that "
+        "`bitext` pairs with the text's language; texts in a language without pairs are left out. all: every other "
+        "language of `bitext`",
+    )
+
+    name, text = "btmlm", "monolingual"
     language_share = 1.0
+    own_mask = True
+    is_masked_lm = False
 
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        mask_probability: float = 0.15,
-        max_length: int = 256,
-        languages: Languages | Sequence[str] | None = None,
-        pseudo_share: float = 0.2,
-        temperature: float = 0.0,
-        target_languages: Literal["paired", "all"] = "paired",
-    ):
-        """
-        Args:
-            tokenizer, mask_probability, max_length: as in every collator; see `MlmCollator`.
-            languages: `model.config.languages`, two or more.
-            pseudo_share: pseudo positions per token of the text.
-            temperature: 0 fills them with the most probable token; above 0, tokens are sampled.
-            target_languages: languages of the pseudo tokens: those `paired` with the text's language, or `all` others.
-
-        Raises:
-            ValueError: options out of range, or fewer than two languages.
-        """
-        super().__init__(tokenizer, mask_probability, max_length, languages)
-        if self.languages is None or len(self.languages.rows) < 2:
+    def __post_init__(self, tokenizer, languages, draws) -> None:
+        super().__post_init__(tokenizer, languages, draws)
+        if tokenizer is not None and (self.languages is None or len(self.languages.rows) < 2):
+            raise ValueError("BTMLM needs two languages or more. Pass languages=model.config.languages.")
+        if self.target_languages not in ("paired", "all") or not 0 < self.pseudo_share <= 1 or self.temperature < 0:
             raise ValueError(
-                f"{type(self).__name__} generates tokens in another language, so it needs two languages or more. Pass "
-                "languages=model.config.languages."
+                "target_languages must be paired or all, pseudo_share above 0 and at most 1, and temperature at least "
+                f"0, got {self.target_languages!r}, {self.pseudo_share} and {self.temperature}."
             )
-        if target_languages not in ("paired", "all"):
-            raise ValueError(f"target_languages must be paired or all, got {target_languages!r}.")
-        if not 0 < pseudo_share <= 1 or temperature < 0:
-            raise ValueError(
-                f"pseudo_share must be above 0 and at most 1, and temperature at least 0, got {pseudo_share} and "
-                f"{temperature}."
-            )
-        self.pseudo_share, self.temperature, self.target_languages = pseudo_share, temperature, target_languages
 
     @property
     def text_length(self) -> int:
         return length_of_text(self.max_length, self.pseudo_share)
 
-    def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
-        (length_B,) = sides.lengths_SB
+    def reads_corpus(self, corpus: Any) -> bool:
+        """Returns whether a corpus is text in a language that can be translated into another."""
+        is_text = super().reads_corpus(corpus)
+        return is_text and bool(self.languages.targets(corpus.languages[0], self.target_languages)[0])
+
+    def arrange(self, sides, codes, keys_B, training):
+        length_B = np.array([len(tokens) for tokens in sides[0]])
         due_B = pseudo_count(length_B, self.pseudo_share)
         count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
         # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
-        tokens = [*sides.tokens, [slots[:count] for count in count_B]]
-        codes = self._with_targets(sides.codes, keys_B)
         # evaluation fills them with the most probable token, so its figures do not depend on random numbers
         facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
-        return Sides(tokens, np.stack([length_B, count_B]), codes), facts
+        return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B), facts
 
-    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+    def rows(self, sides, keys_B, language_rows_SB):
         from modeling.attention_masks import btmlm_generation_mask  # with transformers, which takes seconds to import
 
         fields = super().rows(sides, keys_B, language_rows_SB)
@@ -107,6 +113,25 @@ class BtmlmCollator(Collator):
 
     def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
         return self.masked(rows, rows.of_side[0], keys_B)
+
+    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+        alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
+        if len(alone) == len(languages):
+            raise ValueError(
+                f"{place} generates pseudo tokens in another language, but no pair of `bitext` has "
+                f"{', '.join(languages)}. Add pairs, or remove the objective."
+            )
+        if alone:
+            logger.info("%s leaves out texts in %s: `bitext` has no pair with it.", place, ", ".join(alone))
+
+    def check_model(self, place, config, learned, before, together) -> None:
+        if not getattr(config, "num_languages", 0):
+            raise ValueError(f"{place} needs language embeddings, but num_languages is 0. Set model.config.languages.")
+        if not learned.get("languages") and not any(isinstance(o, CamlmCollator) for o in [*before, *together]):
+            logger.warning(
+                f"{place} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "
+                f"{CamlmCollator.name} to this phase or an earlier one, or start from a checkpoint with it."
+            )
 
     def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
         """Returns the language of each text, and the one into which it is back-translated."""
@@ -130,65 +155,3 @@ def length_of_text(max_length: int, share: float) -> int:
     A text of n tokens gets round(share x n) pseudo tokens, at least one, and two more special tokens.
     """
     return int((max_length - SPECIALS_OF_PAIR) / (1 + share)) + SPECIALS_OF_TEXT
-
-
-@dataclass
-class Btmlm(MaskedObjective):
-    """ERNIE-M's back-translation masked LM of monolingual text: a text is predicted with pseudo tokens behind it."""
-
-    max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
-        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut"
-    )
-    pseudo_share: Annotated[float, Gt(0), Le(1)] = option(
-        0.2, "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
-    )
-    temperature: Annotated[float, Ge(0)] = option(
-        0.0,
-        "how pseudo tokens are generated in training. 0: the most likely token, as always in evaluation; above 0: "
-        "sampled from the softmax of logits / temperature, with random numbers of each process, as for dropout",
-    )
-    target_languages: Literal["paired", "all"] = option(
-        "paired",
-        "languages of the pseudo tokens, sampled by the size of their pairs to the power alpha. paired: languages that "
-        "`bitext` pairs with the text's language; texts in a language without pairs are left out. all: every other "
-        "language of `bitext`",
-    )
-
-    name = BtmlmCollator.name
-    text = "monolingual"
-    own_mask = True
-    is_masked_lm = False
-    collator_class = BtmlmCollator
-
-    @property
-    def text_length(self) -> int:
-        return length_of_text(self.max_length, self.pseudo_share)
-
-    def reads_corpus(self, corpus: Any, languages: Languages | None) -> bool:
-        """Returns whether a corpus is text in a language that can be translated into another."""
-        if not super().reads_corpus(corpus, languages):
-            return False
-        return bool(languages.targets(corpus.languages[0], self.target_languages)[0])
-
-    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
-        alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
-        if len(alone) == len(languages):
-            raise ValueError(
-                f"{place} generates pseudo tokens in another language, but no pair of `bitext` has "
-                f"{', '.join(languages)}. Add pairs, or remove the objective."
-            )
-        if alone:
-            logger.info("%s leaves out texts in %s: `bitext` has no pair with it.", place, ", ".join(alone))
-
-    def check_model(self, setting: Setting) -> None:
-        if not getattr(setting.config, "num_languages", 0):
-            raise ValueError(
-                f"{setting.place} needs a model with language embeddings, but {setting.source} has num_languages 0. "
-                "Set model.config.languages."
-            )
-        can_translate = bool((setting.learned or {}).get("languages"))
-        if not can_translate and not any(isinstance(o, Camlm) for o in [*setting.before, *setting.together]):
-            logger.warning(
-                f"Phase {setting.phase!r} generates pseudo tokens, but the model has not learned to translate: they "
-                f"will be noise. Add {Camlm.name} to this phase or an earlier one, or start from a checkpoint with it."
-            )

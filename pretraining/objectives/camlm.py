@@ -4,14 +4,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator, MaskedObjective, Sides
+from pretraining.objectives.base import ORDER, X_MASKS, Y_MASKS, Collator
 from pretraining.rows import Rows
 from zoo_core.keyed_random import key_stream, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
 
 
+@dataclass(kw_only=True)
 class CamlmCollator(Collator):
-    """Cross-attention masked LM: each side is predicted only from the other one.
+    """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted only from the other.
+
+    Equation: L = -sum_{i in M_x} log p(x_i | y_{\\M}) - sum_{i in M_y} log p(y_i | x_{\\M}).
 
             a m b m'
         a   x . . .      an unmasked token sees only its own side, else a side's words would return through the other
@@ -24,25 +27,24 @@ class CamlmCollator(Collator):
     language.
 
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
-    `source_language` and `target_language`.
+    `source_language` and `target_language`. Options: see `Collator`.
 
     Source: ERNIE-M (Ouyang et al., EMNLP 2021), section 3.1.
     """
 
-    name = "camlm"
+    name, text = "camlm", "bitext"
     keys = ("source", "target")
     language_share = 1.0
+    own_mask = True
 
-    def arrange(self, sides: Sides, keys_B: np.ndarray, training: bool) -> tuple[Sides, dict]:
+    def arrange(self, sides, codes, keys_B, training):
         # by the row's key, so that a pair has the same order in every batch
-        is_turned_B = uniform_of(key_stream(keys_B, ORDER)) < 0.5
-        turned = is_turned_B.tolist()
-        pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides.tokens, turned, strict=True)]
-        codes = [codes[::-1] if turn else codes for codes, turn in zip(sides.codes, turned, strict=False)]
-        lengths_SB = np.where(is_turned_B, sides.lengths_SB[::-1], sides.lengths_SB)
-        return Sides([list(side) for side in zip(*pairs, strict=True)], lengths_SB, codes), {}
+        turned = (uniform_of(key_stream(keys_B, ORDER)) < 0.5).tolist()
+        pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides, turned, strict=True)]
+        codes = [of_row[::-1] if turn else of_row for of_row, turn in zip(codes, turned, strict=False)]
+        return [list(side) for side in zip(*pairs, strict=True)], codes, {}
 
-    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
+    def rows(self, sides, keys_B, language_rows_SB):
         from modeling.attention_masks import camlm_mask  # with transformers, which takes seconds to import
 
         fields = super().rows(sides, keys_B, language_rows_SB)
@@ -61,13 +63,3 @@ class CamlmCollator(Collator):
                 rows.input_ids, labels, candidates, share_B, keys, mask_id, self.vocabulary, mask_share=1.0, leave=1
             )
         return labels
-
-
-@dataclass
-class Camlm(MaskedObjective):
-    """ERNIE-M's cross-attention masked LM of translation pairs: each side is predicted only from the other."""
-
-    name = CamlmCollator.name
-    text = "bitext"
-    own_mask = True
-    collator_class = CamlmCollator

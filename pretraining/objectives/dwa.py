@@ -3,40 +3,44 @@ pairs and learns to predict them. The labels and the loss are those of `modeling
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pretraining.objectives.base import Objective, Setting
-from pretraining.objectives.tlm import Tlm
+from pretraining.objectives.base import Objective
+from pretraining.objectives.tlm import TlmCollator
 
 if TYPE_CHECKING:
-    pass
+    from transformers import PreTrainedConfig
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Dwa(Objective):
     """XLM-Align's denoising word alignment: find a masked word's partner in tlm's pairs; model.config sets the rest."""
 
-    name = "dwa"
-    text = "bitext"
-    reads = Tlm
-    predicts_tokens = False
-    draws = True
+    name, text, reads = "dwa", TlmCollator.text, TlmCollator.name
+    reads_draws = True
 
-    def check_model(self, setting: Setting) -> None:
-        # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
-        learned = [objective for objective in setting.together if objective.weight]
-        if setting.config.query_positions == "none":
-            if learned and all(isinstance(objective, Dwa) for objective in learned):
+    def check_model(
+        self,
+        place: str,
+        config: "PreTrainedConfig",
+        learned: Mapping[str, Any],
+        before: Sequence[Objective],
+        together: Sequence[Objective],
+    ) -> None:
+        if config.query_positions == "none":
+            # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
+            if self.weight and not any(objective.weight for objective in together if objective is not self):
                 raise ValueError(
-                    f"{setting.place} predicts nothing, because model.config.query_positions is none. Set it to "
-                    "masked, or add an objective to the phase."
+                    f"{place} predicts nothing, because model.config.query_positions is none. Set it to masked, or add "
+                    "an objective to the phase."
                 )
-        elif self.weight and not setting.before and setting.learned is None:
+        elif self.weight and not before and not learned:
             logger.warning(
-                f"Phase {setting.phase!r} has {self.name}, but the model starts from random weights: it labels its own "
-                "links, and these labels will be noise (XLM-Align, section 6). Set model.start_from to a pretrained "
-                f"model, or add a phase with mlm and {Tlm.name} before this one."
+                f"{place}: the model starts from random weights and labels its own links, which will be noise "
+                "(XLM-Align, section 6). Set model.start_from to a pretrained model, or add a phase with mlm and "
+                f"{TlmCollator.name} before this one."
             )

@@ -7,14 +7,12 @@ The teacher reads the masked texts of `mlm` with its own tokenizer and predicts 
 from dataclasses import dataclass
 
 from pretraining.objectives.base import Objective
-from pretraining.objectives.mlm import Mlm
+from pretraining.objectives.mlm import MlmCollator
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Kd(Objective):
     """MetaXLM's knowledge distillation, on the masked texts of `mlm` in the language of the recipe's `teacher`."""
 
-    name = "kd"
-    text = "monolingual"
-    reads = Mlm
+    name, text, reads = "kd", MlmCollator.text, MlmCollator.name
     has_teacher = True

@@ -6,25 +6,24 @@ The loss is that of `modeling/modeling_xlm_align.py`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
 from pretraining.data.links import SURE, links_of, tokens_of_words, words_of_tokens
-from pretraining.objectives.base import SHORTEST, Collator, ExampleObjective, Sides
-from pretraining.rows import SIDES, as_tensors, lay_out
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from pretraining.held_out import Evaluator
+from pretraining.objectives.base import Collator
+from pretraining.rows import SIDES, as_tensors, lay_out, side_lengths
 
 NO_WORD = -1
 
 
+@dataclass(kw_only=True)
 class LinksCollator(Collator):
-    """Linked pairs: each side is a separate input, as the aligner reads it, and nothing is masked.
+    """XLM-Align's learning from links between words of the recipe's `linked` pairs, made by people or by the model.
+
+    Each side is a separate input, as the aligner reads it, and nothing is masked. The equation is that of
+    `XlmAlignForPreTraining`.
 
               a a a             b b
         a     x x x         b   x x
@@ -38,7 +37,7 @@ class LinksCollator(Collator):
     The sub-batch has `x` and `y`, each with `words` (B, T): the number of a token's word among those of its row that
     have tokens, -1 elsewhere. It also has `links` (K, 4): row, source word, target word, and whether the link is sure.
     Sides are cut to `max_length` positions, and links to words that are cut off are left out. `has_links` (B,) tells
-    whether the example has any link, cut off or not.
+    whether the example has any link, cut off or not. Options: see `Collator`.
 
     Raises ValueError for options out of range, an example without its keys, a side without words, and links that cannot
     be read.
@@ -46,35 +45,27 @@ class LinksCollator(Collator):
     Source: this zoo (finetuning/align_words.md, "Learn to align").
     """
 
-    name = "word_links"
+    mask_probability: ClassVar[float] = 0.0  # nothing is masked
+
+    name, text = "word_links", "linked"
     keys = ("source", "target", "links")
     apart = True
+    is_masked_lm = False
 
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        max_length: int = 128,
-    ):
-        """
-        Args:
-            tokenizer: that of the model.
-            max_length: positions of a side, with special tokens; longer sides are cut.
-        """
-        if not isinstance(max_length, int) or max_length < SHORTEST:
-            raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {max_length!r}.")
-        self.tokenizer, self.max_length, self.languages = tokenizer, max_length, None
+    def predictions(self, fields: Mapping[str, Any]) -> int:
+        """Returns the number of source words, as each is a prediction."""
+        return int((fields["words"].amax(1) + 1).sum())
 
-    def rows(self, sides: Sides, keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
-        """Returns the fields of the sub-batch; see the class."""
+    def rows(self, sides, keys_B, language_rows_SB):
         import torch
 
-        links = [np.reshape(of_row, (-1, 3)) for of_row in sides.tokens[4]]
+        links = [np.reshape(of_row, (-1, 3)) for of_row in sides[4]]
         links_K4 = np.concatenate([np.insert(of_row, 0, row, axis=1) for row, of_row in enumerate(links)])
         fields = {"has_links": torch.from_numpy(np.array([len(of_row) > 0 for of_row in links]))}
         for side, name in enumerate(SIDES):
-            rows = lay_out([sides.tokens[side]], sides.lengths_SB[side : side + 1], self.tokenizer)
+            rows = lay_out([sides[side]], side_lengths([sides[side]]), self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)
-            for row, (tokens, words) in enumerate(zip(sides.tokens[side], sides.tokens[2 + side], strict=True)):
+            for row, (tokens, words) in enumerate(zip(sides[side], sides[2 + side], strict=True)):
                 known, words_BT[row, rows.tokens[row]] = np.unique(words[: len(tokens)], return_inverse=True)
                 of_row = np.flatnonzero(links_K4[:, 0] == row)
                 place = {word: number for number, word in enumerate(known.tolist())}
@@ -84,57 +75,29 @@ class LinksCollator(Collator):
         fields["links"] = torch.from_numpy(links_K4[(links_K4 != NO_WORD).all(1)].astype(np.int64))
         return fields
 
-    def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> tuple[Texts, list[tuple[str, ...]]]:
-        self._check(examples)
-        columns = [[example[key] for example in examples] for key in self.keys]
-        kind = type(self).__name__
-        for key, column in zip(self.keys, columns, strict=True):
-            for number, value in enumerate(column):
-                if not isinstance(value, str):
-                    raise ValueError(
-                        f"{kind}: {key!r} of example {number} must be a text, got a {type(value).__name__}."
-                    )
-        try:
-            links = links_of(columns[2])
-        except ValueError as error:
-            raise ValueError(f"{kind}: {error}") from None
-        read = [of(column, self.tokenizer) for of in (tokens_of_words, words_of_tokens) for column in columns[:2]]
-        for key, side in zip(self.keys, read[:2], strict=False):
-            if empty := [number for number, tokens in enumerate(side) if not tokens]:
-                raise ValueError(f"{kind}: {key!r} of example {empty[0]} has no tokens. Leave such examples out.")
+    def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> list[list[np.ndarray]]:
+        source, target, links = (self._values(examples, key) for key in self.keys)
+        if not_text := [value for value in (*source, *target, *links) if not isinstance(value, str)]:
+            raise ValueError(f"{', '.join(self.keys)} of an example must be texts, got {not_text[0]!r}.")
+        tokens = [tokens_of_words(side, self.tokenizer) for side in (source, target)]
+        for key, side in zip(self.keys, tokens, strict=False):
+            if [] in side:
+                raise ValueError(f"{key!r} of example {side.index([])} has no tokens. Leave such examples out.")
+        words = [words_of_tokens(side, self.tokenizer) for side in (source, target)]
         room = self.max_length - SPECIALS_OF_TEXT
-        sides = [[np.array(ids[:room], dtype=np.int64) for ids in column] for column in read]
-        sides.append([np.array(of, dtype=np.int64) for of in links])
-        ids = np.arange(len(examples), dtype=np.int64)
-        return Texts(sides, ["und-und"] * len(ids), ids, np.zeros_like(ids)), []
+        sides = [[np.array(ids[:room], dtype=np.int64) for ids in column] for column in (*tokens, *words)]
+        return [*sides, [np.array(of_row, dtype=np.int64) for of_row in links_of(links)]]
 
-
-@dataclass
-class Links(ExampleObjective):
-    """XLM-Align's learning from links between words of the recipe's `linked` pairs, made by people or by the model."""
-
-    name = LinksCollator.name
-    text = "linked"
-    collator_class = LinksCollator
-    predicts_tokens = False
-    panels: ClassVar[dict[str, str]] = {"link_aer/": "AER of held-out pairs with gold links (%), lower is better"}
-
-    def predictions(self, fields: Mapping[str, Any]) -> int:
-        """Returns the number of source words, as each is a prediction."""
-        return int((fields["words"].amax(1) + 1).sum())
-
-    @staticmethod
-    def measure(evaluator: "Evaluator", corpus: Any) -> dict[str, float | list[float]]:
+    def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
         """Returns the AER of the model's links in held-out pairs, in percent (Och and Ney 2003)."""
-        if corpus.kind != Links.text:
+        if corpus.kind != self.text:
             return {}
         from accelerate.utils import send_to_device
 
-        collator = LinksCollator(evaluator.tokenizer, corpus.max_length)
         right, sure, found = 0, 0, 0
         for start in range(0, len(corpus.held_out), evaluator.batch_size):
             texts = Texts.of(corpus.held_out[start : start + evaluator.batch_size])
-            batch = send_to_device(collator.sub_batch(texts, ("held out",)), evaluator.accelerator.device)
+            batch = send_to_device(self.sub_batch(texts, ("held out",)), evaluator.accelerator.device)
             with evaluator.accelerator.autocast():
                 logits_BST, cells_BST = evaluator.model.word_logits(batch)
             links_BST = (logits_BST >= 0) & cells_BST

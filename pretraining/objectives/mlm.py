@@ -2,29 +2,23 @@
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Collator, MaskedObjective
+from pretraining.objectives.base import Collator
 
 
+@dataclass(kw_only=True)
 class MlmCollator(Collator):
-    """Masked language modeling of text in one language: every token sees every token.
+    """Masked language modeling of monolingual text; of all models.
 
-        a m a
-    a   x x x
-    m   x x x
-    a   x x x
+    Every token sees every token. Equation: L = -sum_{i in M} log p(x_i | x_{\\M}), with M the masked tokens of x.
 
-    Examples: `{"text": "The house is small."}`.
+            a m a
+        a   x x x
+        m   x x x
+        a   x x x
+
+    Examples: `{"text": "The house is small."}`. Options: see `Collator`.
 
     Source: BERT (Devlin et al., 2019), section 3.1.
     """
 
-    name = "mlm"
-
-
-@dataclass
-class Mlm(MaskedObjective):
-    """Masked language modeling of monolingual text; of all models."""
-
-    name = MlmCollator.name
-    text = "monolingual"
-    collator_class = MlmCollator
+    name, text = "mlm", "monolingual"

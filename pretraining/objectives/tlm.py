@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
-from pretraining.objectives.base import Collator, MaskedObjective
+from pretraining.objectives.base import Collator
 
 
+@dataclass(kw_only=True)
 class TlmCollator(Collator):
-    """Translation language modeling: a masked token is predicted from both sides.
+    """Translation language modeling: masked words of a pair, predicted from both languages; of all models.
+
+    Equation: L = -sum_{i in M} log p(z_i | z_{\\M}), with z the row `<s> x </s></s> y </s>` and M its masked tokens.
 
             a m b b
         a   x x x x
@@ -17,20 +20,11 @@ class TlmCollator(Collator):
     Examples: `{"source": "The house is small.", "target": "Das Haus ist klein."}`, and for ERNIE-M with languages
     `source_language` and `target_language`. With languages, half of the rows train the language embedding from the
     first step; the others train the <mask> without language of later use (hub_cards/models/ernie_m.md, "Differences
-    from the paper"). XLM-Align's `dwa` reads these rows.
+    from the paper"). XLM-Align's `dwa` reads these rows. Options: see `Collator`.
 
     Source: XLM (Conneau and Lample, 2019), section 3.4.
     """
 
-    name = "tlm"
+    name, text = "tlm", "bitext"
     keys = ("source", "target")
     language_share = 0.5
-
-
-@dataclass
-class Tlm(MaskedObjective):
-    """Translation language modeling: masked words of a pair, predicted from both languages; of all models."""
-
-    name = TlmCollator.name
-    text = "bitext"
-    collator_class = TlmCollator

@@ -74,8 +74,5 @@ def _word_is_first(dictionary: Dictionary) -> bool:
     language, pair = dictionary.language.lower(), Path(dictionary.path).name.lower().partition(".")[0]
     is_first = pair.startswith(f"{language}-")
     if is_first == pair.endswith(f"-{language}"):
-        raise ValueError(
-            f"the name of the dictionary {dictionary.path} does not tell which side is {language}. Set `first` to word "
-            "or to translation."
-        )
+        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
     return is_first

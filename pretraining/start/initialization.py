@@ -13,8 +13,7 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, check_weights, installed_class, readable
 from modeling.fresh_weights import fresh_weights
-from pretraining.objectives import OBJECTIVES, ExampleObjective, Objective
-from pretraining.objectives.base import Setting
+from pretraining.objectives import OBJECTIVES, Collator, Objective
 from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
 from pretraining.start.pretrained import Pretrained, listed
@@ -51,10 +50,7 @@ class Start:
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
         if self.tokenizer_from is None:
-            raise ValueError(
-                "tokenizer is empty, and there is no model.start_from that has one. Set it, for example to "
-                "FacebookAI/xlm-roberta-base, or train one with pretraining.tools.train_tokenizer."
-            )
+            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
         tokenizer = self.tokenizer_from.tokenizer()
         if tokenizer.mask_token_id is None:
             raise ValueError(f"{self.tokenizer_from} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
@@ -73,14 +69,14 @@ class Start:
         Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary
         or special tokens that are not the tokenizer's, and examples longer than the positions.
         """
-        config_class, given, learned = self.model_class.config_class, self.model.config, None
+        config_class, given, learned = self.model_class.config_class, self.model.config, {}
         known = {field.name for field in dataclasses.fields(config_class)}
         if unknown := [name for name in given if name not in known]:
             reason = f"{config_class.__name__} has no such field. {nearest(unknown[0], known)}"
             raise ValueError(f"model.config.{unknown[0]}: {reason}")
         specials = sorted(set(tokenizer.all_special_ids))
         languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
-        if any(found.needs_languages for phase in self.phases for found in phase.objectives.values()):
+        if any(found.language_share == 1 for phase in self.phases for found in phase.with_examples.values()):
             languages["languages"] = self.languages
         if "languages" not in known:  # <mask> carries no language
             languages = {}
@@ -119,7 +115,7 @@ class Start:
                 place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
                 if name not in can:
                     raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
-                objective.check_model(Setting(place, phase.name, together, before, config, source, learned))
+                objective.check_model(place, config, learned, before, together)
                 self._check_rows(objective, config, place)
             before = before + together
         if getattr(config, "num_languages", 0):
@@ -146,7 +142,7 @@ class Start:
             raise ValueError(f"{masks}, which model.attention={attention} ignores. Use sdpa.")
         if objective.own_mask and not honors_block_masks(config.backbone_config):
             raise ValueError(f"{masks}, which {config.backbone_config.model_type} does not support. Leave it out.")
-        if isinstance(objective, ExampleObjective) and objective.max_length > longest:
+        if isinstance(objective, Collator) and objective.max_length > longest:
             found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
             raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
 
@@ -196,9 +192,9 @@ class Start:
             logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
             encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
             learning = [phase for phase in self.phases if any(is_trainable(key, phase) for key in encoder)]
-            objectives = [found for phase in learning for found in phase.objectives.values() if found.predicts_tokens]
+            objectives = [found for phase in learning for found in phase.objectives.values() if found.mask_probability]
             is_fresh = any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
-            if is_fresh and any(weight for found in objectives for weight in found.loss_weights().values()):
+            if is_fresh and any(objective.weight for objective in objectives):
                 logger.info("the LM head starts at random: train it first with %s", HEAD_RECIPE)
         return model
 

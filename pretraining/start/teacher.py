@@ -85,7 +85,7 @@ class TeacherModel:
     def answer(self, batch: dict[str, dict], objectives: Mapping[str, Objective], weights: Mapping[str, float]) -> None:
         """Adds `teacher` to the sub-batches that objectives with a teacher learn from, unless their weight is 0."""
         for name, objective in objectives.items():
-            fields = batch.get(objective.sub_batch())
+            fields = batch.get(objective.reads)
             if objective.has_teacher and fields is not None and weights.get(name, 1.0):
                 fields["teacher"] = self.answers(fields)
 

@@ -1,6 +1,7 @@
 """CAMLM and BTMLM from recipe to checkpoint: masks of rows, languages of pseudo tokens, and both stages."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,10 @@ from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
-from pretraining.objectives.btmlm import Btmlm, length_of_text, pseudo_count
-from pretraining.objectives.camlm import Camlm
-from pretraining.objectives.mlm import Mlm
-from pretraining.objectives.tlm import Tlm
+from pretraining.objectives.btmlm import BtmlmCollator, length_of_text, pseudo_count
+from pretraining.objectives.camlm import CamlmCollator
+from pretraining.objectives.mlm import MlmCollator
+from pretraining.objectives.tlm import TlmCollator
 from pretraining.recipe import Recipe
 from pretraining.tracking import read_events
 from zoo_core.masking import IGNORED
@@ -30,8 +31,8 @@ CORPORA = [
     SimpleNamespace(name="en-zh", languages=["en", "zh"], size=100, kind="bitext"),
 ]
 LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de", "is"]), CORPORA, alpha=0.5)
-CAMLM, TLM = (objective(batch_size=8, mask_probability=0.3) for objective in (Camlm, Tlm))
-BTMLM = Btmlm(batch_size=8, max_length=40)
+CAMLM, TLM = (collator(mask_probability=0.3) for collator in (CamlmCollator, TlmCollator))
+BTMLM = BtmlmCollator(max_length=40)
 
 
 def pair(number, lengths, tokenizer, name="en-de"):
@@ -40,7 +41,8 @@ def pair(number, lengths, tokenizer, name="en-de"):
 
 
 def sub_batch_of(tokenizer, examples, objective, training=True):
-    return objective.collator(tokenizer, LANGUAGES).sub_batch(Texts.of(examples), (1, 0), training)
+    collator = replace(objective, tokenizer=tokenizer, languages=LANGUAGES)
+    return collator.sub_batch(Texts.of(examples), (1, 0), training)
 
 
 def rows_of(tokenizer, examples, objective):
@@ -115,11 +117,10 @@ def test_target_languages_are_drawn_by_the_size_of_their_pairs(sample_tokenizer)
     assert set(drawn) == {0, 2} and (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
 
 
-def test_a_language_without_pairs_is_left_out_or_gets_any_language():
-    is_ = CORPORA[1]
-    assert not BTMLM.reads_corpus(is_, LANGUAGES)
-    assert Btmlm(batch_size=8, target_languages="all").reads_corpus(is_, LANGUAGES)
-    assert Mlm(batch_size=8).reads_corpus(is_, LANGUAGES)
+def test_a_language_without_pairs_is_left_out_or_gets_any_language(sample_tokenizer):
+    cases = [(BtmlmCollator, {}, False), (BtmlmCollator, {"target_languages": "all"}, True), (MlmCollator, {}, True)]
+    for collator, options, reads in cases:
+        assert collator(sample_tokenizer, languages=LANGUAGES, **options).reads_corpus(CORPORA[1]) == reads
     codes, shares = LANGUAGES.targets("is", "all")
     assert codes == ["de", "en", "zh"] and shares == pytest.approx(np.sqrt([900, 1000, 100]) / 71.62, abs=1e-3)
 
@@ -127,13 +128,13 @@ def test_a_language_without_pairs_is_left_out_or_gets_any_language():
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 1.0])
 def test_windows_keep_room_for_the_pseudo_tokens(share):
     for max_length in range(8, 200):
-        objective = Btmlm(batch_size=1, max_length=max_length, pseudo_share=share)
+        objective = BtmlmCollator(max_length=max_length, pseudo_share=share)
         tokens = objective.text_length - 2
         assert objective.text_length == length_of_text(max_length, share)
         assert tokens > 0 and tokens + pseudo_count(tokens, share) + 4 <= max_length
         one_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
         assert one_more >= max_length  # no more than a position is wasted
-    assert Mlm(batch_size=1, max_length=50).text_length == 50
+    assert MlmCollator(max_length=50).text_length == 50
 
 
 def test_too_little_room_is_shortened_and_counted(sample_tokenizer):
@@ -194,7 +195,7 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
         phase, size = recipe.phases[number], recipe.evaluation.batch_size
         feed = Feed.of(recipe, [corpora[name]], sample_tokenizer, model.config)
-        batch = next(feed.held_out(phase, phase.objectives[objective], size))
+        batch = next(feed.held_out(phase, feed.collators(phase)[objective], size))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
             loss = model(**fields).loss.item()

@@ -1,4 +1,3 @@
-import dataclasses
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,14 +9,14 @@ import torch
 
 from pretraining.data.examples import Example, Texts, encode_texts
 from pretraining.data.languages import Languages
-from pretraining.objectives import OBJECTIVES, ExampleObjective, MaskedObjective
+from pretraining.objectives import OBJECTIVES, Collator
 from pretraining.recipe import ModelStart
 from pretraining.rows import encode_rows, inputs_of
 from pretraining.start.initialization import learnable, model_class
 from zoo_core.masking import IGNORED
 
 COLLATORS = {
-    name: objective.collator_class for name, objective in OBJECTIVES.items() if issubclass(objective, MaskedObjective)
+    name: found for name, found in OBJECTIVES.items() if issubclass(found, Collator) and found.text != "linked"
 }
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 
@@ -44,7 +43,7 @@ LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de"]), CORPORA,
 def collate(examples, tokenizer, probability=0.15, seed=1):
     own = {"mlm": [e for e in examples if len(e.sides) == 1], "tlm": [e for e in examples if len(e.sides) == 2]}
     return {
-        name: COLLATORS[name](tokenizer, probability).sub_batch(Texts.of(some), (seed, 0))
+        name: COLLATORS[name](tokenizer, mask_probability=probability).sub_batch(Texts.of(some), (seed, 0))
         for name, some in own.items()
         if some
     }
@@ -91,8 +90,8 @@ def test_segments_of_a_pair(sample_tokenizer):
 def test_masks_do_not_depend_on_the_company(name, sample_tokenizer):
     """Alone and in a batch: all fields of every objective."""
     rng = np.random.default_rng(0)
-    kind = OBJECTIVES[name]
-    sides = 2 if kind.text == "bitext" or kind.collator_class.apart else 1
+    kind = COLLATORS[name]
+    sides = 2 if kind.text == "bitext" or kind.apart else 1
     corpus = "en" if kind.text == "monolingual" else "en-de"
     if name == "ca_mlm_segments":
         corpus = "en"
@@ -100,10 +99,9 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer):
         Example([rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(sides)], corpus, number, epoch=number % 3)
         for number in range(30)
     ]
-    has_languages = COLLATORS[name].language_share > 0
-    settings = kind(batch_size=1, mask_probability=HALF)
-    collator = settings.collator(sample_tokenizer, LANGUAGES if has_languages else None, draws=name == "tlm")
-    assert type(collator) is COLLATORS[name]
+    has_languages = kind.language_share > 0
+    options = {"mask_probability": HALF, "languages": LANGUAGES if has_languages else None, "draws": name == "tlm"}
+    collator = kind(sample_tokenizer, **options)
 
     def collate(some):
         return collator.sub_batch(Texts.of(some), (1, 0))
@@ -137,7 +135,7 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
         ((1, 0), Example(sides, "en", 0), "tlm"),
     ]
     first, *others = [
-        COLLATORS[name](sample_tokenizer, HALF).sub_batch(Texts.of([example]), key)["labels"]
+        COLLATORS[name](sample_tokenizer, mask_probability=HALF).sub_batch(Texts.of([example]), key)["labels"]
         for key, example, name in kinds
     ]
     for labels in others:
@@ -147,16 +145,16 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
 def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
     side = np.arange(10, 200)
     texts = Texts.of([Example([side, side], "en-de", 0)])
-    batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, HALF).sub_batch(texts, (1, 0))
+    batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, mask_probability=HALF).sub_batch(texts, (1, 0))
     assert (batch["x"]["labels"] != batch["y"]["labels"]).any()
     assert set(batch) == {"x", "y", "languages", "examples"}
-    camlm = COLLATORS["camlm"](sample_tokenizer, HALF, languages=LANGUAGES)
+    camlm = COLLATORS["camlm"](sample_tokenizer, mask_probability=HALF, languages=LANGUAGES)
     labels = camlm.sub_batch(texts, (1, 0))["labels"][0]
     assert (labels[1:191] != labels[193:383]).any()
 
 
 def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
-    collate = COLLATORS["mlm"](sample_tokenizer, 0.999)
+    collate = COLLATORS["mlm"](sample_tokenizer, mask_probability=0.999)
     assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
     unknown = sample_tokenizer.unk_token_id
@@ -168,39 +166,20 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
 
 def test_the_lists_of_objectives_agree():
     """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
-    own = {name for name, objective in OBJECTIVES.items() if issubclass(objective, ExampleObjective)}
-    assert {name for name, objective in OBJECTIVES.items() if not objective.reads} == own
+    assert all(bool(objective.reads) != issubclass(objective, Collator) for objective in OBJECTIVES.values())
     models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
     assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
     for model in models:
-        for name, terms in model.objectives.items():
-            assert OBJECTIVES[name].loss_terms == terms
-            assert OBJECTIVES[name].losses() == model.losses_of_objective(name)
-
-
-# options that the loop, or the loss, reads
-OF_THE_LOOP = {"weight", "batch_size", "terms"}
-
-
-@pytest.mark.parametrize("name", COLLATORS)
-def test_every_option_reaches_the_collator(name, sample_tokenizer):
-    objective = OBJECTIVES[name](batch_size=1)
-    options = {item.name for item in dataclasses.fields(objective)} - OF_THE_LOOP
-    assert {"mask_probability", "max_length"} <= options
-    for option in options:
-        value = getattr(objective, option)
-        other = "all" if option == "target_languages" else value / 2 if isinstance(value, float) else 2 * value
-        changed = dataclasses.replace(objective, **{option: other or 0.5})
-        assert getattr(changed.collator(sample_tokenizer, LANGUAGES), option) == getattr(changed, option), option
+        assert {name: OBJECTIVES[name].reads for name in model.objectives if OBJECTIVES[name].reads} == model.reads
 
 
 @pytest.mark.parametrize("name", COLLATORS)
 def test_an_objective_says_whether_its_masks_are_its_own(name, sample_tokenizer):
-    objective, example = OBJECTIVES[name](batch_size=1, max_length=64), {"text": "a b c", "language": "en"}
+    example = {"text": "a b c", "language": "en"}
     example |= {"source": "a b c", "target": "d e f", "source_language": "en", "target_language": "de"}
-    (sub_batch,) = objective.collator(sample_tokenizer, LANGUAGES)([example]).values()
+    (sub_batch,) = COLLATORS[name](sample_tokenizer, languages=LANGUAGES)([example]).values()
     masks = [field for fields in inputs_of(sub_batch) for key, field in fields.items() if key.endswith("_mask")]
-    assert any(mask.dim() == 3 for mask in masks) == objective.own_mask
+    assert any(mask.dim() == 3 for mask in masks) == COLLATORS[name].own_mask
 
 
 def test_recipes_are_read_without_the_libraries_that_take_seconds():

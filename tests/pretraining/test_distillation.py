@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Roberta
 
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.data.examples import Example, Texts, encode_texts
-from pretraining.objectives import MlmCollator
 from pretraining.objectives.kd import Kd
+from pretraining.objectives.mlm import MlmCollator
 from pretraining.recipe import Teacher
 from pretraining.start.teacher import TeacherModel, text_of, words_of_text
 from pretraining.start.token_texts import Subword
@@ -34,7 +34,7 @@ def teacher_of(path, student, temperature=1.0):
 def batch_of(texts, tokenizer, names=("en", "en", "en"), probability=0.3):
     ids = encode_texts(texts, tokenizer)
     examples = [Example([np.array(of)], name, row) for row, (of, name) in enumerate(zip(ids, names, strict=False))]
-    return {"mlm": MlmCollator(tokenizer, probability).sub_batch(Texts.of(examples), (1, 0))}
+    return {"mlm": MlmCollator(tokenizer, mask_probability=probability).sub_batch(Texts.of(examples), (1, 0))}
 
 
 def predict(fields, tokenizer, rows_and_columns):

@@ -13,9 +13,8 @@ from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from modeling.word_alignment import WordAligner
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.held_out import Evaluator
-from pretraining.objectives import LinksCollator
-from pretraining.objectives.links import Links
+from pretraining.evaluation import Evaluator
+from pretraining.objectives.links import LinksCollator
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
 
@@ -150,7 +149,7 @@ def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of
     assert 4 < len(held_out) < 16
     evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3)
     with torch.no_grad():
-        found = Links.measure(evaluator, corpus)
+        found = LinksCollator(sample_tokenizer, max_length=128).measure(evaluator, corpus)
     pairs = [(example["source"].split(), example["target"].split()) for example in held_out]
     links = [set(of.links) for of in WordAligner(model, sample_tokenizer, layer=1).align(pairs)]
     sure = [links_of(example, "-") for example in held_out]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pretraining.data.examples import Example, Texts
-from pretraining.objectives import TlmCollator
+from pretraining.objectives.tlm import TlmCollator
 from pretraining.tracking import read_events
 
 DWA = "phases.0.objectives.dwa={}"
