@@ -23,7 +23,7 @@ from bench.word_alignment import GoldSet, add_gold_sets, read_gold_sets
 from finetuning.align.gold import Gold
 from finetuning.align.score import Confidence
 from finetuning.models import describe_model, load_pretrained
-from finetuning.tasks.word_alignment.layers import score
+from finetuning.tasks.vectors.word_alignment import score
 from modeling.evaluation_mode import without_dropout
 from modeling.word_alignment import WordAligner, WordAlignment, words_of_tokens
 from modeling.word_probabilities import CONTEXT_WEIGHTS, context_logits, word_shares

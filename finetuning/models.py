@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
+from finetuning.recipe import TaskRecipe
 from modeling.checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
 from modeling.model_types import longest_input
 from zoo_core.processes import main_first
-from zoo_core.provenance import model_files, model_fingerprint
+from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 from zoo_core.vocabularies import check_vocabulary
@@ -57,6 +58,57 @@ def describe_model(
         check_positions(max_length, config, path)
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
+
+
+def fine_tuned_on(config: Any) -> list[str]:
+    """Returns the tasks that a model was fine-tuned on, as its configuration names them."""
+    return list(getattr(config, "fine_tuned_on", None) or [])
+
+
+def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
+    """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
+
+    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model.
+    Raises ValueError as `describe_model` and `best_seed` do, and if the run kept no models.
+    """
+    described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
+    if recipe.init_from is None:
+        return described
+    identity = described.identity
+    folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"init_from is {recipe.init_from}, and {folder} does not exist: that run kept no models. Name a run that "
+            "trains, and run it with save_models=true."
+        )
+    facts["fingerprint"] = folder_fingerprint(folder)
+    tuned = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
+    return tuned._replace(identity={**identity, "init_from": facts})
+
+
+def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
+    """Returns the model folder of the seed with the best development score, and the facts that results show of it.
+
+    It is the first seed of a run without selection (`selection: last`). `fingerprint` is that of `model`.
+    """
+    results_file = Path(run) / "results.json"
+    if not results_file.is_file():
+        raise ValueError(
+            f"init_from is {run}, and there is no results.json: it is not a finished run of finetuning/run.py. Finish "
+            "that run first, or leave init_from out."
+        )
+    results = read_json(results_file, needs=("model", "protocol", "seeds", "task", "setting"))
+    if results["model"]["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
+            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Use the same "
+            "model for both."
+        )
+    scores = results["protocol"]["selection"].get("scores") or [None]
+    best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
+    seed = results["seeds"][best]
+    facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
+    return Path(run) / f"seed-{seed}" / "model", facts
 
 
 def names_as_text(tokenizer: Any) -> Any:

@@ -60,7 +60,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
     """
     from accelerate import PartialState
 
-    from finetuning import running
+    from finetuning import training
     from finetuning.run_folder import HALF_WRITTEN
 
     log = print if PartialState().is_main_process else lambda text: None
@@ -77,7 +77,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
             resume = folder.is_dir() and bool(not_own(folder, HALF_WRITTEN))
             log(f"\n[{number}/{len(recipes)}] {name}, {'interrupted' if resume else 'to do'}: {folder}")
             with run_lock(folder):
-                running.run(task_of(recipe), resume, command)
+                training.run(task_of(recipe), resume, command)
         except ValueError as error:
             if not keep_going:
                 raise ValueError(f"{name} ({folder}) failed: {error} Finished runs are kept.") from error
@@ -92,7 +92,7 @@ def is_finished(recipe: TaskRecipe) -> bool:
     Raises ValueError for a model that cannot be read, and if the run in the folder has another recipe or other weights.
     """
     from finetuning.run_folder import RunFolder
-    from finetuning.seeds import check_hardware
+    from finetuning.training import check_hardware
 
     if recipe.push_to_hub:
         raise ValueError(
@@ -121,9 +121,9 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     """
     from accelerate import PartialState
 
-    from finetuning import running
+    from finetuning import training
     from finetuning.run_folder import HALF_WRITTEN, RunFolder, not_empty
-    from finetuning.seeds import Diverged, check_hardware
+    from finetuning.training import Diverged, check_hardware
 
     folder, is_main = Path(recipe.output_dir), PartialState().is_main_process
     points = points_of(recipe)
@@ -147,7 +147,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         if is_main:
             print(f"[{number}/{len(recipes)}] {name}{': finished before' * bool(record)}", flush=True)
         try:
-            record = record or running.run(task_of(own), is_begun, command, evaluate=False)[0]
+            record = record or training.run(task_of(own), is_begun, command, evaluate=False)[0]
             scores[name] = record["selection_score"]
         except Diverged as error:
             scores[name] = math.nan
@@ -166,7 +166,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [], f"{folder}/sweep.json")
         print(f"best point: {best}; running it with seeds {recipe.seeds}", flush=True)
     PartialState().wait_for_everyone()
-    running.run(task_of(of_point[best]), (folder / "recipe.yaml").is_file(), command)
+    training.run(task_of(of_point[best]), (folder / "recipe.yaml").is_file(), command)
 
 
 def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:

@@ -156,7 +156,7 @@ class Teacher:
         """Returns the labeled rows of one language, except those without words, and counts."""
         from datasets import Dataset
 
-        from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
+        from finetuning.tasks.tagging import windows_of, words_of_sentences
 
         kept = [row for row, words in enumerate(text.sentences) if words]
         sentences = [text.sentences[row] for row in kept]

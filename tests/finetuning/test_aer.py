@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from finetuning.seeds import load_metric
+from finetuning.metrics import load_metric
 
 SURE, POSSIBLE = [[0, 0], [1, 2]], [[0, 0], [1, 2], [2, 1]]
 GOLD = {"sure": SURE, "possible": POSSIBLE}

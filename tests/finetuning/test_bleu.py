@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from finetuning.seeds import load_metric
+from finetuning.metrics import load_metric
 
 
 def score(prediction, reference, **options):

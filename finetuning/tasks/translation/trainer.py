@@ -9,19 +9,16 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import (
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerState,
-)
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.seeds import diverged, load_metric, training_arguments
+from finetuning.metrics import load_metric
 from finetuning.steps import TrainsByPlan
 from finetuning.tasks.translation.batches import Examples, Layout, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.training import diverged, training_arguments
 from zoo_core.masking import IGNORED
 
 
@@ -130,6 +127,8 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         save_strategy="steps",
         eval_steps=evaluate_every,
         save_steps=recipe.save_every_steps or evaluate_every,
+        # the best one and the last one to resume from; or those of the mean and one that a signal saves between them
+        save_total_limit={"last": 1, "average": recipe.average_checkpoints + 1}.get(recipe.selection, 2),
         metric_for_best_model={"dev_loss": "eval_loss", "dev_bleu": "eval_bleu"}.get(recipe.selection),
         greater_is_better=recipe.selection == "dev_bleu",
     )
