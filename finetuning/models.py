@@ -68,22 +68,18 @@ def fine_tuned_on(config: Any) -> list[str]:
 def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
-    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model.
-    Raises ValueError as `describe_model` and `best_seed` do, and if the run kept no models.
+    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model. Raises
+    ValueError as `describe_model`, and if `init_from` is no finished run that was fine-tuned from this model.
     """
-    described = describe_model(recipe.model, recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
+    options = recipe.hub_root, max_length, recipe.trust_remote_code
+    described = describe_model(recipe.model, recipe.tokenizer, *options)
     if recipe.init_from is None:
         return described
     identity = described.identity
     folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"init_from is {recipe.init_from}, and {folder} does not exist: that run kept no models. Name a run that "
-            "trains, and run it with save_models=true."
-        )
-    facts["fingerprint"] = folder_fingerprint(folder)
-    tuned = describe_model(str(folder), recipe.tokenizer, recipe.hub_root, max_length, recipe.trust_remote_code)
-    return tuned._replace(identity={**identity, "init_from": facts})
+    tuned = describe_model(str(folder), recipe.tokenizer, *options)
+    init_from = {**facts, "fingerprint": folder_fingerprint(folder)}
+    return tuned._replace(identity={**identity, "init_from": init_from})
 
 
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
@@ -91,24 +87,21 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
 
     It is the first seed of a run without selection (`selection: last`). `fingerprint` is that of `model`.
     """
-    results_file = Path(run) / "results.json"
-    if not results_file.is_file():
+    results = read_json(Path(run) / "results.json", {}, needs=("model", "protocol", "seeds", "task", "setting"))
+    if not results:
+        raise ValueError(f"init_from is {run}, which has no results.json. Finish that run first, or leave it out.")
+    start = results["model"]
+    if start["fingerprint"] != fingerprint:
         raise ValueError(
-            f"init_from is {run}, and there is no results.json: it is not a finished run of finetuning/run.py. Finish "
-            "that run first, or leave init_from out."
-        )
-    results = read_json(results_file, needs=("model", "protocol", "seeds", "task", "setting"))
-    if results["model"]["fingerprint"] != fingerprint:
-        raise ValueError(
-            f"init_from is {run}, which was fine-tuned from {results['model']['folder']} "
-            f"({results['model']['fingerprint'][:19]}), and model is {model} ({fingerprint[:19]}). Use the same "
-            "model for both."
+            f"init_from is {run}, which was fine-tuned from {start['folder']} ({start['fingerprint'][:19]}), and model "
+            f"is {model} ({fingerprint[:19]}). Use the same model for both."
         )
     scores = results["protocol"]["selection"].get("scores") or [None]
-    best = 0 if None in scores else max(range(len(scores)), key=scores.__getitem__)
-    seed = results["seeds"][best]
-    facts = {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
-    return Path(run) / f"seed-{seed}" / "model", facts
+    seed = results["seeds"][0 if None in scores else max(range(len(scores)), key=scores.__getitem__)]
+    folder = Path(run) / f"seed-{seed}" / "model"
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"init_from is {run}, and {folder} does not exist. Run it with save_models=true.")
+    return folder, {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
 
 
 def names_as_text(tokenizer: Any) -> Any:

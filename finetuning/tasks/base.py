@@ -154,6 +154,18 @@ class Task(ABC, Generic[R]):
         return lines
 
 
+def table_warnings(recipe: TaskRecipe, tables: list[Any], *limits: str) -> list[str]:
+    """Warnings of evaluated tables with a note or of another split than test, and of fields that limit the rows."""
+    warnings = [table.note for table in tables if table.note]
+    warnings += [
+        f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
+        for table in tables
+        if table.split != "test" and not Path(table.path).is_file()
+    ]
+    sizes = {field: getattr(recipe, field) for field in limits}
+    return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
+
+
 def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """The rows of a record's `scores`, of {language: {metric: score in percent}}."""
     return [

@@ -18,7 +18,7 @@ from finetuning.page import table_names
 from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
 from finetuning.run_folder import RunFolder
-from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of
+from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
 from finetuning.trainer import FineTuningTrainer, Outcome, TwoSidedCollator
 from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
 from modeling.checkpoints import load_auto_model, load_config, without_load_report, without_padding
@@ -215,50 +215,30 @@ class LanguageTask(Task[R]):
         }
 
     def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
-        recipe = self.recipe
-        warnings = [table.note for table in recipe.evaluation if table.note]
-        warnings += [
-            f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
-            for table in recipe.evaluation
-            if table.split != "test"
-        ]
-        for field in ("max_evaluation_examples", "max_train_examples"):
-            if limit := getattr(recipe, field):
-                warnings.append(f"only a sample of the rows was used: {field} is {limit}")
-        return warnings
+        return table_warnings(self.recipe, self.recipe.evaluation, "max_evaluation_examples", "max_train_examples")
 
     def lines(self, results: Results) -> list[str]:
-        recipe, facts = self.recipe, results["protocol"]
+        facts = results["protocol"]
         selection, metric, fresh = facts["selection"], facts["metric"], facts["fresh_parameters"]
         trained_on = dict.fromkeys(name for table in facts["training_data"] for name in table["languages"])
-        rule = {
-            "last": "the last checkpoint",
-            "source_dev": f"the best on development rows of {recipe.source_language}",
-            "mean_dev": "the best mean over the development rows of all languages",
-        }[selection["rule"]]
-        source = selection["data"] if isinstance(selection["data"], str) else table_names(selection["data"] or [])
-        lines = [f"setting: {recipe.setting}, trained on {', '.join(trained_on)}"]
-        lines += ["plug-in: the head reads a text and its translation, and learns from both"] * recipe.plug_in
-        lines += [f"translations: {recipe.translations_from}"] if recipe.translations_from else []
-        lines += [
-            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} rows)",
-            f"evaluated: {table_names(facts['evaluation_data'])}",
-            f"selection: {rule}" + (f" ({source})" if source else ""),
-        ]
-        if sweep := selection.get("sweep"):
-            tried = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in sweep["fields"].items())
-            lines.append(f"tuned on the same rows: best of {sweep['points']} points ({sweep['score']:.2f}); {tried}")
+        data = selection["data"] or "no rows"
+        data, sweep = data if isinstance(data, str) else table_names(data), selection.get("sweep")
         cut, split = (
             sum(sum(of.values()) for of in facts.get(name, {}).values()) for name in ("cut_texts", "split_texts")
         )
-        metric_name = metric["name"] + f" of {metric['module']}" * (metric["module"] != metric["name"])
-        lines += [
+        return [
+            f"setting: {results.setting}, trained on {', '.join(trained_on)}",
+            *([f"translations: {facts['translations']}"] if facts.get("translations") else []),
+            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} rows)",
+            f"evaluated: {table_names(facts['evaluation_data'])}",
+            f"selection: {selection['rule']}, by {data}",
+            *([f"tuned on the same rows: best of {sweep['points']} points of {sweep['fields']}"] if sweep else []),
             f"new parameters: {fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})",
             f"max length: {facts['max_length']} tokens ({cut} texts cut, {split} split)",
-            f"metric: {metric_name} {metric['version']}, in percent",
+            f"metric: {metric['name']} ({metric['module']} {metric['version']}), in percent",
+            *([f"differs from published scores: {', '.join(facts['differs'])}"] if facts["differs"] else []),
+            *facts.get("facts", []),
         ]
-        lines += [f"differs from published scores: {', '.join(facts['differs'])}"] if facts["differs"] else []
-        return [*lines, *facts.get("facts", [])]
 
 
 def by_label(gold: Sequence[int], found: Sequence[int], names: list[str]) -> LabelScores:

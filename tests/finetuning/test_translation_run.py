@@ -237,7 +237,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
     with pytest.raises(ValueError, match="same-4 .* are gone"):
         average_weights(model, [*folders, tmp_path / "same-4"])
     untied = VecoForConditionalGeneration.from_encoder(tiny_veco, tie_decoder=False)
-    with pytest.raises(ValueError, match="are not of this model: decoder.layer.0.attention"):
+    with pytest.raises(ValueError, match="are not of this model: .*decoder.layer.0.attention"):
         average_weights(untied, folders)
 
 

@@ -10,15 +10,6 @@ the BUCC shared task (Zweigenbaum et al., 2018) and XTREME (Hu et al., 2020) eva
 fitted: that with the best F1 on these very pairs.
 """
 
-_CITATION = """
-@inproceedings{zweigenbaum-etal-2018-overview,
-    title = "Overview of the Third {BUCC} Shared Task: Spotting Parallel Sentences in Comparable Corpora",
-    author = "Zweigenbaum, Pierre and Sharoff, Serge and Rapp, Reinhard",
-    booktitle = "Proceedings of the 11th Workshop on Building and Using Comparable Corpora",
-    year = "2018",
-}
-"""
-
 _INPUTS = """
 predictions: list of float, the scores of the pairs that were mined, higher is better
 references: list of bool, whether each of them is a gold pair
@@ -41,7 +32,7 @@ class MiningF1(evaluate.Metric):
     def _info(self):
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
-            citation=_CITATION,
+            citation="",
             inputs_description=_INPUTS,
             features=datasets.Features(
                 {"predictions": datasets.Value("float64"), "references": datasets.Value("bool")}

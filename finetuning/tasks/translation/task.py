@@ -25,7 +25,7 @@ from finetuning.models import Start, fine_tuned_on, names_as_text
 from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.run_folder import RunFolder
-from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of
+from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
 from finetuning.tasks.translation.batches import Examples, Masking, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
@@ -232,16 +232,7 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
         """Adds translations of half or twice the references' length: the model stops too early, or never."""
-        recipe = self.recipe
-        warnings = [table.note for table in recipe.test if table.note]
-        warnings += [
-            f"evaluated on {table.path}, split {table.split}: not comparable with figures on test"
-            for table in recipe.test
-            if not Path(table.path).is_file() and table.split != "test"
-        ]
-        for field in ("max_test_examples", "max_train_examples"):
-            if limit := getattr(recipe, field):
-                warnings.append(f"only a sample of the pairs was used: {field} is {limit}")
+        warnings = table_warnings(self.recipe, self.recipe.test, "max_test_examples", "max_train_examples")
         return warnings + [
             f"seed {record['seed']}: translations of {row['language']} have {row['value']:.2f} times the references' "
             "length"
@@ -253,12 +244,6 @@ class TranslationTask(Task[TranslationRecipe]):
     def lines(self, results: Results) -> list[str]:
         facts, settings = results["protocol"], results["hyperparameters"]
         selection, generation = facts["selection"], settings["generation"]
-        rule = {
-            "last": "the last step",
-            "dev_loss": "best loss on dev",
-            "dev_bleu": "best BLEU on dev",
-            "average": "mean of the last checkpoints",
-        }[selection["rule"]]
         steps = "; ".join(str(step).strip("[]") for step in selection["selected_steps"])
         empty, long, cut = (
             sum(of.values())
@@ -270,7 +255,7 @@ class TranslationTask(Task[TranslationRecipe]):
             f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs; "
             f"{cut} sources cut at {facts['max_source_length']} tokens)",
             f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
-            f"selection: {rule} (step {steps})",
+            f"selection: {selection['rule']} (step {steps})",
             f"generation: {generation['beams']} beams, length penalty {generation['length_penalty']}",
             *(
                 f"{name} {pair}: {signature}"

@@ -144,6 +144,13 @@ class VectorTask(Task[R]):
         return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
 
 
+def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
+    """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
+    split = ", ".join(dict.fromkeys(splits))
+    evaluated = {"evaluation_data": entries, "evaluated_split": split, "evaluated_rows": rows, "chance": chance}
+    return {"training_data": [], "training_rows": 0, **evaluated, **own}
+
+
 class SentenceTask(VectorTask[S]):
     """Sentences, compared by their vectors."""
 

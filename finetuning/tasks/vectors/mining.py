@@ -18,7 +18,7 @@ from finetuning.metrics import load_metric
 from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, SentenceTask
+from finetuning.tasks.vectors.base import Rows, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import MiningPools, MiningRecipe, Pools, expanded
 from finetuning.tasks.vectors.retrieval import Side
@@ -84,20 +84,18 @@ class MiningTask(SentenceTask[MiningRecipe]):
                     "F1 is far higher than on BUCC's own pools"
                 )
         differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
-        facts = {
-            "training_data": [],
-            "training_rows": 0,
-            "evaluation_data": entries,
-            "dev_data": dev_entries,
-            "evaluated_split": ", ".join(dict.fromkeys(split_name(table.gold) for table in recipe.pairs)),
-            "evaluated_rows": {name: len(both.pool.gold) for name, both in pools.items()},
-            "differs": differs + ["part of the pools"] * bool(recipe.dev_fraction),
-            "pool_sizes": {name: both.pool.sizes for name, both in pools.items()},
-            "dev_rows": {name: len(both.dev.gold) for name, both in pools.items()},
-            "dev_sizes": {name: both.dev.sizes for name, both in pools.items()},
-            "dev_fraction": recipe.dev_fraction,
-            "chance": {name: chance_level(both.pool) for name, both in pools.items()},
-        }
+        facts = facts_of(
+            entries,
+            [split_name(table.gold) for table in recipe.pairs],
+            {name: len(both.pool.gold) for name, both in pools.items()},
+            {name: chance_level(both.pool) for name, both in pools.items()},
+            differs=differs + ["part of the pools"] * bool(recipe.dev_fraction),
+            pool_sizes={name: both.pool.sizes for name, both in pools.items()},
+            dev_data=dev_entries,
+            dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
+            dev_sizes={name: both.dev.sizes for name, both in pools.items()},
+            dev_fraction=recipe.dev_fraction,
+        )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
     def method(self) -> Facts:

@@ -12,7 +12,7 @@ from finetuning.data.rows import split_name
 from finetuning.data.task_tables import PairData
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, SentenceTask
+from finetuning.tasks.vectors.base import Rows, SentenceTask, facts_of
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import RetrievalRecipe, expanded
 from finetuning.tasks.vectors.search import nearest_neighbors
@@ -58,14 +58,8 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             warnings += [table.note] if table.note else []
             left_out = {"empty": empty, "unpaired": list(rows.unpaired)}
             entries.append({**pair_identity(rows), "rows": len(chosen), **left_out})
-        facts = {
-            "training_data": [],
-            "training_rows": 0,
-            "evaluation_data": entries,
-            "evaluated_split": ", ".join(dict.fromkeys(splits)),
-            "evaluated_rows": {name: len(source.of_pairs) for name, (source, _) in pairs.items()},
-            "chance": {name: chance_level(*sides) for name, sides in pairs.items()},
-        }
+        rows_of_pairs = {name: len(source.of_pairs) for name, (source, _) in pairs.items()}
+        facts = facts_of(entries, splits, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
         return PairData(facts, list(dict.fromkeys(warnings)), pairs)
 
     def size(self, pair: tuple[Side, Side]) -> int:

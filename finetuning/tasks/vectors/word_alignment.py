@@ -13,7 +13,7 @@ from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, VectorTask
+from finetuning.tasks.vectors.base import Rows, VectorTask, facts_of
 from finetuning.tasks.vectors.recipe import AlignedPairs, WordAlignmentRecipe
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
@@ -72,25 +72,13 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
                     "left_out": left_out,
                 }
             )
-        facts = {
-            "training_data": [],
-            "training_rows": 0,
-            "evaluation_data": entries,
-            "evaluated_split": "test",
-            "evaluated_rows": {name: len(pair.gold) for name, pair in pairs.items()},
-            "chance": {name: chance_level(pair) for name, pair in pairs.items()},
-        }
+        rows = {name: len(pair.gold) for name, pair in pairs.items()}
+        facts = facts_of(entries, ["test"], rows, {name: chance_level(pair) for name, pair in pairs.items()})
         return PairData(facts, warnings, pairs)
 
     def method(self) -> Facts:
-        methods = {name: METHOD_OPTIONS[name] for name in self.recipe.methods}
-        first = self.recipe.methods[0]
-        return {
-            "method": first,
-            "options": methods[first],
-            "methods": methods,
-            "encoding": self.recipe.encoding,
-        }
+        methods, first = {name: METHOD_OPTIONS[name] for name in self.recipe.methods}, self.recipe.methods[0]
+        return {"method": first, "options": methods[first], "methods": methods, "encoding": self.recipe.encoding}
 
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
         recipe = self.recipe
