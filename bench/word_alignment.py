@@ -32,7 +32,7 @@ from bench._steps import Size, read_lengths, sample_texts
 from finetuning.align.gold import Gold, fit_gold, read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.align.score import Confidence
-from finetuning.tasks.word_alignment.layers import score
+from finetuning.tasks.vectors.word_alignment import score
 from modeling.layer_states import default_layer
 from modeling.word_alignment import WordAlignment
 from pretraining.tools.train_tokenizer import train_tokenizer

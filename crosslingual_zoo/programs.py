@@ -12,9 +12,8 @@ import datasets
 from accelerate.state import AcceleratorState
 from transformers.utils import logging as transformers_logging
 
-from finetuning import running
+from finetuning import training as finetuning_run
 from finetuning.results import Results, read_results
-from finetuning.seeds import check_hardware
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from pretraining import training
 from pretraining.recipe import Recipe
@@ -91,10 +90,10 @@ def finetune(
     with _run():
         quiet_libraries()
         start_processes()
-        check_hardware(loaded.precision)
+        finetuning_run.check_hardware(loaded.precision)
         with run_lock(loaded.output_dir):
             command = _command("finetuning/run.py", recipe, given, loaded.output_dir, resume)
-            running.run(task_of(loaded), resume, command)
+            finetuning_run.run(task_of(loaded), resume, command)
     return read_results(loaded.output_dir)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from finetuning.data.rows import filled, selected
 from finetuning.data.task_tables import training_languages
 from finetuning.recipe import TaskRecipe
-from finetuning.tasks.retrieval.recipe import expanded
+from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.tables import Table, describe, load_table, split_names
 
 

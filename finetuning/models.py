@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
+from finetuning.recipe import TaskRecipe
 from modeling.checkpoints import (
     check_vocabulary,
     check_weights,
@@ -20,7 +21,7 @@ from modeling.checkpoints import (
 )
 from modeling.layer_states import longest_input
 from zoo_core.processes import main_first
-from zoo_core.provenance import model_files, model_fingerprint
+from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
@@ -63,6 +64,50 @@ def describe_model(
         check_positions(max_length, config, path)
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
+
+
+def fine_tuned_on(config: Any) -> list[str]:
+    """Returns the tasks that a model was fine-tuned on, as its configuration names them."""
+    return list(getattr(config, "fine_tuned_on", None) or [])
+
+
+def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
+    """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
+
+    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model. Raises
+    ValueError as `describe_model`, and if `init_from` is no finished run that was fine-tuned from this model.
+    """
+    options = recipe.hub_root, max_length, recipe.trust_remote_code
+    described = describe_model(recipe.model, recipe.tokenizer, *options)
+    if recipe.init_from is None:
+        return described
+    identity = described.identity
+    folder, facts = best_seed(recipe.init_from, recipe.model, identity["fingerprint"])
+    tuned = describe_model(str(folder), recipe.tokenizer, *options)
+    init_from = {**facts, "fingerprint": folder_fingerprint(folder)}
+    return tuned._replace(identity={**identity, "init_from": init_from})
+
+
+def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
+    """Returns the model folder of the seed with the best development score, and the facts that results show of it.
+
+    It is the first seed of a run without selection (`selection: last`). `fingerprint` is that of `model`.
+    """
+    results = read_json(Path(run) / "results.json", {}, needs=("model", "protocol", "seeds", "task", "setting"))
+    if not results:
+        raise ValueError(f"init_from is {run}, which has no results.json. Finish that run first, or leave it out.")
+    start = results["model"]
+    if start["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"init_from is {run}, which was fine-tuned from {start['folder']} ({start['fingerprint'][:19]}), and model "
+            f"is {model} ({fingerprint[:19]}). Use the same model for both."
+        )
+    scores = results["protocol"]["selection"].get("scores") or [None]
+    seed = results["seeds"][0 if None in scores else max(range(len(scores)), key=scores.__getitem__)]
+    folder = Path(run) / f"seed-{seed}" / "model"
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"init_from is {run}, and {folder} does not exist. Run it with save_models=true.")
+    return folder, {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
 
 
 def names_as_text(tokenizer: Any) -> Any:

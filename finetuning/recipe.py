@@ -314,3 +314,40 @@ class Recipe(TrainedRecipe):
                 "translator: translate_train_all needs this field, and other settings must not have it. "
                 + ("Set translations_from." if is_translated else "Leave translations_from out.")
             )
+
+
+@dataclass
+class TaggingRecipe(Recipe):
+    """Fine-tuning of one model to label words, evaluated in every language."""
+
+    main_score, task_type = "f1", "token-classification"
+    measures = "labels of words"
+    kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
+    label_subword: Literal["first", "first_with_text"] = option(
+        "first_with_text",
+        "token of a word that has its label; first: its first token, as in XTREME; first_with_text: its first token "
+        "with text, because most Chinese words begin with a token that only marks their start",
+    )
+
+
+@dataclass
+class QuestionAnsweringRecipe(Recipe):
+    """Fine-tuning of one model to find answers in a context, evaluated in every language.
+
+    Each table names two `text_columns`, question and context. Its `label_column` has the fields `text` and
+    `answer_start`, two lists of the same length, as in SQuAD, MLQA, XQuAD and TyDiQA-GoldP.
+    """
+
+    main_score, task_type = "f1", "question-answering"
+    measures = "answers found in a text"
+    kind: Literal["question_answering"] = option("question_answering", "kind of task")
+    metric: Literal["squad", "mlqa"] = option(
+        "squad",
+        "squad: F1 of SQuAD in every language, as for XQuAD and TyDiQA; mlqa: F1 of MLQA, with rules by language",
+    )
+    max_length: Annotated[int, Ge(8), LARGEST] = option(
+        384, "tokens of a window: the question, a part of the context and special tokens"
+    )
+    doc_stride: Positive = option(128, "tokens of the context from the start of a window to the start of the next")
+    max_question_length: Positive = option(64, "tokens of a question; longer ones are cut, and the results count them")
+    max_answer_length: Positive = option(30, "maximum tokens of an answer")

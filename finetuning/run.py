@@ -62,9 +62,9 @@ def main(argv: list[str] | None = None) -> None:
 
         quiet_libraries()
         start_processes()
-        from finetuning.seeds import check_hardware
+        from finetuning import training
 
-        check_hardware(recipe.precision)
+        training.check_hardware(recipe.precision)
         if arguments.skip_missing:
             from accelerate import PartialState
 
@@ -73,10 +73,8 @@ def main(argv: list[str] | None = None) -> None:
             left_out = leave_out_missing(recipe)
             if left_out and PartialState().is_main_process:
                 print(f"left out, {left_out}")
-        from finetuning import running
-
         if arguments.check_data:
-            return running.check_data(task_of(recipe))
+            return training.check_data(task_of(recipe))
         from zoo_core.run_folders import run_lock
 
         with run_lock(recipe.output_dir):
@@ -84,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
                 from finetuning.runs import sweep
 
                 return sweep(recipe, arguments.resume, command)
-            running.run(task_of(recipe), arguments.resume, command)
+            training.run(task_of(recipe), arguments.resume, command)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
     """
     from accelerate import PartialState
 
-    from finetuning import running
+    from finetuning import training
     from finetuning.run_folder import HALF_WRITTEN
 
     failed: dict[str, str] = {}
@@ -78,7 +78,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
                 print(f"[{number}/{len(recipes)}] {name}, {state}: {folder}")
             if not is_done:
                 with run_lock(folder):
-                    running.run(task_of(recipe), resume, command)
+                    training.run(task_of(recipe), resume, command)
         except ValueError as error:
             if not keep_going:
                 raise ValueError(f"{name} ({folder}) failed: {error} Finished runs are kept.") from error
@@ -93,7 +93,7 @@ def is_finished(recipe: TaskRecipe) -> bool:
     Raises ValueError for a model that cannot be read, and if the run in the folder has another recipe or other weights.
     """
     from finetuning.run_folder import RunFolder
-    from finetuning.seeds import check_hardware
+    from finetuning.training import check_hardware
 
     if recipe.push_to_hub:
         raise ValueError(f"push_to_hub is {recipe.push_to_hub}, which has room for one model. Leave it out.")
@@ -120,9 +120,9 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     """
     from accelerate import PartialState
 
-    from finetuning import running
+    from finetuning import training
     from finetuning.run_folder import HALF_WRITTEN, RunFolder, not_empty
-    from finetuning.seeds import Diverged, check_hardware
+    from finetuning.training import Diverged, check_hardware
 
     folder, is_main, points = Path(recipe.output_dir), PartialState().is_main_process, points_of(recipe)
     recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
@@ -139,7 +139,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         is_begun = bool(not_own(Path(own.output_dir), HALF_WRITTEN))
         record = RunFolder(own, identity, True).finished(own.seeds[0]) if is_begun else None
         try:
-            record = record or running.run(task_of(own), is_begun, command, evaluate=False)[0]
+            record = record or training.run(task_of(own), is_begun, command, evaluate=False)[0]
             scores[name] = record["selection_score"]
         except Diverged as error:
             scores[name] = math.nan
@@ -154,7 +154,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         rows = [[name, f"{score:.2f}", "taken" if name == best else ""] for name, score in scores.items()]
         print_table(f"{recipe.task}, sweep", (["point", "dev score", ""], rows), [], f"{folder}/sweep.json")
     PartialState().wait_for_everyone()
-    running.run(task_of(recipes[best]), (folder / "recipe.yaml").is_file(), command)
+    training.run(task_of(recipes[best]), (folder / "recipe.yaml").is_file(), command)
 
 
 def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:

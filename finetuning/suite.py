@@ -96,7 +96,7 @@ def main(argv: list[str]) -> None:
                 del recipes[name]
         if not options.check_data:
             return run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
-        from finetuning.running import check_data
+        from finetuning.training import check_data
 
         for name, recipe in recipes.items():
             print(f"\n{name}")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetuning.tasks.retrieval.recipe import POOLINGS, RetrievalRecipe
+from finetuning.tasks.vectors.recipe import POOLINGS, RetrievalRecipe
 from modeling.layer_states import longest_input
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_json
@@ -57,7 +57,7 @@ def write_modules(
 
 def default_layer(depth: int) -> int:
     """The layer of the retrieval task where a recipe names none."""
-    from finetuning.tasks.features.task import reported_layer
+    from finetuning.tasks.vectors.base import reported_layer
 
     return reported_layer(RetrievalRecipe().layer, RetrievalRecipe().layers, depth)[0]
 

@@ -71,7 +71,7 @@ def run(options: Namespace) -> None:
     if options.split is None:
         report_unspaced(reader.unspaced, screen)
     if options.links:
-        from finetuning.tasks.word_alignment.layers import score
+        from finetuning.tasks.vectors.word_alignment import score
 
         for path in options.links:
             found = read_found(path, count_words(pairs))
@@ -108,7 +108,7 @@ def count_words(pairs: list[tuple[Side, Side]]) -> list[tuple[int, int]]:
 
 def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold], screen: Any) -> dict[str, float]:
     """Scores in percent of the aligner's links."""
-    from finetuning.tasks.word_alignment.layers import score
+    from finetuning.tasks.vectors.word_alignment import score
 
     with make_progress(screen) as progress:
         advance = partial(progress.advance, progress.add_task("aligning", total=len(gold)))
@@ -118,7 +118,7 @@ def score_links(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Go
 
 def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> None:
     """Prints scores in a line: `alignment.txt: AER 17.6, precision ...`."""
-    from finetuning.tasks.word_alignment.layers import METRICS
+    from finetuning.tasks.vectors.word_alignment import METRICS
 
     text = ", ".join(f"{metric} {scores[key]:.1f}" for key, metric in METRICS.items())
     print(f"{name}: {text} (%, {len(gold):,} sentences)")
@@ -127,7 +127,7 @@ def print_scores(name: str, scores: dict[str, float], gold: dict[int, Gold]) -> 
 def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, Gold]) -> None:
     """Prints the scores of every layer."""
     from finetuning.page import print_table
-    from finetuning.tasks.word_alignment.layers import METRICS, sweep
+    from finetuning.tasks.vectors.word_alignment import METRICS, sweep
 
     scores = sweep(aligner, pairs, gold)[aligner.method]
     best = min(scores, key=lambda layer: scores[layer]["aer"])

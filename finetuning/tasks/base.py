@@ -1,67 +1,58 @@
-"""The interface of a task: what it reads, encodes, builds, runs for each seed and reports.
+"""What a task is. `finetuning/training.py` calls the methods of a `Task` in the order below.
 
-`finetuning/running.py` calls the methods of a `Task` in the order below; only --check_data uses `data_lines`.
-A kind that is trained and evaluated by language extends `LanguageTask` (`by_language.py`), and one that evaluates the
-vectors of an unchanged model extends `FeatureTask` (`features/task.py`). `registry.py` names its recipe and its Task.
+A task reads tables into columns, encodes columns as a model's inputs, and scores predictions. On the way it collects
+facts (`data.protocol`): a dict of what decides whether scores can be compared. A kind that is trained and evaluated by
+language extends `LanguageTask` (`by_language.py`), and one that evaluates the vectors of an unchanged model extends
+`VectorTask` (`vectors/base.py`). `registry.py` names them.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from finetuning.data.task_tables import Data
-from finetuning.models import Start
+from finetuning.models import Start, describe_start
 from finetuning.recipe import TaskRecipe
-from finetuning.results import FORMAT, Protocol, Results
+from finetuning.results import FORMAT, Results
 from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
-Line = dict[str, Any]  # of the table of --check_data, by column
-
-
-class Record(TypedDict, total=False):
-    """The content of a seed's scores.json; kinds add further keys."""
-
-    seed: Required[int]
-    parameters: Required[int]
-    metric: Required[dict[str, str]]
-    scores: Required[dict[str, Any]]  # by language or pair
-    processes: int  # number for the seed, or for its last session; the records of the example cards lack it
-    steps: int  # this and the following only if the model is trained
-    selected_step: int
-    selection_score: float | None
+Facts = dict[str, Any]
+# Of a seed's scores.json: `seed`, `parameters`, `metric` (its name, module and version), `scores` and perhaps
+# `label_scores` (rows as in results.json), and what else a kind needs
+Record = dict[str, Any]
 
 
 class Task(ABC, Generic[R]):
     """A task: its recipe, and how it is read, run and reported."""
 
     metrics: ClassVar[tuple[str, ...]] = ()  # those that results show; default: all
-    start: Start  # what `open` returned
+    is_higher_better: ClassVar[bool] = True
+    # counts in the facts, {part: {language, or "all" in train: number}}, and what --check_data calls them
+    counts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, recipe: R):
         self.recipe = recipe
 
-    def check(self) -> None:
-        """Raises ValueError for values of the recipe that cannot be run."""
-        self.recipe.check()
-
     def begin(self) -> Start:
         """Checks the recipe, and sets `start` to the model that it starts from."""
-        self.check()
+        self.recipe.check()
         self.start = self.open()
         return self.start
 
-    @abstractmethod
     def open(self) -> Start:
         """Reads and checks the model that the recipe starts from. No weights are loaded."""
+        return describe_start(self.recipe, self.recipe.max_length)
 
     @abstractmethod
     def read(self) -> Data:
         """Reads and checks every table of the recipe."""
 
     def encode(self, data: Data) -> Data:
-        """Converts the rows to the model's inputs with the tokenizer of `start`; completes `data.protocol`."""
+        """Converts the rows to the model's inputs with the tokenizer of `start`; completes the facts."""
         return data
 
     def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
@@ -73,85 +64,118 @@ class Task(ABC, Generic[R]):
 
     @abstractmethod
     def run_seed(self, seed: int, model: Any, data: Data, folder: Path, evaluate: bool = True) -> Record:
-        """Trains, if the kind does, and evaluates; writes scores.json and predictions/ with `seeds.finish_seed`.
+        """Trains, if the kind does, and evaluates; writes scores.json and predictions/ with `finish_seed`.
 
         Without `evaluate`, only development rows are scored.
         """
 
-    @abstractmethod
-    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
-        """Fields of results.json: setting, hyperparameters, warnings, and others of the kind. Completes `protocol`."""
-
-    @abstractmethod
-    def lines(self, results: Results) -> list[str]:
-        """Returns how the scores were computed, one fact a line, for the page and the card."""
-
-    def results(self, model: dict[str, Any], protocol: Protocol, records: list[Record], warnings: list[str]) -> Results:
+    def results(self, model: dict[str, Any], facts: Facts, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
-        facts = self.facts(protocol, records)
-        of_labels = [row for record in records for row in labels_of_record(record)]
+        recipe = self.recipe
+        facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
+        fields = self.fields(facts, records)
+        split = facts["evaluated_split"]
+        scores = [
+            {**row, "seed": record["seed"], "split": split}
+            for record in records
+            for row in record["scores"]
+            if not self.metrics or row["metric"] in self.metrics
+        ]
+        labels = [{**row, "seed": record["seed"]} for record in records for row in record.get("label_scores", [])]
         results = Results(
             {
                 "format": FORMAT,
-                "task": self.recipe.task,
-                "kind": self.recipe.kind,
+                "task": recipe.task,
+                "kind": recipe.kind,
                 "seeds": [record["seed"] for record in records],
                 "processes": [record.get("processes") for record in records],
-                **facts,
-                # with one model per seed, `facts` have the fingerprints
-                "model": {**model, "parameters": records[0]["parameters"]} | facts.get("model", {}),
-                "protocol": protocol,
-                "published": self.recipe.references,
-                "scores": [row for r in records for row in rows_of_record(r, protocol.evaluated_split, self.metrics)],
-                **({"label_scores": of_labels} if of_labels else {}),
-                "warnings": [*warnings, *facts["warnings"]],
+                **fields,
+                # with one model per seed, `fields` have the fingerprints
+                "model": {**model, "parameters": records[0]["parameters"]} | fields.get("model", {}),
+                "protocol": facts,
+                "published": recipe.references,
+                "scores": scores,
+                **({"label_scores": labels} if labels else {}),
+                "warnings": [*warnings, *self.warnings(facts, records), *self._at_chance(facts, records)],
             }
         )
         results["lines"] = self.lines(results)
         return results
 
     @abstractmethod
-    def data_lines(self, read: Data, encoded: Data) -> list[Line]:
+    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
+        """Fields of results.json: setting, hyperparameters, and others of the kind. Completes the facts."""
+
+    def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
+        """Returns what a reader must know of the scores."""
+        return []
+
+    @abstractmethod
+    def lines(self, results: Results) -> list[str]:
+        """Returns how the scores were computed, one fact a line, for the page and the card."""
+
+    def _at_chance(self, facts: Facts, records: list[Record]) -> list[str]:
+        """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
+
+        Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
+        """
+        warnings, place = [], (facts.get("method"), facts.get("layer"), facts["metric"]["name"])
+        for record in records:
+            guessed, zero = [], []
+            for row in record["scores"]:
+                if (row.get("method"), row.get("layer"), row["metric"]) != place:
+                    continue
+                name, score = row["language"], row["value"]
+                chance = facts.get("chance", {}).get(name, {}).get(row["metric"])
+                if chance is None:
+                    zero += [name] if score == 0 else []
+                    continue
+                error = math.sqrt(chance * (100 - chance) / facts["evaluated_rows"][name])
+                if score <= chance + 2 * error if self.is_higher_better else score >= chance:
+                    guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
+            seed = f"seed {record['seed']}: {place[2]}"
+            warnings += [f"{seed} is at chance in {', '.join(guessed)}"] if guessed else []
+            warnings += [f"{seed} is 0 in {', '.join(zero)}"] if zero else []
+        return warnings
+
+    def data_lines(self, read: Any, encoded: Any) -> list[dict[str, Any]]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
+        lines = []
+        for part in ("train", "dev", "evaluation"):
+            before, after = ({"all": of.train} if part == "train" else getattr(of, part) for of in (read, encoded))
+            for name, rows in after.items():
+                lengths = {column: int(np.max(rows[column][:])) for column in rows.column_names if "length" in column}
+                counts = {
+                    shown: (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
+                    for field, shown in self.counts.items()
+                }
+                own = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows)}
+                lines.append(own | {f"longest {column}": longest for column, longest in lengths.items()} | counts)
+        return lines
 
 
-def add_outcomes(protocol: Protocol, records: list[Record], **of_the_metric: Any) -> None:
-    """Adds the checkpoints that the seeds selected, and the metric, to the protocol."""
-    protocol.selection.selected_steps = [record["selected_step"] for record in records]
-    protocol.selection.scores = [record["selection_score"] for record in records]
-    protocol.metric = Protocol(**records[0]["metric"], unit="percent", **of_the_metric)
-
-
-def rows_of_record(record: dict[str, Any], split: str, metrics: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The rows of a seed's scores.json.
-
-    That holds scores by language, by language and metric, or by language, method, layer and metric; `metrics` are those
-    that are kept, by default all.
-    """
-    rows = []
-    for language, found in (record.get("all_scores") or record["scores"]).items():
-        if not isinstance(found, dict):
-            found = {record["metric"]["name"]: found}
-        places: list[tuple[dict[str, Any], dict[str, float]]] = [({}, found)]
-        if isinstance(next(iter(found.values())), dict):
-            places = [
-                ({"method": method, "layer": int(layer)}, scores)
-                for method, by_layer in found.items()
-                for layer, scores in by_layer.items()
-            ]
-        rows += [
-            {"language": language, **place, "seed": record["seed"], "split": split, "metric": metric, "value": value}
-            for place, scores in places
-            for metric, value in scores.items()
-            if not metrics or metric in metrics
-        ]
-    return rows
-
-
-def labels_of_record(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of `label_scores` that a seed's scores.json gives."""
-    return [
-        {"language": language, "label": label, "seed": record["seed"], **scores}
-        for language, labels in record.get("label_scores", {}).items()
-        for label, scores in labels.items()
+def table_warnings(recipe: TaskRecipe, tables: list[Any], *limits: str) -> list[str]:
+    """Warnings of evaluated tables with a note or of another split than test, and of fields that limit the rows."""
+    warnings = [table.note for table in tables if table.note]
+    warnings += [
+        f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
+        for table in tables
+        if table.split != "test" and not Path(table.path).is_file()
     ]
+    sizes = {field: getattr(recipe, field) for field in limits}
+    return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
+
+
+def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """The rows of a record's `scores`, of {language: {metric: score in percent}}."""
+    return [
+        {"language": language, "metric": metric, "value": value}
+        for language, scores in found.items()
+        for metric, value in scores.items()
+    ]
+
+
+def add_selection(facts: Facts, records: list[Record]) -> None:
+    """Adds the checkpoints that the seeds selected."""
+    facts["selection"]["selected_steps"] = [record["selected_step"] for record in records]
+    facts["selection"]["scores"] = [record["selection_score"] for record in records]

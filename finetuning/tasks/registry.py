@@ -1,17 +1,13 @@
-"""The kinds of task: the recipe of each, and its Task. A new kind is a package of finetuning/tasks/ and a line here."""
+"""The kinds of task: the recipe of each, and its Task. A new kind is a file or package here, and a line in `KINDS`."""
 
 import itertools
 import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from finetuning.recipe import Recipe, TaskRecipe, TrainedRecipe
-from finetuning.tasks.mining.recipe import MiningRecipe
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.retrieval.recipe import RetrievalRecipe
-from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe, TrainedRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.word_alignment.recipe import WordAlignmentRecipe
+from finetuning.tasks.vectors.recipe import MiningRecipe, RetrievalRecipe, WordAlignmentRecipe
 from zoo_core.recipes import nearest, read_yaml
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ class Kind:
     """A kind of task. `task_class` imports its Task, and with it torch, which `--help` does not need."""
 
     recipe_class: type[TaskRecipe]
-    task: str  # package of finetuning/tasks and name of the class
+    task: str  # module of finetuning/tasks and name of the class
 
     @property
     def task_class(self) -> type["Task"]:
@@ -40,13 +36,13 @@ class Kind:
 KINDS = {
     kind.recipe_class.kind: kind
     for kind in (
-        Kind(Recipe, "classification.task:ClassificationTask"),
-        Kind(TaggingRecipe, "tagging.task:TaggingTask"),
+        Kind(Recipe, "classification:ClassificationTask"),
+        Kind(TaggingRecipe, "tagging:TaggingTask"),
         Kind(QuestionAnsweringRecipe, "question_answering.task:QuestionAnsweringTask"),
         Kind(TranslationRecipe, "translation.task:TranslationTask"),
-        Kind(WordAlignmentRecipe, "word_alignment.task:WordAlignmentTask"),
-        Kind(RetrievalRecipe, "retrieval.task:RetrievalTask"),
-        Kind(MiningRecipe, "mining.task:MiningTask"),
+        Kind(WordAlignmentRecipe, "vectors.word_alignment:WordAlignmentTask"),
+        Kind(RetrievalRecipe, "vectors.retrieval:RetrievalTask"),
+        Kind(MiningRecipe, "vectors.mining:MiningTask"),
     )
 }
 

@@ -181,7 +181,7 @@ def label_words(
     from datasets import Dataset
     from rich.progress import track
 
-    from finetuning.tasks.tagging.windows import windows_of, words_of_sentences
+    from finetuning.tasks.tagging import windows_of, words_of_sentences
 
     model, names = teacher.model, teacher.identity["labels"]
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.recipe import Recipe
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging.recipe import TaggingRecipe
 from zoo_core.recipes import load_recipe
 
 CORPUS = Path(__file__).parents[2] / "sample_corpus"

@@ -45,8 +45,13 @@ def weights(seed):
 
 
 def record_of(seed):
-    """What a finished seed left in its folder."""
-    return json.loads((seed / "scores.json").read_text(encoding="utf-8"))
+    """What a finished seed left in its folder; `scores` by language, of the main metric, and `all_scores`."""
+    record = json.loads((seed / "scores.json").read_text(encoding="utf-8"))
+    record["all_scores"] = {row["language"]: {} for row in record["scores"]}
+    for row in record["scores"]:
+        record["all_scores"][row["language"]][row["metric"]] = row["value"]
+    main = record["metric"]["name"]
+    return record | {"scores": {language: scores[main] for language, scores in record["all_scores"].items()}}
 
 
 def predictions(seed, language):

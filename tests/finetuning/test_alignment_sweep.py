@@ -3,7 +3,7 @@
 import pytest
 
 from finetuning.align.gold import Gold
-from finetuning.tasks.word_alignment.layers import position_links, score, sweep
+from finetuning.tasks.vectors.word_alignment import position_links, score, sweep
 from modeling.word_alignment import WordAligner, WordAlignment
 
 GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}

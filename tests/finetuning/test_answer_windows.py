@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from finetuning.seeds import load_metric
+from finetuning.metrics import load_metric
 from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
 from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.tasks.question_answering.windows import at_token_boundaries, encode_windows, shorten, windowing
@@ -150,7 +150,7 @@ def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_token
 
 
 def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
-    with pytest.raises(ValueError, match="doc_stride is 25, and with a question of max_question_length=20.*for 24"):
+    with pytest.raises(ValueError, match="doc_stride is 25, and .* room for 24 "):
         windowing(sample_tokenizer, 48, 25, 20)
     assert windowing(sample_tokenizer, 48, 24, 20).room(20) == 24
     with pytest.raises(ValueError, match="for 0 tokens"):

@@ -117,7 +117,7 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
         write(f"test.{language}", rows(NLI))
     path = str(tmp_path / "test.{language}.parquet")
     data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
-    assert list(data.evaluation) == ["fr", "de"] and data.protocol.evaluated_split == "whole file"
+    assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluated_split"] == "whole file"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_read_development_rows_of_benchmark_training_set_or_held_out(tmp_path):
     assert list(data.dev) == ["en"]
     assert "there are no development rows in de: the checkpoint is best on the others' mean" in data.warnings
     data = read({**train, "dev_split": "validation"}, test, "selection=source_dev")
-    assert len(data.dev["en"]) == 6 and data.protocol.selection.data[0]["split"] == "validation"
+    assert len(data.dev["en"]) == 6 and data.protocol["selection"]["data"][0]["split"] == "validation"
     data = read(train, test, "selection=source_dev")
     assert (len(data.train), len(data.dev["en"])) == (54, 6)
-    assert "10% of the training rows, held out" in data.protocol.selection.data
+    assert "10% of the training rows, held out" in data.protocol["selection"]["data"]
     assert set(data.train["text"]).isdisjoint(data.dev["en"]["text"])
     assert read(train, test).dev == {}
     with pytest.raises(ValueError, match="dev_fraction 0.0"):
@@ -176,7 +176,7 @@ def test_read_samples_the_same_rows_every_time(write):
     )
     assert first.train["text"][:] == second.train["text"][:] and len(first.train) == 7
     assert len(first.evaluation["de"]) == 15
-    assert first.protocol.training_data[0]["rows"] == 60 and first.protocol.training_rows == 7
+    assert first.protocol["training_data"][0]["rows"] == 60 and first.protocol["training_rows"] == 7
 
 
 def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):
@@ -190,8 +190,8 @@ def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):
     assert encoded.train[0]["input_ids"] == [bos, *x, eos, eos, *y, eos]
     assert len(encoded.train[1]["input_ids"]) == 16
     assert encoded.train[1]["input_ids"][-len(y) - 1 :] == [*y, eos]  # the longer text is cut, not the second
-    assert encoded.protocol.cut_texts == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
-    assert encoded.protocol.max_length == 16
+    assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
+    assert encoded.protocol["max_length"] == 16
     assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}
 
 
@@ -200,4 +200,4 @@ def test_encode_does_not_cut_a_text_that_just_fits(write, sample_tokenizer):
     path = write("train", rows(NLI))
     data = read({"path": path}, evaluated(write("test", rows(NLI))))
     encoded = encode(Recipe(max_length=length), data, sample_tokenizer)
-    assert encoded.protocol.cut_texts["train"] == {"all": 0}
+    assert encoded.protocol["cut_texts"]["train"] == {"all": 0}

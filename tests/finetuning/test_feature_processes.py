@@ -5,7 +5,7 @@ import json
 import pytest
 
 from finetuning.run import main
-from finetuning.tasks.features.task import share
+from finetuning.tasks.vectors.base import share
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
 from tests.finetuning.processes import run_in
 

@@ -10,8 +10,7 @@ import pytest
 from finetuning import compare
 from finetuning.results import read_results, summary
 from finetuning.run import main
-from finetuning.seeds import load_metric
-from finetuning.tasks.features.task import reported_layer
+from finetuning.tasks.vectors.base import reported_layer
 from hub_cards.card import write_card
 from tests.finetuning.feature_recipes import METHODS
 from tests.finetuning.tasks import predictions
@@ -21,7 +20,7 @@ NONE = {"de-en": [0, 0], "zh-en": [0, 0]}
 KINDS = {
     "retrieval": SimpleNamespace(
         metric="accuracy", module="retrieval_accuracy", methods=["mean"], rows={"de-en": 60, "zh-en": 60},
-        protocol=dict(pooling="mean", similarity="cosine", max_length=64, cut_texts=NONE, texts_without_tokens=NONE),
+        protocol=dict(pooling="mean", similarity="cosine", max_length=64, cut_texts=NONE),
     ),
     "mining": SimpleNamespace(
         metric="f1", module="mining_f1", methods=["mean"], rows={"xx-en": 13},
@@ -49,7 +48,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
         "method": facts.methods[0], "layer": 1, "depth": 2, "evaluated_rows": facts.rows,
         "selection": {"rule": "three fifths of the layers", "data": None},
         "metric": {
-            "name": facts.metric, "module": facts.module, "version": load_metric(facts.module).version,
+            "name": facts.metric, "module": facts.module, "version": "1.0.0",
             "unit": "percent", "greater_is_better": facts.metric != "aer",
         },
     }  # fmt: skip
@@ -92,8 +91,7 @@ def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, 
     assert all(list(models) == ["Ours", "Theirs"] for models in panels.values())
     for name in panels:
         assert panels[name]["Theirs"] == {layer: theirs.of(name, layer=layer) for layer in (0, 1, 2)}
-    chance = results["protocol"]["by_position" if kind == "word_alignment" else "chance"]
-    levels = [chance[pair][facts.metric] for pair in facts.rows]
+    levels = [results["protocol"]["chance"][pair][facts.metric] for pair in facts.rows]
     assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
 
 
@@ -128,17 +126,17 @@ SAME = json.dumps([{"path": "SAME", "source_column": "x", "target_column": "y", 
 REFUSED = {
     "retrieval": {
         "3": ["layer=3"],
-        "1 of 2": ["layer=middle", "layers=[0, 2]"],
+        "reported is 1": ["layer=middle", "layers=[0, 2]"],
         "seeds is [1, 2]": ["seeds=[1, 2]"],
         "pairs.0": ["pairs.0.languages=[]"],
-        "source_column and target_column": ["pairs.0.target=null", "pairs.0.join_on=null"],
+        "pairs.0 has no target": ["pairs.0.target=null", "pairs.0.join_on=null"],
         "1 different text": [f"pairs={SAME}"],
     },
     "mining": {
-        "pairs.0": ["pairs.0.dev=null"],
+        "without dev are [0]": ["pairs.0.dev=null"],
         "column ids": ["pairs.0.source.id_column=ids"],
-        "'s20' and '20'": ["pairs.0.gold.source_column=t"],
-        "dev_fraction is 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
+        "['s20'] and ['20']": ["pairs.0.gold.source_column=t"],
+        "dev_fraction 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
     },
     "word_alignment": {
         "otter": ["methods=[otter]"],
@@ -171,8 +169,8 @@ def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(f
 def test_mined_pairs_are_those_that_the_reported_layer_counts(feature_run):
     out, _ = feature_run("mining")
     results = read_results(out)
-    for pair, by_layer in results["mining"].items():
-        (counts,), rows = by_layer[str(results["protocol"]["layer"])], predictions(out / "seed-1", pair)
+    for pair, counts in results["protocol"]["counts"]["1"].items():
+        rows = predictions(out / "seed-1", pair)
         assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)

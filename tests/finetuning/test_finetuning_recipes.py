@@ -13,10 +13,10 @@ from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
-from finetuning.tasks.features.task import reported_layer
 from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
+from finetuning.tasks.vectors.base import reported_layer
 from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
@@ -116,12 +116,12 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
 
 
 def check_trained(recipe):
-    task_of(recipe).check()
+    task_of(recipe).recipe.check()
     check_tables(recipe)
     if recipe.sweep:
         points = list(points_of(recipe).values())
         for _, overrides in (points[0], points[-1]):
-            task_of(change_recipe(recipe, overrides)).check()
+            change_recipe(recipe, overrides).check()
         for field, tried in recipe.sweep.items():  # without --sweep, a point of the grid
             assert getattr(recipe.training, field.partition(".")[2]) in tried
     for table in [*recipe.train, *recipe.evaluation]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import resource
 import shutil
 
 import pytest
@@ -14,19 +13,18 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
 
-from finetuning.checkpoints import last_complete_checkpoint
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.trainer import FineTuningTrainer
+from finetuning.training import last_complete_checkpoint
 from tests.finetuning.tasks import Killed, record_of, weights
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -205,7 +203,7 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(topics, tmp
     file.parent.mkdir(parents=True)
     file.write_text("precious")
     held = name.partition("/")[0]
-    assert f"is not empty: it holds {held}" in refused(topics)
+    assert f"holds {held}" in refused(topics)
     assert "holds no run" in refused([*topics, "--resume"])
     assert [path.name for path in (tmp_path / "out").iterdir()] == [held] and file.read_text() == "precious"
 
@@ -232,30 +230,6 @@ def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("written", [[], [PreTrainedModel], [PreTrainedModel, PreTrainedTokenizerFast]])
-def test_a_full_disk_is_one_line_and_the_run_resumes(topics, tmp_path, monkeypatch, refused, capsys, written):
-    short = [*topics, "seeds=[1]", "training.max_steps=2"]
-    size, step = resource.getrlimit(resource.RLIMIT_FSIZE), FineTuningTrainer.training_step
-
-    def limited(self, *args, **kwargs):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, size[1]))
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FineTuningTrainer, "training_step", limited)
-        for earlier in written:  # then the tokenizer or the optimizer is the first file that is too long
-            patch.setattr(earlier, "save_pretrained", lambda *args, **kwargs: None)
-        try:
-            message = refused(short)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, size)
-    assert str(tmp_path / "out" / "seed-1") in message.splitlines()[-1]
-    main([*short, "--resume"])
-    assert "seed 1: no checkpoint: from the beginning" in capsys.readouterr().err
-    assert record_of(tmp_path / "out" / "seed-1")["steps"] == 2
-
-
-@pytest.mark.slow
 def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample_corpus_dir, change_weights, refused):
     model, corpus = shutil.copytree(tiny_model, tmp_path / "model"), shutil.copytree(sample_corpus_dir, tmp_path / "in")
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
@@ -269,7 +243,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     file.write_text("".join(lines[1:]), encoding="utf-8")
     assert "evaluation_data.1.rows: 60 -> 59" in refused([*topics, "--resume"])
     change_weights(model)
-    assert "weights of" in refused([*topics, "--resume"])
+    assert "another model" in refused([*topics, "--resume"])
 
 
 def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
@@ -308,7 +282,6 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, topics_run
     assert results["protocol"]["fine_tuned_before"] == ["topics (zero_shot)"]
     assert results["protocol"]["labels"] == ["a", "b"]
     assert results.transfer_gap is None
-    assert any("was not evaluated" in warning for warning in results["warnings"])
 
 
 def test_a_batch_that_cannot_be_split_is_refused(topics, refused):

@@ -12,12 +12,12 @@ import sys
 import pytest
 import torch
 
-from finetuning.checkpoints import trainer_checkpoints
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
+from finetuning.training import trainer_checkpoints
 from tests.finetuning.processes import run_in
 from tests.finetuning.tasks import record_of, weights
 from zoo_core.recipes import load_recipe, save_recipe

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from finetuning.recipe import TaggingRecipe
 from finetuning.tasks.by_language import by_label
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging.recipe import TaggingRecipe
-from finetuning.tasks.tagging.task import TaggingTask
+from finetuning.tasks.tagging import TaggingTask
 from tests.finetuning.tasks import encode, recipe_with
 
 NOTHING = {"precision": 0, "recall": 0, "f1": 0, "support": 0}
@@ -44,7 +44,7 @@ def test_chunks_are_scored_by_their_type(write, sample_tokenizer):
     gold = [["B-ORG", "I-ORG", "O", "B-LOC"], ["B-LOC", "B-LOC", "O", "O"]]
     found = [["B-ORG", "O", "O", "B-LOC"], ["B-LOC", "I-LOC", "O", "B-DAY"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["B-DAY", "B-PER"])
-    assert protocol.label_unit == "chunks"
+    assert protocol["label_unit"] == "chunks"
     assert outcome.label_scores() == {
         "DAY": percent(0, 1, 0), "LOC": percent(1, 2, 3), "ORG": percent(0, 1, 1), "PER": NOTHING
     }  # fmt: skip
@@ -54,7 +54,7 @@ def test_labels_that_mark_no_chunks_are_scored_word_by_word(write, sample_tokeni
     gold = [["NOUN", "NOUN", "VERB", "_"], ["VERB", "NOUN"]]
     found = [["NOUN", "VERB", "VERB"], ["VERB", "NOUN"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["INTJ"])
-    assert protocol.label_unit == "words"
+    assert protocol["label_unit"] == "words"
     assert outcome.label_scores() == {"INTJ": NOTHING, "NOUN": percent(2, 2, 3), "VERB": percent(2, 3, 2)}
 
 

@@ -9,10 +9,9 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from finetuning.models import describe_model
+from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.tagging.recipe import TaggingRecipe
 from finetuning.trainer import MergedLanguages, join
 from tests.finetuning.tasks import record_of, task_with
 from zoo_core.recipes import load_recipe

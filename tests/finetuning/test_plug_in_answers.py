@@ -10,7 +10,7 @@ KIND = KINDS["question_answering"]
 def test_a_translation_without_its_answer_is_counted(write):
     data = KIND.read(write("train", questions(8)), write("test", questions(8)))
     assert data.train["translation_start"][-1] == -1
-    assert any("1 of 8 translations" in warning for warning in data.warnings)
+    assert any("1 of 8 rows" in warning for warning in data.warnings)
 
 
 def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_once(write, sample_tokenizer):
@@ -51,4 +51,4 @@ def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_on
             else:
                 assert positions == other["labels"]
     assert unread and any(len([w for w in y if w["row"] == row]) > 1 for row in range(8))
-    assert encoded.protocol.cut_translations["evaluation"] == {"de": unread}
+    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}

@@ -43,8 +43,8 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
     test = [{"path": write("test", texts()), "languages": ["de"]}]
     data = read([gold, one_each, mixed], test, *ALL)
     assert len(data.train) == 20 and "gold 0" in data.train["text"][:] and "fr 3" in data.train["text"][:]
-    assert [table["languages"] for table in data.protocol.training_data] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
-    assert data.protocol.plug_in is False and data.protocol.translations == "Anna"
+    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
+    assert data.protocol["plug_in"] is False and data.protocol["translations"] == "Anna"
     data = read([{**mixed, "languages": ["sw"]}], test, *ALL)
     assert len(data.train) == 4
     with pytest.raises(ValueError, match="train.en.parquet does not exist"):
@@ -82,7 +82,7 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
     data = read([train], [{"path": write("test", pairs), "languages": ["de"], **columns}], *PLUG_IN)
     translation = {"translation_text": "en text 1", "translation_pair": "en hypothesis 1"}
     assert data.train[1] == {"text": "text 1", "pair": "hypothesis 1", **translation, "labels": 1, "row": 1}
-    assert data.protocol.plug_in is True and data.warnings == []
+    assert data.protocol["plug_in"] is True and data.warnings == []
     encoded = encode(Recipe(max_length=12), data, sample_tokenizer)
     row = encoded.train[1]
     alone = sample_tokenizer("en text 1", "en hypothesis 1", truncation=True, max_length=12)
@@ -92,7 +92,7 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
     # an evaluated translation has no label: only x is scored
     assert set(encoded.evaluation["de"].column_names) == set(encoded.train.column_names) - {"translation_labels"}
     long = encode(Recipe(max_length=len(row["input_ids"])), data, sample_tokenizer)
-    assert long.protocol.cut_texts["train"]["all"] == sum(
+    assert long.protocol["cut_texts"]["train"]["all"] == sum(
         len(sample_tokenizer(*sides)["input_ids"]) > len(row["input_ids"])
         for text in data.train
         for sides in ((text["text"], text["pair"]), (text["translation_text"], text["translation_pair"]))
@@ -114,7 +114,7 @@ def test_joined_translations_are_those_of_columns(kind, write):
     found, expected = of.read(joined(path, True), joined(test, False)), of.read(path, test)
     assert found.train.to_list() == expected.train.to_list()
     assert found.evaluation["de"].to_list() == expected.evaluation["de"].to_list()
-    assert found.protocol.training_data[0]["translations"]["join_on"] == "id"
+    assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
 def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
@@ -130,7 +130,7 @@ def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
     assert data.train["translation_text"][:] == [f"en train {i}" for i in range(4)]
     assert data.dev["de"]["translation_text"][:] == [f"en validation {i}" for i in range(2)]
     assert data.evaluation["de"]["translation_text"][:] == [f"en test {i}" for i in range(3)]
-    (entry,) = data.protocol.evaluation_data
+    (entry,) = data.protocol["evaluation_data"]
     assert entry["translations"]["path"] == str(folder / "en") and entry["translations"]["split"] == "test"
     assert entry["translations"]["fingerprint"].startswith("sha256:") and entry["translations"]["join_on"] == "id"
     # a slice of the texts meets the whole of the translations; a file holds those of every split
@@ -153,7 +153,7 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
         ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translation_columns and translations"),
         ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0.*text_en, text .*Name 1"),
         ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
-        ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*column tokens_en"),
+        ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*translation"),
         ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
     ],
 )
@@ -189,7 +189,7 @@ def test_settings_that_contradict_each_other_are_refused():
     for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
         recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
         with pytest.raises(ValueError, match="plug_in|translations_from"):
-            task_of(recipe).check()
+            recipe.check()
 
 
 # --- runs ---
@@ -311,7 +311,7 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
     data = task.encode(task.read())
     model = task.load_model(str(plug_in_veco), 1, data).eval()
     trainer = task.trainer(model, data, task.arguments(1, tmp_path / "trainer"))
-    fields = [*inspect.signature(model.forward).parameters, *task.label_fields]
+    fields = [*inspect.signature(model.forward).parameters, "labels"]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
     whole = collate(data.train.to_list())
 

@@ -2,7 +2,7 @@
 
 from datasets import ClassLabel, Features, Sequence, Value
 
-from finetuning.tasks.tagging.recipe import TaggingRecipe
+from finetuning.recipe import TaggingRecipe
 from tests.finetuning.plug_in_kinds import KINDS, sentences
 from tests.finetuning.tasks import encode
 
@@ -53,6 +53,6 @@ def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once
             assert window["length"] == len(window["input_ids"]) + len(kept)
             assert len(window["input_ids"]) <= 32
     assert split == [0, 4, 8] and cut == 4
-    assert encoded.protocol.cut_translations["train"] == {"all": 4}
-    assert encoded.protocol.cut_translations["evaluation"] == {"de": 4}
-    assert encoded.protocol.split_texts["train"] == {"all": 3}
+    assert encoded.protocol["cut_translations"]["train"] == {"all": 4}
+    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": 4}
+    assert encoded.protocol["split_texts"]["train"] == {"all": 3}

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from finetuning import seeds
+from finetuning import run_folder
+from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.seeds import finish_seed
-from finetuning.tasks.classification import task as classification
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.run_folder import finish_seed
+from finetuning.tasks import classification
 from finetuning.tasks.question_answering.windows import windowing, windows_of_rows
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging.recipe import TaggingRecipe
-from finetuning.tasks.tagging.windows import windows_of
+from finetuning.tasks.tagging import windows_of
 from finetuning.tasks.translation import task as translation
 from tests.finetuning.tasks import Killed, encode, predictions, recipe_with
 
@@ -51,7 +50,7 @@ def test_names_of_special_tokens_in_a_text_are_text(topics_run, sample_tokenizer
     (window,) = windows_of_rows(batch, [0], sample_tokenizer, cutting, is_train=True)[0]
     read = {
         "<s> </s>": [
-            *classification._encode_batch(batch, [0], sample_tokenizer, 128, False)["input_ids"],
+            *classification.encode_batch(batch, [0], sample_tokenizer, 128, False)["input_ids"],
             *windows_of(batch, [0], sample_tokenizer, 128, "first")["input_ids"],
             *saved.preprocess(text)["input_ids"].tolist(),
             sides["source_ids"][0],
@@ -139,11 +138,15 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
 
 
 def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resumed(topics, tmp_path, monkeypatch):
+    write = run_folder.write_json
+
     def stop(path, record):
-        raise Killed
+        if path.name == "scores.json":
+            raise Killed
+        write(path, record)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(seeds, "write_json", stop)
+        patch.setattr(run_folder, "write_json", stop)
         main([*topics, *SHORT, "seeds=[1]"])
     folder = tmp_path / "out" / "seed-1"
     first = predictions(folder, "de")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.question_answering.task import place
 from finetuning.tasks.registry import task_of
 from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
@@ -31,7 +31,7 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     assert list(results.languages) == ["en", "de"] and results.metrics == ["f1", "exact_match"]
     protocol = results["protocol"]
     assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12}
-    assert protocol["windows"]["evaluation"]["de"] > protocol["split_texts"]["evaluation"]["de"] > 0
+    assert protocol["split_texts"]["evaluation"]["de"] > 0
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
     assert set(looked_at) == {1, 2, 3}
@@ -69,7 +69,7 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     train = f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}, {german}]"
     setting = ["setting=translate_train_all", "translations_from=ours"]
     data = task_of(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting])).read()
-    assert len(data.train) == data.protocol.training_rows == 5 and data.protocol.left_out_rows == {"de": 1}
+    assert len(data.train) == data.protocol["training_rows"] == 5 and data.protocol["left_out_rows"] == {"de": 1}
     warnings = "\n".join(data.warnings)
     assert "1 training rows" in warnings and warnings.count("language de: 1 of 3 rows") == 2
 
@@ -126,7 +126,10 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
         (row_of("q", " ", " "), "row 1 .*context"),
         (row_of("q", "a b"), "row 1 .*answer"),
         ({**row_of("q", "a b", "b"), "question": None}, "row 1 .*question"),
-        ({**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}}, "1 answers and 2 values"),
+        (
+            {**row_of("q", "a b"), "answers": {"text": ["b"], "answer_start": [0, 2]}},
+            r"answer_start \[0, 2\]",
+        ),
     ],
 )
 def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
@@ -137,7 +140,7 @@ def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"text_columns": "[context]"}, "text_columns is .'context'"),
+        ({"text_columns": "[context]"}, "text_columns .'context'"),
         ({"label_column": "gold"}, "has no column gold.text.*answers.answer_start"),
         ({"text_columns": "[question, answers.text]"}, "column answers.text holds .*, not text"),
     ],

@@ -14,7 +14,8 @@ def test_the_tracker_has_the_figures_and_the_hub_the_model(topics, hub, tmp_path
     main([*topics, "seeds=[1]", "tracker=tensorboard", "push_to_hub=owner/model"])
     seed = tmp_path / "out" / "seed-1"
     history = record_of(seed)["history"]
-    tracked = EventAccumulator(str(seed / "tensorboard"))
+    (folder,) = (seed / "checkpoints" / "runs").iterdir()
+    tracked = EventAccumulator(str(folder))
     tracked.Reload()
     for name in ("eval_loss", "eval_selection", "eval_en_accuracy"):
         found = {scalar.step: scalar.value for scalar in tracked.Scalars(name.replace("eval_", "eval/", 1))}

@@ -8,14 +8,14 @@ import shutil
 
 import pytest
 
-import finetuning.running
+import finetuning.training
 from finetuning.page import as_table, figures_of, pivot
 from finetuning.recipe import Recipe
 from finetuning.results import read_results, summary, with_deviation
 from finetuning.run import main as finetune
 from finetuning.runs import main, points_of
-from finetuning.seeds import Diverged
 from finetuning.trainer import FineTuningTrainer
+from finetuning.training import Diverged
 from tests.finetuning.tasks import Killed
 from tests.finetuning.test_compare import made_up
 from zoo_core.recipes import load_recipe, save_recipe
@@ -34,13 +34,13 @@ def product(topics, tmp_path):
 @pytest.fixture
 def executed(monkeypatch):
     """The folders of the runs that were executed."""
-    run, folders = finetuning.running.run, []
+    run, folders = finetuning.training.run, []
 
     def counted(task, resume, command, evaluate=True):
         folders.append(task.recipe.output_dir.partition("/out/")[2])
         return run(task, resume, command, evaluate)
 
-    monkeypatch.setattr(finetuning.running, "run", counted)
+    monkeypatch.setattr(finetuning.training, "run", counted)
     return folders
 
 
@@ -217,7 +217,7 @@ def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tm
             raise found
         return [{"selection_score": found}]
 
-    monkeypatch.setattr(finetuning.running, "run", run)
+    monkeypatch.setattr(finetuning.training, "run", run)
     finetune([*topics, GRID, "--sweep"])
     assert ran == [(1e-3, [1]), (1e-2, [1]), (taken, [1, 2])]
     assert sweep_of(tmp_path / "out")["taken"] == {"training.learning_rate": taken}

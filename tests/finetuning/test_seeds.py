@@ -8,12 +8,11 @@ import torch
 from accelerate import DistributedType
 from transformers import Trainer, XLMRobertaConfig, XLMRobertaForMaskedLM
 
-from finetuning import seeds
-from finetuning.checkpoints import trainer_checkpoints
+from finetuning import training
 from finetuning.recipe import Recipe
 from finetuning.run import main
-from finetuning.seeds import check_hardware, finite
 from finetuning.tasks.registry import task_of
+from finetuning.training import check_hardware, finite
 from tests.finetuning.tasks import record_of
 from zoo_core.recipes import load_recipe
 
@@ -51,43 +50,6 @@ def test_bf16_and_checkpointing_run_on_a_cpu_and_an_infinite_norm_leaves_a_run_f
     assert (tmp_path / "out" / "results.json").exists()
 
 
-@pytest.mark.parametrize(
-    "limit, best, kept", [(1, None, [30]), (1, 10, [10, 30]), (2, None, [20, 30]), (2, 10, [10, 30])]
-)
-def test_older_checkpoints_go_and_what_is_called_alike_stays(tmp_path, limit, best, kept):
-    others = ["checkpoint-10.bak", "checkpoint-best", "my-checkpoint-5", "notes"]
-    for name in others:
-        (tmp_path / name).mkdir()
-    (tmp_path / "checkpoint-5").touch()
-    callback = seeds.KeepCheckpoints(limit)
-    for step in (10, 20, 30):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        state = SimpleNamespace(is_world_process_zero=True, global_step=step, best_global_step=best)
-        callback.on_save(SimpleNamespace(output_dir=str(tmp_path), save_steps=10), state, None)
-    assert [int(path.name.partition("-")[2]) for path in trainer_checkpoints(tmp_path)] == kept
-    assert all((tmp_path / name).exists() for name in (*others, "checkpoint-5"))
-
-
-@pytest.mark.slow
-def test_a_seed_leaves_what_was_put_beside_its_checkpoints(topics, tmp_path, monkeypatch):
-    steps, end = tmp_path / "out" / "seed-1" / "checkpoints", seeds.finish
-
-    def watched(*arguments, **options):
-        kept.extend(sorted(path.name for path in steps.iterdir()))
-        return end(*arguments, **options)
-
-    def put(self, *arguments, **options):
-        (steps / "checkpoint-1.bak").mkdir(exist_ok=True, parents=True)
-
-    kept = []
-    monkeypatch.setattr("finetuning.tasks.by_language.finish", watched)
-    monkeypatch.setattr(seeds.SeedProgress, "on_step_end", put)
-    main([*topics, "seeds=[1]", "training.max_steps=5", "training.batch_size=8", "evaluate_every_steps=1"])
-    own = [name for name in kept if not name.endswith(".bak")]
-    assert "checkpoint-5" in own and len(own) <= 2 and "checkpoint-1.bak" in kept
-    assert [path.name for path in steps.iterdir()] == ["checkpoint-1.bak"]
-
-
 def test_only_what_is_no_number_becomes_none():
     numbers = {"c": "nan", "d": 3, "e": True}
     found = finite({"a": [1.5, -math.inf, {"b": math.nan}], **numbers})
@@ -108,7 +70,7 @@ def test_arithmetic_is_the_recipes_and_not_that_of_accelerate_config(topics, tmp
 def test_one_process_with_several_gpus_is_refused(monkeypatch):
     def with_gpus(count, kind):
         state = SimpleNamespace(device=torch.device("cuda"), distributed_type=kind)
-        monkeypatch.setattr(seeds, "PartialState", lambda: state)
+        monkeypatch.setattr(training, "PartialState", lambda: state)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         check_hardware("fp16")
 

@@ -1,37 +1,25 @@
-"""The chunk F1 module: by its path without the Hub, on each way to mark chunks, and what it refuses."""
+"""The F1 of chunks, on each way to mark chunks."""
 
-import shutil
-from importlib.metadata import version
-from pathlib import Path
-
-import evaluate
 import pytest
 
-SEQEVAL = Path(__file__).parents[2] / "finetuning" / "metrics" / "seqeval" / "seqeval.py"
+from finetuning.tasks.tagging import chunk_scores
 
 
-@pytest.fixture(scope="module")
-def metric(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("metric")
-    return evaluate.load(str(shutil.copy(SEQEVAL, folder / "seqeval.py")), keep_in_memory=True)
-
-
-def test_it_is_loaded_by_its_path_and_says_seqevals_version(metric):
+def test_chunk_scores_by_hand():
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     found = [["B-PER", "I-PER", "O", "B-PER"], ["O", "B-ORG"]]
-    scores = metric.compute(predictions=found, references=gold)
+    scores = chunk_scores(gold, found)
     assert scores == pytest.approx({"f1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "token_accuracy": 500 / 6})
-    assert metric.version == f"1.2.0 (seqeval {version('seqeval')})"
 
 
-def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
+def test_iob1_and_iob2_of_the_same_chunks_score_alike():
     # two adjacent persons, then a place: IOB1 has B- only if a chunk follows one of its type
     iob1 = [["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]]
     iob2 = [["B-PER", "I-PER", "B-PER", "B-LOC", "O", "B-LOC"]]
     wrong = [["B-PER", "I-PER", "I-PER", "B-LOC", "O", "B-LOC"]]  # one person of three words
-    assert metric.compute(predictions=iob1, references=iob2)["f1"] == 100
+    assert chunk_scores(iob2, iob1)["f1"] == 100
     for gold in (iob1, iob2):
-        scores = metric.compute(predictions=wrong, references=gold)
+        scores = chunk_scores(gold, wrong)
         assert (scores["precision"], scores["recall"]) == (pytest.approx(200 / 3), 50)  # 2 of 3 found, 2 of 4 there
 
 
@@ -44,45 +32,37 @@ def test_iob1_and_iob2_of_the_same_chunks_score_alike(metric):
         ("B L O U", "B L O O"),
     ],
 )
-def test_every_scheme_has_chunks(metric, gold, found):
-    scores = metric.compute(predictions=[found.split()], references=[gold.split()])
+def test_every_scheme_has_chunks(gold, found):
+    scores = chunk_scores([gold.split()], [found.split()])
     assert (scores["precision"], scores["recall"]) == (100, 50) and scores["f1"] == pytest.approx(200 / 3)
 
 
-def test_words_of_one_scheme_are_right_in_another(metric):
-    scores = metric.compute(predictions=[["I-PER", "I-PER", "O"]], references=[["B-PER", "L-PER", "O"]])
+def test_words_of_one_scheme_are_right_in_another():
+    scores = chunk_scores([["B-PER", "L-PER", "O"]], [["I-PER", "I-PER", "O"]])
     assert {scores[name] for name in ("f1", "precision", "recall")} == {100}
 
 
-def test_nothing_found_is_zero_without_a_warning(metric):
-    scores = metric.compute(predictions=[["O", "O"]], references=[["B-PER", "O"]])
+def test_nothing_found_is_zero_without_a_warning():
+    scores = chunk_scores([["B-PER", "O"]], [["O", "O"]])
     assert scores == {"f1": 0, "precision": 0, "recall": 0, "token_accuracy": 50}
 
 
-def test_parts_of_speech_are_chunks_of_equal_neighbors(metric):
+def test_parts_of_speech_are_chunks_of_equal_neighbors():
     gold, found = [["DET", "NOUN", "NOUN", "VERB"]], [["DET", "NOUN", "VERB", "VERB"]]
-    scores = metric.compute(predictions=found, references=gold)
+    scores = chunk_scores(gold, found)
     assert scores["token_accuracy"] == 75 and scores["f1"] == pytest.approx(100 / 3)
-    confused = metric.compute(predictions=[["SCONJ", "AUX", "CCONJ"]], references=[["CCONJ", "AUX", "SCONJ"]])
+    confused = chunk_scores([["CCONJ", "AUX", "SCONJ"]], [["SCONJ", "AUX", "CCONJ"]])
     assert (confused["f1"], confused["token_accuracy"]) == (pytest.approx(100 / 3), pytest.approx(100 / 3))
     # as in seqeval 0.0.12, X is a chunk, and so is each S label: 4 in gold, 3 found, 1 of them right
-    scores = metric.compute(predictions=[["SYM", "PUNCT", "X", "X"]], references=[["SYM", "SYM", "PUNCT", "X"]])
+    scores = chunk_scores([["SYM", "SYM", "PUNCT", "X"]], [["SYM", "PUNCT", "X", "X"]])
     assert (scores["precision"], scores["recall"]) == (pytest.approx(100 / 3), 25)
 
 
-def test_token_accuracy_is_of_the_labels_as_written(metric):
-    scores = metric.compute(predictions=[["I-LOC", "I-LOC", "O"]], references=[["B-LOC", "I-LOC", "O"]])
+def test_token_accuracy_is_of_the_labels_as_written():
+    scores = chunk_scores([["B-LOC", "I-LOC", "O"]], [["I-LOC", "I-LOC", "O"]])
     assert (scores["f1"], scores["token_accuracy"]) == (100, pytest.approx(200 / 3))
 
 
-@pytest.mark.parametrize(
-    ("found", "gold", "message"),
-    [
-        ([["O"]], [["O", "O"]], "Sentence 0 .* has 1 predictions and 2 labels.*none twice"),
-        ([[]], [[]], "F1 of 0 words.*at least one sentence"),
-        ([["O"], ["PER"]], [["O"], ["B-PER"]], "predictions, sentence 1 .*'PER'"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(metric, found, gold, message):
-    with pytest.raises(ValueError, match=message):
-        metric.compute(predictions=found, references=gold)
+def test_labels_of_which_only_some_mark_chunks_are_refused():
+    with pytest.raises(ValueError, match="'PER'"):
+        chunk_scores([["O"], ["B-PER"]], [["O"], ["PER"]])

@@ -11,9 +11,9 @@ from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.tasks import by_language
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
 from finetuning.tasks.translation import model as translation_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.vectors.encoder import SentenceEncoder
 from modeling import checkpoints
 from modeling.checkpoints import without_padding
 from zoo_core.recipes import load_recipe

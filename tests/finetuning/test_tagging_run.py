@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
+from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
+from finetuning.tasks import tagging
 from finetuning.tasks.registry import task_of
-from finetuning.tasks.tagging import task as tagging
-from finetuning.tasks.tagging.recipe import TaggingRecipe
 from tests.finetuning.labeled_rows import sentences
 from tests.finetuning.tasks import encode, record_of
 from zoo_core.recipes import load_recipe
@@ -55,7 +55,8 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
     )
     with torch.no_grad():
         predictions = model(**batch).logits.argmax(-1).numpy()
-    found, _ = tagging.labels_of_sentences(rows, predictions, data.label_names)
+    words = tagging.words_of_sentences(rows, predictions)
+    found = [[data.label_names[number] for number in sentence] for sentence in words]
     assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
     outcome = task_of(recipe).score(data, "evaluation", "de", predictions)
     assert outcome.scores == pytest.approx(record["all_scores"]["de"])

@@ -51,8 +51,8 @@ def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
         rows[language] = [json.loads(line)["text"] for line in lines]
     assert (data.train["source"][:], data.train["target"][:]) == (rows["en"], rows["de"])
-    assert data.protocol.evaluation_data[0]["languages"] == ["en-de"]
-    assert data.protocol.training_data[0]["rows"] == 240
+    assert data.protocol["evaluation_data"][0]["languages"] == ["en-de"]
+    assert data.protocol["training_data"][0]["rows"] == 240
 
 
 def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
@@ -70,10 +70,10 @@ def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
 
     data = read_test(target)
     assert data.evaluation["en-de"]["target"][:] == ["de test 0", "de test 1", "de test 2"]
-    assert data.protocol.evaluation_data[0]["target"]["split"] == "test"
+    assert data.protocol["evaluation_data"][0]["target"]["split"] == "test"
     data = read_test(f"{target}, split: validation")
     assert data.evaluation["en-de"]["target"][:] == ["de validation 0", "de validation 1", "de validation 2"]
-    assert data.protocol.evaluation_data[0]["target"]["split"] == "validation"
+    assert data.protocol["evaluation_data"][0]["target"]["split"] == "validation"
     # references that are trained on, as a side or on both
     for train in (
         f"{{{table}, target: {{{target}, split: test}}, split: validation}}",
@@ -98,7 +98,7 @@ def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
     data = task_of(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]")).read()
     assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
-    assert data.protocol.empty_pairs_left_out == {"train": {"en-de": 2}, "dev": {"en-de": 1}}
+    assert data.protocol["empty_pairs"] == {"train": {"all": 2}, "dev": {"en-de": 1}}
 
 
 JOIN = "target: {path: FOLDER/two.tsv}, source_column: b, target_column: b"
@@ -112,7 +112,7 @@ SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "row 1 .*'1' in column a"),
         ({"train": f"{{path: FOLDER/one.tsv, {JOIN}}}"}, "2 and 3 rows.*join_on"),
         ({"test": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "blank.tsv, .*row 0 .*a side is empty .*1 more"),
-        ({"test": f"{{path: FOLDER/one.tsv, {TSV}}}, {{path: FOLDER/two.tsv, {TSV}}}"}, "en-de is evaluated twice"),
+        ({"test": f"{{path: FOLDER/one.tsv, {TSV}}}, {{path: FOLDER/two.tsv, {TSV}}}"}, "en-de', 'en-de"),
         ({"train": SAME, "test": SAME}, "train.0 and test.0"),
     ],
 )
@@ -152,15 +152,15 @@ def test_long_pairs_are_dropped_or_cut_and_counted(files, sample_tokenizer, tmp_
         return encode(recipe, task_of(recipe).read(), sample_tokenizer)
 
     dropped = encoded()
-    assert len(dropped.train) == dropped.protocol.training_rows == 1
-    assert dropped.protocol.too_long == {"rule": "drop", "train": 2, "dev": {}, "test_sources": {"en-de": 1}}
+    assert len(dropped.train) == dropped.protocol["training_rows"] == 1
+    assert dropped.protocol["long_pairs"] == {"train": {"all": 2}, "dev": {}, "evaluation": {"en-de": 1}}
     source = dropped.evaluation["en-de"][0]["source_ids"]
     assert len(source) == 20 and (source[0], source[-1]) == (0, 2)
     assert dropped.evaluation["en-de"]["target"][0] == "ein Hund " * 20  # the reference is whole
     cut = encoded("too_long=cut")
     assert cut.train["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
     assert cut.train["target_length"][2] == 16 and cut.train[2]["target_ids"][-1] == 2
-    with pytest.raises(ValueError, match="All 3 training pairs are longer than max_source_length 4"):
+    with pytest.raises(ValueError, match="All training pairs are longer .*4"):
         encoded("max_source_length=4", "max_target_length=4")
 
 

@@ -132,7 +132,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, 
         assert same(weights(base[0] / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
     assert read_results(base[0])["scores"] == read_results(tmp_path / "out")["scores"]
     arguments = [*dev_captions, *SHARED]
-    assert "is not empty" in refused(arguments)
+    assert "--resume" in refused(arguments)
     assert "decoder_layers: None -> 1" in refused([*arguments, "--resume", "decoder_layers=1"])
 
 
@@ -237,7 +237,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
     with pytest.raises(ValueError, match="same-4 .* are gone"):
         average_weights(model, [*folders, tmp_path / "same-4"])
     untied = VecoForConditionalGeneration.from_encoder(tiny_veco, tie_decoder=False)
-    with pytest.raises(ValueError, match="are not of this model: decoder.layer.0.attention"):
+    with pytest.raises(ValueError, match="are not of this model: .*decoder.layer.0.attention"):
         average_weights(untied, folders)
 
 

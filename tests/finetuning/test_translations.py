@@ -5,8 +5,7 @@ import json
 import pytest
 import yaml
 
-from finetuning.recipe import Recipe
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe
 from finetuning.tasks.registry import task_of
 from finetuning.tools.translations import main
 from tests.finetuning.tasks import recipe_with

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from finetuning.results import Results, read_results
-from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
+from finetuning.tasks.vectors.encoder import SentenceEncoder
 from hub_cards.examples import TEMPLATES, uses
 from hub_cards.record import Record
 from hub_cards.sentence_transformer import write_modules

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
+from finetuning.tasks.vectors.encoder import SentenceEncoder
 from hub_cards.sentence_transformer import main, write_modules
 from zoo_core.provenance import folder_fingerprint
 

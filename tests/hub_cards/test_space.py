@@ -21,7 +21,7 @@ from transformers import (
     pipeline,
 )
 
-from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder
+from finetuning.tasks.vectors.encoder import SentenceEncoder
 
 pytest.importorskip("gradio")
 

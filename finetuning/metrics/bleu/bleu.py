@@ -76,10 +76,7 @@ class Bleu(evaluate.Metric):
         if len(references) == 0:
             raise ValueError("BLEU of 0 sentences is not defined. Evaluate at least one.")
         if tokenize not in TOKENIZERS:
-            raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not one of sacreBLEU's: {', '.join(TOKENIZERS)}. Name the one of "
-                "the target language; 13a serves languages with spaces between words."
-            )
+            raise ValueError(f"The BLEU tokenizer is {tokenize!r}. Use one of {', '.join(TOKENIZERS)}.")
         try:
             # force: sacreBLEU would else warn of references that look tokenized
             sacrebleu = BLEU(tokenize=tokenize, force=True)
@@ -88,8 +85,7 @@ class Bleu(evaluate.Metric):
             )
         except RuntimeError as error:  # the packages of ja-mecab and ko-mecab
             raise ValueError(
-                f"The BLEU tokenizer {tokenize!r} is not installed. Install sacrebleu[ja] or sacrebleu[ko], or use "
-                "char."
+                f"BLEU's {tokenize} needs sacrebleu[ja] or sacrebleu[ko]. Install it, or use char."
             ) from error
         scorers = {"sacrebleu": sacrebleu, "bleu": bleu, "chrf": CHRF()}
         scores = {name: scorer.corpus_score(predictions, [references]) for name, scorer in scorers.items()}

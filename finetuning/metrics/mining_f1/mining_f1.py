@@ -10,25 +10,15 @@ the BUCC shared task (Zweigenbaum et al., 2018) and XTREME (Hu et al., 2020) eva
 fitted: that with the best F1 on these very pairs.
 """
 
-_CITATION = """
-@inproceedings{zweigenbaum-etal-2018-overview,
-    title = "Overview of the Third {BUCC} Shared Task: Spotting Parallel Sentences in Comparable Corpora",
-    author = "Zweigenbaum, Pierre and Sharoff, Serge and Rapp, Reinhard",
-    booktitle = "Proceedings of the 11th Workshop on Building and Using Comparable Corpora",
-    year = "2018",
-}
-"""
-
 _INPUTS = """
 predictions: list of float, the scores of the pairs that were mined, higher is better
 references: list of bool, whether each of them is a gold pair
 gold: int, how many gold pairs there are, found or not
 threshold: float, pairs with this score or more count as mined; None: it is fitted
-Returns {"f1", "precision", "recall"}, floats in [0, 100]; {"mined", "right", "gold"}, numbers of pairs; "threshold";
-and "edge", of a fitted one: "all" where it takes every pair, "first" where it takes the highest score alone, "none"
-where no pair is right and nothing can be fitted (the threshold is infinite then: no pair counts), else None. Pairs with
-equal scores are taken together. Of thresholds with equal F1 the highest is taken; it lies half-way to the next lower
-score, or is the lowest score where all are taken. Shares of nothing are 0.
+Returns {"f1", "precision", "recall"}, floats in [0, 100]; {"mined", "right", "gold"}, numbers of pairs; "threshold",
+infinite where no pair is right and nothing can be fitted. Pairs with equal scores are taken together. Of thresholds
+with equal F1 the highest is taken; it lies half-way to the next lower score, or is the lowest score where all are
+taken. Shares of nothing are 0.
 Raises ValueError where there is no gold pair, where more pairs are right than gold has, and for a score that is no
 number.
 """
@@ -42,7 +32,7 @@ class MiningF1(evaluate.Metric):
     def _info(self):
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
-            citation=_CITATION,
+            citation="",
             inputs_description=_INPUTS,
             features=datasets.Features(
                 {"predictions": datasets.Value("float64"), "references": datasets.Value("bool")}
@@ -57,9 +47,7 @@ class MiningF1(evaluate.Metric):
             )
         if not numpy.isfinite(scores).all():
             raise ValueError("A score is no finite number. Leave out pairs that have none.")
-        edge = None
-        if threshold is None:
-            threshold, edge = fit(scores, is_right, gold)
+        threshold = fit(scores, is_right, gold) if threshold is None else threshold
         is_mined = scores >= threshold
         mined, right = int(is_mined.sum()), int(is_right[is_mined].sum())
         return {
@@ -70,21 +58,18 @@ class MiningF1(evaluate.Metric):
             "right": right,
             "gold": gold,
             "threshold": threshold,
-            "edge": edge,
         }
 
 
 def fit(scores, is_right, gold):
-    """The threshold with the best F1, and at which edge of the scores it is, as _INPUTS says."""
+    """The threshold with the best F1."""
     order = numpy.argsort(-scores, kind="stable")
     scores, right = scores[order], numpy.cumsum(is_right[order])
     ends = numpy.flatnonzero(numpy.append(scores[1:] != scores[:-1], True)) if len(scores) else []
     if not len(ends) or not right[-1]:
-        return float("inf"), "none"
+        return float("inf")
     best = int(numpy.argmax(2 * right[ends] / (ends + 1 + gold)))  # of equal ones the first, which mines least
     last = float(scores[ends[best]])
-    if best + 1 == len(ends):
-        return last, "all"
-    middle = (last + float(scores[ends[best] + 1])) / 2
-    # of two floats next to each other, the middle is one of them
-    return (middle if middle > scores[ends[best] + 1] else last), (None if best else "first")
+    following = float(scores[ends[best] + 1]) if best + 1 < len(ends) else last
+    middle = (last + following) / 2
+    return middle if middle > following else last  # of two floats next to each other, the middle is one of them

@@ -15,13 +15,20 @@ from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, translation_of, typed_column
-from finetuning.data.task_tables import TRANSLATION, TaskData, each_part, encode_parts, gather, open_tables
+from finetuning.data.table_checks import (
+    check_tables,
+    check_translation_columns,
+    named_tables,
+    translation_of,
+    typed_column,
+)
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import has_text
+from finetuning.metrics import load_metric
 from finetuning.models import Start
-from finetuning.seeds import load_metric
+from finetuning.recipe import QuestionAnsweringRecipe
 from finetuning.tasks.by_language import LanguageTask, mean_of_sides
-from finetuning.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from finetuning.tasks.question_answering.scores import score_answers
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
 from finetuning.trainer import Outcome
@@ -58,12 +65,14 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     loss_reads_padding = True  # start and end are predicted among all positions
 
     @property
-    def metric(self) -> str:
-        return self.recipe.metric
+    def metric(self) -> tuple[str, str]:
+        name = self.recipe.metric
+        return name, load_metric("mlqa").version if name == "mlqa" else "1.0.0"
 
-    def check_start(self, start: Start) -> None:
-        super().check_start(start)
+    def open(self) -> Start:
+        start = super().open()
         self.windowing(start.tokenizer)
+        return start
 
     def windowing(self, tokenizer: Any) -> Windowing:
         """How contexts are cut. Raises ValueError as `windowing`."""
@@ -79,14 +88,19 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         left out. Plug-in, rows have the same fields of the translation, with `translation_` before the names: question
         and context, in training with their answers.
         """
-        recipe = self.recipe
+        recipe, warnings = self.recipe, []
+        for where, table in named_tables(recipe).items():
+            if len(table.text_columns) != 2 or table.label_names:
+                raise ValueError(
+                    f"{where} has text_columns {table.text_columns} and label_names {table.label_names}. Name two "
+                    "columns, question and context, and no label_names."
+                )
         check_tables(recipe)
         check_translation_columns(recipe)
         tables = open_tables(recipe)
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
             self._measure(language, ["a"], [["a"]])  # before hours of training
-        warnings: list[str] = []
         normalize = functools.partial(_normalize, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
         data = gather(recipe, tables, evaluation, normalize, warnings, [])
@@ -97,37 +111,31 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             data.warnings.append(
                 f"{left_out.total()} training rows were left out: their answer is not in their context"
             )
-        data.protocol.training_rows, data.protocol.left_out_rows = len(kept), dict(left_out)
+        data.protocol.update(training_rows=len(kept), left_out_rows=dict(left_out))
         return replace(data, train=data.train.select(kept))
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows (`windows.py`). The protocol says how many there are, and how many questions were cut."""
+        """Rows to windows (`windows.py`). The facts say how many there are, and how many questions were cut."""
         recipe, tokenizer = self.recipe, self.start.tokenizer
-        cutting = self.windowing(tokenizer)
+        options = {"tokenizer": tokenizer, "cutting": self.windowing(tokenizer)}
         counted = ["cut", "split", "inexact", "translation_cut"]
-        encoded, counts = encode_parts(data, encode_windows, counted, tokenizer=tokenizer, cutting=cutting)
-        windows: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
-
-        def count_windows(rows: Dataset, part: str, language: str) -> Dataset:
-            windows[part][language or "all"] = len(rows)
-            return rows
-
-        encoded = each_part(encoded, count_windows)
-        protocol = encoded.protocol
-        for name in ("max_length", "doc_stride", "max_question_length", "max_answer_length"):
-            setattr(protocol, name, getattr(recipe, name))
-        protocol.windows = windows
-        protocol.cut_texts, protocol.split_texts = counts["cut"], counts["split"]
+        encoded, counts = encode_parts(data, encode_windows, counted, **options)
+        facts, settings = encoded.protocol, ("max_length", "doc_stride", "max_question_length", "max_answer_length")
+        facts.update(
+            {name: getattr(recipe, name) for name in settings},
+            cut_texts=counts["cut"],
+            split_texts=counts["split"],
+            inexact_answers=counts["inexact"],
+            facts=[
+                f"answers: the best of {N_BEST} starts and as many ends per window, at most "
+                f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
+                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context; "
+                f"questions of at most {recipe.max_question_length} tokens",
+                f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
+            ],
+        )
         if counts["translation_cut"]["evaluation"]:
-            protocol.cut_translations = counts["translation_cut"]
-        protocol.inexact_answers = counts["inexact"]
-        protocol.facts = [
-            f"answers: the best of {N_BEST} starts and as many ends per window, at most "
-            f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
-            f"windows: {windows['train']['all']:,} in training, one every {recipe.doc_stride} tokens of a context; "
-            f"questions of at most {recipe.max_question_length} tokens",
-            f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
-        ]
+            facts["cut_translations"] = counts["translation_cut"]
         return encoded
 
     def head(self, data: TaskData) -> dict[str, Any]:
@@ -147,14 +155,13 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return Outcome(self._measure(language, answers, golds), records)
 
     def _measure(self, language: str, answers: list, golds: list) -> dict[str, float]:
-        options = {"language": language} if self.metric == "mlqa" else {}
-        return load_metric(self.metric).compute(predictions=answers, references=golds, **options)
+        if self.recipe.metric == "squad":
+            return score_answers(answers, golds)
+        return load_metric("mlqa").compute(predictions=answers, references=golds, language=language)
 
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
-    translation = translation_of(rows)
-    rows.report((_faults(translation) if translation else {}) | _faults(rows), "Correct or remove the row.")
     columns = _side(rows, warnings)
     count = len(columns["start"])
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
@@ -163,83 +170,72 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
         "row": rows.numbers,
         "id": [None if name is None else str(name) for name in ids],
     }
-    if translation:
-        translated = _side(translation, warnings, "translations")
+    if translation := translation_of(rows):
+        translated = _side(translation, warnings)
         if all(columns[name] == translated[name] for name in ("question", "context")):
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + name: values for name, values in translated.items()}
     return Dataset.from_dict({**columns, **where})
 
 
-def _side(rows: Rows, warnings: list[str], whose: str = "rows") -> dict[str, list]:
-    """Returns the columns of a text, or of its translation; without a label column, no row has an answer."""
-    columns = _columns(rows)
-    if not rows.table.label_column:
+def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
+    """Returns the columns of a text, or of its translation; without a label column, no row has an answer.
+
+    Raises ValueError for columns of other types, and rows that are not as in SQuAD 1.1.
+    """
+    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
+    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
+    for name, texts in columns.items():
+        empty = np.flatnonzero(~has_text(texts)).tolist()
+        rows.report(dict.fromkeys(empty, f"its {name} is empty"), "Correct or remove the row.")
+    if not (column := rows.table.label_column):
         nothing = [-1] * len(columns["question"])
         empty = [[] for _ in nothing]
         return {**columns, "answers": empty, "places": empty, "start": nothing, "end": nothing}
-    starts, answers = columns.pop("starts"), columns["answers"]
-    elsewhere = absent = 0
-    begins, ends, places = [], [], []
-    for context, golds, positions in zip(columns["context"], answers, starts, strict=True):
-        found = [place(context, gold, position) for gold, position in zip(golds, positions, strict=True)]
-        places.append(found)
-        elsewhere += any(where not in (-1, position) for where, position in zip(found, positions, strict=True))
-        first = next((number for number, where in enumerate(found) if where >= 0), None)
-        absent += first is None
-        gold = golds[first or 0]
-        begins.append(-1 if first is None else found[first] + len(gold) - len(gold.lstrip()))
-        ends.append(-1 if first is None else found[first] + len(gold.rstrip()))
+    feature = rows.dataset.features.get(column)
+    if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
+        lists = {
+            name: [[one[name] for one in own or ()] for own in rows.dataset[column][:]] for name in feature.feature
+        }
+        rows = replace(rows, dataset=Dataset.from_dict({f"{column}.{name}": own for name, own in lists.items()}))
+    columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+    starts = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    faults = {
+        row: f"it has the answers {answers} and answer_start {own}"
+        for row, (answers, own) in enumerate(zip(columns["answers"], starts, strict=True))
+        if not answers
+        or not all(answer and answer.strip() for answer in answers)
+        or len(own or []) != len(answers)
+        or None in own
+    }
+    rows.report(faults, "Give each question an answer, and each answer its start.")
+    found = [
+        [place(context, answer, start) for answer, start in zip(answers, own, strict=True)]
+        for context, answers, own in zip(columns["context"], columns["answers"], starts, strict=True)
+    ]
+    begins, ends = [], []
+    for answers, places in zip(columns["answers"], found, strict=True):
+        first = next((number for number, where in enumerate(places) if where >= 0), None)
+        answer = answers[first or 0]
+        begins.append(-1 if first is None else places[first] + len(answer) - len(answer.lstrip()))
+        ends.append(-1 if first is None else places[first] + len(answer.rstrip()))
+    absent = begins.count(-1)
     if begins and absent == len(begins):
         raise ValueError(
             f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
         )
+    elsewhere = sum(
+        any(where not in (-1, start) for where, start in zip(places, own, strict=True))
+        for places, own in zip(found, starts, strict=True)
+    )
     for count, what in (
         (elsewhere, "an answer that is not at its answer_start; the nearest place with its text is used"),
         (absent, "no answer that is in the context"),
     ):
         if count:
-            warnings.append(f"{rows.place}: {count} of {len(begins)} {whose} have {what}")
-    return {**columns, "places": places, "start": begins, "end": ends}
-
-
-def _columns(rows: Rows) -> dict[str, list]:
-    """`question`, `context` and, where there is a label column, `answers` and `starts`. Raises ValueError for types."""
-    names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
-    if column := rows.table.label_column:
-        feature = rows.dataset.features.get(column)
-        if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
-            fields = {
-                name: [[one[name] for one in own or ()] for own in rows.dataset[column][:]] for name in feature.feature
-            }
-            rows = replace(rows, dataset=Dataset.from_dict({f"{column}.{name}": own for name, own in fields.items()}))
-        columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
-        columns["starts"] = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
-    return columns
-
-
-def _faults(rows: Rows) -> dict[int, str]:
-    """Returns the faults of rows that are not as in SQuAD 1.1."""
-    columns, faults = _columns(rows), {}
-    asked, told = has_text(columns["question"]), has_text(columns["context"])
-    nothing = [None] * len(asked)
-    pairs = zip(columns.get("answers", nothing), columns.get("starts", nothing), strict=True)
-    for row, (answers, starts) in enumerate(pairs):
-        if not asked[row]:
-            faults[row] = "its question is empty"
-        elif not told[row]:
-            faults[row] = "its context is empty"
-        elif "answers" not in columns:
-            continue
-        elif not answers or any(answer is None or not answer.strip() for answer in answers):
-            faults[row] = "it has no answer. Every question needs one"
-        elif (known := sum(start is not None for start in starts or [])) != len(answers) or None in starts:
-            faults[row] = (
-                f"it has {len(answers)} answers and {known} values of answer_start. Give each answer its start"
-            )
-    return faults
+            warnings.append(f"{rows.place}: {count} of {len(begins)} rows have {what}")
+    return {**columns, "places": found, "start": begins, "end": ends}
 
 
 def place(context: str, answer: str, start: int) -> int:

@@ -39,27 +39,14 @@ class Windowing:
         return self.max_length - question_length - self.before - self.after
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """The span of tokens that an answer touches: first and last token, counted in the whole context."""
-
-    first: int
-    last: int
-
-    def in_window(self, number: int, stride: int, tokens: int) -> tuple[int, int] | None:
-        """Returns the positions in the window `number` with `tokens` tokens; None unless it holds the whole span."""
-        first, last = self.first - number * stride, self.last - number * stride
-        return (first, last) if first >= 0 and last < tokens else None
-
-
-def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> Nearest | None:
-    """Returns the tokens of the characters [start, end) of a context; None for characters that the normalizer removes.
+def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """Returns the first and last token of the characters [start, end) of a context; None for removed ones.
 
     `offsets_P2` are begin and end of each token, rising. Tokens may share characters: all that do are in the span.
     """
     first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends after `start`
     last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
-    return Nearest(first, last) if first <= last else None
+    return (first, last) if first <= last else None
 
 
 def at_token_boundaries(context: str, answer: str, start: int, offsets_P2: np.ndarray) -> bool:
@@ -67,11 +54,11 @@ def at_token_boundaries(context: str, answer: str, start: int, offsets_P2: np.nd
     begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
     span = nearest_span(offsets_P2, begin, end)
     begins = [*offsets_P2[:, 0], len(context)]
-    return bool(span) and text_of(context, begins, offsets_P2[:, 1], span.first, span.last) == answer.strip()
+    return bool(span) and text_of(context, begins, offsets_P2[:, 1], *span) == answer.strip()
 
 
 def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length: int) -> Windowing:
-    """Returns how a tokenizer's windows are cut."""
+    """Returns how a tokenizer's windows are cut. Raises ValueError for windows that would leave tokens out."""
     if not tokenizer.is_fast:
         raise ValueError(
             f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name the "
@@ -83,10 +70,9 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
     found = Windowing(max_length, stride, max_question_length, before, after)
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
-            f"doc_stride is {stride}, and with a question of max_question_length={max_question_length} tokens and "
-            f"{before + after} special tokens, max_length={max_length} leaves room for {max(room, 0)} tokens of the "
-            f"context. Windows {stride} apart would leave tokens out. Lower doc_stride or max_question_length, or "
-            "raise max_length."
+            f"doc_stride is {stride}, and max_length={max_length} leaves room for {max(room, 0)} tokens of the context "
+            f"next to max_question_length={max_question_length}. Lower doc_stride or max_question_length, or raise "
+            "max_length."
         )
     return found
 
@@ -116,7 +102,7 @@ def encode_windows(
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
 
-    Columns of the translation in `batch`, with `translation_` before their names, become `_beside`'s fields.
+    Columns of the translation in `batch`, with `translation_` before their names, become `_add_translation`'s fields.
     """
     windows = windows_of_rows(batch, numbers, tokenizer, cutting, is_train)
     if TRANSLATION + "question" in batch:
@@ -125,11 +111,11 @@ def encode_windows(
         }
         translated = windows_of_rows(other, numbers, tokenizer, cutting, is_train=True)
         for own, others, start in zip(windows, translated, other["start"], strict=True):
-            _beside(own, others, start >= 0, is_train)
+            _add_translation(own, others, start >= 0, is_train)
     return {name: [window[name] for own in windows for window in own] for name in windows[0][0]}
 
 
-def _beside(windows: list[dict[str, Any]], translated: list[dict[str, Any]], has_answer: bool, is_train: bool) -> None:
+def _add_translation(windows: list[dict], translated: list[dict], has_answer: bool, is_train: bool) -> None:
     """Adds a window of the translation to each window of a text: the first to the first, and so on.
 
     If the text has more windows, each further one gets the translation's last window. If it has fewer, the
@@ -155,8 +141,7 @@ def windows_of_rows(
     """Returns the windows of each row, without translations; see `encode_windows`."""
     tokenizer = names_as_text(tokenizer)
     questions, contexts = [question.lstrip() for question in batch["question"]], batch["context"]
-    tokens = tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]
-    lengths = [len(ids) for ids in tokens]
+    lengths = list(map(len, tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]))
     is_cut = [length > cutting.max_question_length for length in lengths]
     for row in np.flatnonzero(is_cut):
         questions[row], lengths[row] = shorten(questions[row], tokenizer, cutting.max_question_length)
@@ -176,11 +161,10 @@ def windows_of_rows(
         origin, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
         first = cutting.before + length
         for number, (position, spans) in enumerate(zip(origin, offsets, strict=True)):
-            row = rows[position]
-            window = {name: values[number] for name, values in encoded.items()}
             spans = np.asarray(spans[first : len(spans) - cutting.after], dtype=np.int32).reshape(-1, 2)
+            window = {name: values[number] for name, values in encoded.items()}
             window |= {"length": len(spans) + first + cutting.after, "first": first, "spans": spans}
-            windows[row].append(window)
+            windows[rows[position]].append(window)
 
     for row, of_row in enumerate(windows):
         # each window begins one stride after the one before: together they cover the whole context
@@ -194,34 +178,18 @@ def windows_of_rows(
                     f"tokenizers {tokenizers.__version__} loses windows: install another version."
                 )
         start, end = batch["start"][row], batch["end"][row]
-        found = label(of_row, cutting.stride, nearest_span(whole, start, end) if start >= 0 else None)
+        span = nearest_span(whole, start, end) if start >= 0 else None
         answers = zip(batch["answers"][row], batch["places"][row], strict=True)
         inexact = sum(not at_token_boundaries(contexts[row], *answer, whole) for answer in answers if answer[1] >= 0)
-        for number, (window, labels) in enumerate(zip(of_row, found, strict=True)):
-            spans, first = window.pop("spans"), window.pop("first")
-            is_first = number == 0
-            window |= {
-                "labels": labels,
-                "cut": int(is_first and is_cut[row]),
-                "split": int(is_first and len(found) > 1),
-                "inexact": inexact if is_first else 0,
-            }
+        counts = {"cut": int(is_cut[row]), "split": int(len(of_row) > 1), "inexact": inexact}
+        for number, window in enumerate(of_row):
+            spans, first, begin = window.pop("spans"), window.pop("first"), number * cutting.stride
+            holds_span = span and span[0] >= begin and span[1] < begin + len(spans)
+            window["labels"] = [first + token - begin for token in span] if holds_span else [START, START]
+            window |= {name: count if number == 0 else 0 for name, count in counts.items()}
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
-                behind = number * cutting.stride + len(spans)  # the token after the window's last
+                behind = begin + len(spans)  # the token after the window's last
                 limit = whole[behind, 0] if behind < len(whole) else len(contexts[row])
                 window |= {"first": first, "begins": np.append(spans[:, 0], np.int32(limit)), "ends": spans[:, 1]}
     return windows
-
-
-def label(windows: list[dict[str, Any]], stride: int, span: Nearest | None) -> list[list[int]]:
-    """Positions of the first and last token of a span in each window of one row.
-
-    `START` twice where the window does not hold it all, or there is none. `spans` of a window are the offsets of its
-    tokens, from the position `first` on.
-    """
-    inside = [span and span.in_window(number, stride, len(window["spans"])) for number, window in enumerate(windows)]
-    return [
-        [window["first"] + place for place in places] if places else [START, START]
-        for window, places in zip(windows, inside, strict=True)
-    ]

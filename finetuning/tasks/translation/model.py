@@ -27,33 +27,24 @@ def check_architecture(recipe: TranslationRecipe) -> None:
     except OSError:
         return  # `describe_model` reports the fault
     kind, layers = config.get("model_type"), config.get("num_hidden_layers")
-    if config.get("is_encoder_decoder") and kind != "veco":
-        raise ValueError(
-            f"{recipe.model} is an encoder-decoder of type {kind}. Name an encoder of the zoo, or a "
-            "translation model that this project made."
-        )
-    if layers is None:
-        raise ValueError(
-            f"{recipe.model} is of type {kind}, whose configuration has no num_hidden_layers. Name a VECO or XLM-R "
-            "folder."
-        )
+    is_translator = config.get("is_encoder_decoder")
+    if layers is None or is_translator and kind != "veco":
+        raise ValueError(f"{recipe.model} is of type {kind}. Name an encoder, or a translation model of this project.")
     asked, selection = recipe.decoder_layers, recipe.decoder_layer_selection
-    if not config.get("is_encoder_decoder"):
+    if not is_translator:
         selected_layers(layers, asked, selection or "last")
         return
     made_of, is_tied = config["decoder_layer_indices"], config["tie_decoder"]
     confirms = {
-        "decoder_layers": asked == len(made_of),
-        "decoder_layer_selection": selection and selected_layers(layers, len(made_of), selection) == made_of,
-        "tie_decoder": recipe.tie_decoder == is_tied,
+        "decoder_layers": asked in (None, len(made_of)),
+        "decoder_layer_selection": not selection or selected_layers(layers, len(made_of), selection) == made_of,
+        "tie_decoder": recipe.tie_decoder in (None, is_tied),
     }
-    for name, is_so in confirms.items():
-        if (value := getattr(recipe, name)) is not None and not is_so:
-            raise ValueError(
-                f"{name} is {value}, and {recipe.model} is a translation model already: its decoder has {len(made_of)} "
-                f"layers, made of the encoder's {made_of} and {'' if is_tied else 'not '}tied to them. Leave {name} "
-                "out, or name the encoder."
-            )
+    if wrong := [name for name, is_so in confirms.items() if not is_so]:
+        raise ValueError(
+            f"{wrong[0]} is {getattr(recipe, wrong[0])}, and {recipe.model} is a translation model already, with a "
+            f"decoder of the encoder's layers {made_of}, {'tied' if is_tied else 'not tied'} to them. Leave it out."
+        )
 
 
 def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) -> torch.nn.Module:
@@ -113,10 +104,7 @@ def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
     stored = {own[name].data_ptr() for name in mean if name in own}
     lacking = [name for name, tensor in own.items() if name not in mean and tensor.data_ptr() not in stored]
     if unknown := lacking + [name for name in mean if name not in own]:
-        raise ValueError(
-            f"The checkpoints {', '.join(folder.name for folder in folders)} are not of this model: {unknown[0]} is in "
-            "one of them only. Remove the seed's folder and run it again."
-        )
+        raise ValueError(f"The checkpoints of {folders[0].parent} are not of this model: only one has {unknown[0]}.")
     with torch.no_grad():
         for name, tensor in mean.items():
             own[name].copy_(tensor)

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,19 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.checkpoints import describe_start, fine_tuned_on
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
-from finetuning.data.rows import Rows, split_name
+from finetuning.data.rows import split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import TaskData, repeated_texts, sample
-from finetuning.models import Start, names_as_text
+from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample
+from finetuning.metrics import load_metric
+from finetuning.models import Start, fine_tuned_on, names_as_text
 from finetuning.page import table_names
-from finetuning.results import Protocol, Results
+from finetuning.results import Results
 from finetuning.run_folder import RunFolder
-from finetuning.seeds import SeedProgress, check_weights, finish, finite, load_metric, train_or_resume
-from finetuning.tasks.base import Line, Record, Task, add_outcomes
+from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
 from finetuning.tasks.translation.batches import Examples, Masking, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
-from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
+from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
@@ -38,6 +36,7 @@ from finetuning.tasks.translation.trainer import (
     selected_steps,
     translation_arguments,
 )
+from finetuning.training import SeedProgress, check_weights, finish, finite, train_or_resume
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
@@ -53,10 +52,11 @@ class TranslationTask(Task[TranslationRecipe]):
     """
 
     metrics = ("sacrebleu", "bleu", "chrf")
+    counts = {"long_pairs": "too long", "empty_pairs": "empty, left out"}
 
     def open(self) -> Start:
         check_architecture(self.recipe)
-        start = describe_start(self.recipe, self.recipe.max_length)
+        start = super().open()
         return start._replace(tokenizer=names_as_text(start.tokenizer))
 
     def read(self) -> TaskData:
@@ -64,106 +64,92 @@ class TranslationTask(Task[TranslationRecipe]):
         recipe = self.recipe
         check_tables(recipe)
         loaded: dict[tuple, tuple[Dataset, str]] = {}
-        empty: dict[str, dict[str, int]] = {"train": {}, "dev": {}}
-
-        def open_tables(part: str) -> list[Rows]:
-            opened = []
+        empty: dict[str, dict[str, int]] = {"train": {"all": 0}, "dev": {}}
+        opened: dict[str, list] = {}
+        for part in ("train", "dev", "test"):
+            opened[part] = []
             for position, table in enumerate(getattr(recipe, part)):
                 pair = "-".join(recipe.languages_of(table))
                 rows = open_pairs(table, f"{part}.{position}", pair, recipe.hub_root, loaded)
                 kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
-                if part in empty:
-                    before = empty[part].get(rows.language, 0)
-                    empty[part][rows.language] = before + len(rows.dataset) - len(kept.dataset)
-                opened.append(kept)
-            return opened
-
-        train, dev, test = (open_tables(part) for part in ("train", "dev", "test"))
-        for rows in test:
-            if sum(other.language == rows.language for other in test) > 1:
-                raise ValueError(
-                    f"The pair {rows.language} is evaluated twice. Remove a table, or name its languages by "
-                    "source_language and target_language."
-                )
-        parts = [
-            rows.dataset.add_column("table", np.full(len(rows.dataset), position, dtype=np.int16))
-            for position, rows in enumerate(train)
+                opened[part].append(kept)
+                if part != "test":
+                    name = "all" if part == "train" else pair
+                    empty[part][name] = empty[part].get(name, 0) + len(rows.dataset) - len(kept.dataset)
+        train, dev, test = opened.values()
+        pairs = [rows.language for rows in test]
+        if len(set(pairs)) < len(pairs):
+            raise ValueError(f"The tables of test are of the pairs {pairs}. Evaluate each only once.")
+        numbered = [
+            rows.dataset.add_column("table", np.full(len(rows.dataset), number, "int16"))
+            for number, rows in enumerate(train)
         ]
-        training = sample(concatenate_datasets(parts), recipe.max_train_examples)
-        dev_pairs: dict[str, list[Dataset]] = {}
+        training = sample(concatenate_datasets(numbered), recipe.max_train_examples)
+        by_pair: dict[str, list[Dataset]] = {}
         for rows in dev:
-            dev_pairs.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
+            by_pair.setdefault(rows.language, []).append(sample(rows.dataset, recipe.max_dev_examples))
+        development = {pair: concatenate_datasets(parts) for pair, parts in by_pair.items()}
         evaluated = {
             rows.language: sample(rows.dataset.add_column("row", rows.numbers), recipe.max_test_examples)
             for rows in test
         }
-        protocol = Protocol(
-            training_data=[pair_identity(rows) for rows in train],
-            training_rows=len(training),
-            evaluation_data=[pair_identity(rows) for rows in test],
-            evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
-            evaluated_rows={pair: len(rows) for pair, rows in evaluated.items()},
-            empty_pairs_left_out=empty,
-            selection=Protocol(
-                rule=recipe.selection,
-                data=[pair_identity(rows) for rows in dev] or None,
-                rows={pair: sum(map(len, parts)) for pair, parts in dev_pairs.items()},
-            ),
-        )
-        joined = {pair: concatenate_datasets(parts) for pair, parts in dev_pairs.items()}
-        parts = {"training": {"": training}, "development": joined, "evaluated": evaluated}
-        return TaskData(protocol, repeated_texts(parts, list(SIDES), None), training, joined, evaluated)
+        facts = {
+            "training_data": [pair_identity(rows) for rows in train],
+            "training_rows": len(training),
+            "evaluation_data": [pair_identity(rows) for rows in test],
+            "evaluated_split": ", ".join(dict.fromkeys(split_name(rows.table) for rows in test)),
+            "evaluated_rows": {pair: len(rows) for pair, rows in evaluated.items()},
+            "empty_pairs": empty,
+            "selection": {
+                "rule": recipe.selection,
+                "data": [pair_identity(rows) for rows in dev] or None,
+                "rows": {pair: len(rows) for pair, rows in development.items()},
+            },
+        }
+        parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
+        return TaskData(facts, repeated_texts(parts, list(SIDES), None), training, development, evaluated)
 
     def encode(self, data: TaskData) -> TaskData:
         """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
 
-        Training pairs that are too long are dropped or cut, evaluated ones cut; the protocol counts them.
+        Training pairs that are too long are dropped or cut, evaluated ones cut; the facts count them.
         """
         recipe, tokenizer = self.recipe, self.start.tokenizer
         if tokenizer.mask_token_id is None and any(table.source_mask_probability for table in recipe.train):
-            raise ValueError(
-                f"source_mask_probability is set, and the tokenizer of {recipe.tokenizer or recipe.model} has no mask "
-                "token. Use a model with a masked-LM tokenizer, or leave it out."
-            )
+            raise ValueError("source_mask_probability is set, and the tokenizer has no mask token. Leave it out.")
         limits = {"source": recipe.max_source_length, "target": recipe.max_target_length}
+        long: dict[str, dict[str, int]] = {"train": {}, "dev": {}, "evaluation": {}}
 
-        def encode_rows(rows: Dataset, name: str, remove: list[str] | None = None) -> Dataset:
+        def encode_rows(rows: Dataset, part: str, pair: str) -> Dataset:
             with main_first():  # the other processes find the cached copy
-                return rows.map(
+                rows = rows.map(
                     _encode_batch,
                     batched=True,
-                    remove_columns=remove,
+                    remove_columns=None if pair else list(SIDES),
                     fn_kwargs={"tokenizer": tokenizer, "limits": limits},
                     num_proc=recipe.num_workers or None,
-                    desc=f"Encoding {name}",
+                    desc=f"Encoding {part} {pair}",
                 )
-
-        def cut(rows: Dataset, side: str) -> int:
-            return int(np.sum(column(rows, f"{side}_is_long")))
-
-        train = encode_rows(data.train, "train", remove=list(SIDES))
-        long = np.logical_or(*(column(train, f"{side}_is_long") for side in SIDES))
-        if recipe.too_long == "drop" and long.any():
-            train = train.select(np.flatnonzero(~long))
-        if not len(train):
-            raise ValueError(
-                f"All {len(long)} training pairs are longer than max_source_length {recipe.max_source_length} or "
-                f"max_target_length {recipe.max_target_length}. Raise them, or set too_long to cut."
-            )
-        dev = {pair: encode_rows(rows, f"dev {pair}") for pair, rows in data.dev.items()}
-        evaluation = {pair: encode_rows(rows, f"test {pair}") for pair, rows in data.evaluation.items()}
-        protocol = data.protocol
-        protocol.training_rows = len(train)
-        protocol.max_source_length, protocol.max_target_length = recipe.max_source_length, recipe.max_target_length
-        protocol.max_length = recipe.max_length
-        protocol.too_long = {
-            "rule": recipe.too_long,
-            "train": int(long.sum()),
-            "dev": {pair: sum(cut(rows, side) for side in SIDES) for pair, rows in dev.items()},
             # references are scored as text, whole
-            "test_sources": {pair: cut(rows, "source") for pair, rows in evaluation.items()},
-        }
-        return replace(data, train=train, dev=dev, evaluation=evaluation)
+            sides = SIDES if part != "evaluation" else SIDES[:1]
+            is_long = np.logical_or.reduce([column(rows, f"{side}_is_long") for side in sides])
+            long[part][pair or "all"] = int(is_long.sum())
+            if part == "train" and recipe.too_long == "drop" and is_long.any():
+                rows = rows.select(np.flatnonzero(~is_long))
+            return rows
+
+        encoded = each_part(data, encode_rows)
+        if not len(encoded.train):
+            raise ValueError(f"All training pairs are longer than {limits}. Raise max_..._length, or set too_long=cut.")
+        encoded.protocol.update(
+            training_rows=len(encoded.train),
+            max_source_length=recipe.max_source_length,
+            max_target_length=recipe.max_target_length,
+            max_length=recipe.max_length,
+            too_long=recipe.too_long,
+            long_pairs=long,
+        )
+        return encoded
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
         recipe = self.recipe
@@ -183,9 +169,8 @@ class TranslationTask(Task[TranslationRecipe]):
     def run_seed(
         self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
     ) -> Record:
-        """Trains from the last complete checkpoint, if there is one; the selected weights translate every test."""
-        recipe = self.recipe
-        checkpoints = folder / "checkpoints"
+        """The selected weights translate every test."""
+        recipe, checkpoints = self.recipe, folder / "checkpoints"
         plan = make_plan(recipe, data.train, seed)
         layout = layout_of(self.start.tokenizer, model.generation_config.decoder_start_token_id)
         maskings = [Masking(table.source_mask_probability, table.predict == "masked") for table in recipe.train]
@@ -199,44 +184,38 @@ class TranslationTask(Task[TranslationRecipe]):
             plan=plan,
             layout=layout,
         )
-        # in addition to the best one on dev, the last is kept to resume from
-        keep = {"last": 1, "average": recipe.average_checkpoints}.get(recipe.selection, 2)
-        with SeedProgress(seed, recipe.push_to_hub) as progress:
-            train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch", keep)
+        with SeedProgress(seed, recipe) as progress:
+            train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             steps = selected_steps(recipe, plan, trainer.state, seed)
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
-            hypotheses = {
-                pair: trainer.translate(rows, recipe.generation.beams) for pair, rows in data.evaluation.items()
-            }
-            results = {
-                pair: trainer.score(pair, hypotheses[pair], rows["target"][:]) for pair, rows in data.evaluation.items()
-            }
-            predictions = {
-                pair: functools.partial(_records, rows, hypotheses[pair]) for pair, rows in data.evaluation.items()
-            }
-            config = model.config
+            hypotheses, scores = {}, {}
+            for pair, rows in data.evaluation.items():
+                hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
+                scores[pair] = trainer.score(pair, hypotheses[pair], rows["target"][:])
+            decoder = ("decoder_layers", "decoder_layer_indices", "tie_decoder")
             outcome = {
-                "metric": {"name": "sacrebleu", "version": load_metric("bleu").version},
-                "scores": {pair: scores["sacrebleu"] for pair, scores in results.items()},
-                "all_scores": results,
+                "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
+                "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
+                "scores": scores_of(scores),
                 "selected_step": steps if len(steps) > 1 else steps[0],
-                "decoder": {
-                    name: getattr(config, name) for name in ("decoder_layers", "decoder_layer_indices", "tie_decoder")
-                },
+                "decoder": {name: getattr(model.config, name) for name in decoder},
                 "curve": [
                     {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
                     for entry in finite(trainer.state.log_history)
                     if "eval_loss" in entry
                 ],
             }
+            predictions = {
+                pair: functools.partial(_rows, rows, hypotheses[pair]) for pair, rows in data.evaluation.items()
+            }
             return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
 
-    def facts(self, protocol: Protocol, records: list[Record]) -> dict[str, Any]:
+    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
-        signatures = {pair: of["signatures"] for pair, of in records[0]["all_scores"].items()}
-        add_outcomes(protocol, records, signatures=signatures)
+        add_selection(facts, records)
+        facts["metric"]["signatures"] = records[0]["signatures"]
         return {
             "setting": "supervised",
             "source_language": recipe.source_language,
@@ -249,97 +228,77 @@ class TranslationTask(Task[TranslationRecipe]):
                 "updates": [record["steps"] for record in records],
             },
             "curve": {str(record["seed"]): record["curve"] for record in records},
-            "warnings": [*_protocol_warnings(recipe), *_length_warnings(records)],
         }
 
-    def lines(self, results: Results) -> list[str]:
-        protocol, settings = results.protocol, results["hyperparameters"]
-        rule = {
-            "last": "the last step",
-            "dev_loss": "best loss on dev",
-            "dev_bleu": "best BLEU on dev",
-            "average": "mean of the last checkpoints",
-        }[protocol.selection.rule]
-        steps = "; ".join(str(step).strip("[]") for step in protocol.selection.selected_steps)
-        long, empty = protocol.too_long, sum(protocol.empty_pairs_left_out["train"].values())
-        beams, penalty = settings["generation"]["beams"], settings["generation"]["length_penalty"]
-        lines = [
-            f"training data: {table_names(protocol.training_data)} ({protocol.training_rows:,} pairs; left out: "
-            f"{empty} with an empty side" + (f", {long['train']} too long)" if long["rule"] == "drop" else ")"),
-            f"evaluated: {table_names(protocol.evaluation_data)} "
-            f"({sum(protocol.evaluated_rows.values()):,} pairs; {sum(long['test_sources'].values())} sources cut at "
-            f"{protocol.max_source_length} tokens)",
-            f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
-            f"selection: {rule} (step {steps})",
-            f"generation: {beams} beams, length penalty {penalty}",
+    def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
+        """Adds translations of half or twice the references' length: the model stops too early, or never."""
+        warnings = table_warnings(self.recipe, self.recipe.test, "max_test_examples", "max_train_examples")
+        return warnings + [
+            f"seed {record['seed']}: translations of {row['language']} have {row['value']:.2f} times the references' "
+            "length"
+            for record in records
+            for row in record["scores"]
+            if row["metric"] == "length_ratio" and not RATIO_OF_ALARM <= row["value"] <= 1 / RATIO_OF_ALARM
         ]
-        for pair, of_pair in protocol.metric.signatures.items():
-            lines += [f"{name} {pair}: {signature}" for name, signature in of_pair.items()]
+
+    def lines(self, results: Results) -> list[str]:
+        facts, settings = results["protocol"], results["hyperparameters"]
+        selection, generation = facts["selection"], settings["generation"]
+        steps = "; ".join(str(step).strip("[]") for step in selection["selected_steps"])
+        empty, long, cut = (
+            sum(of.values())
+            for of in (facts["empty_pairs"]["train"], facts["long_pairs"]["train"], facts["long_pairs"]["evaluation"])
+        )
         return [
-            *lines,
+            f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} pairs; {empty} with an "
+            f"empty side left out, {long} too long: {facts['too_long']})",
+            f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs; "
+            f"{cut} sources cut at {facts['max_source_length']} tokens)",
+            f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
+            f"selection: {selection['rule']} (step {steps})",
+            f"generation: {generation['beams']} beams, length penalty {generation['length_penalty']}",
+            *(
+                f"{name} {pair}: {signature}"
+                for pair, of_pair in facts["metric"]["signatures"].items()
+                for name, signature in of_pair.items()
+            ),
             "bleu: corresponds to multi-bleu.perl -lc on Moses tokens, without its decimals, because the tokens are "
             "sacreBLEU's. Compare sacrebleu if both are published",
             f"weights at the start: {settings['initialize']}",
         ]
 
-    def data_lines(self, read: TaskData, encoded: TaskData) -> list[Line]:
-        empty, too_long = encoded.protocol.empty_pairs_left_out, encoded.protocol.too_long
-        long = {"train": {"all": too_long["train"]}, "dev": too_long["dev"], "test": too_long["test_sources"]}
-        parts = {"train": {"all": encoded.train}, "dev": encoded.dev, "test": encoded.evaluation}
-        lines = []
-        for part, by_pair in parts.items():
-            for pair, rows in by_pair.items():
-                left_out = sum(empty[part].values()) if pair == "all" else empty.get(part, {}).get(pair, 0)
-                own = {"part": part, "language": pair, "rows": len(rows)}
-                lengths = {f"longest {side}": int(np.max(rows[f"{side}_length"][:])) for side in SIDES}
-                lines.append({**own, **lengths, "too long": long[part][pair], "empty, left out": left_out})
-        return lines
-
 
 def check_tables(recipe: TranslationRecipe) -> None:
     """Raises ValueError for faults of the tables that can be found before they are read."""
-    for part in ("train", "test"):
-        if not getattr(recipe, part):
-            raise ValueError(f"The recipe has no {part} table. Add one under `{part}:`.")
+    if not recipe.train or not recipe.test:
+        raise ValueError(f"The recipe has {len(recipe.train)} tables of train and {len(recipe.test)} of test. Add one.")
     for position, table in enumerate(recipe.train):
-        _check_masking(table, f"train.{position}")
+        probability, is_same = table.source_mask_probability, table.source_column == table.target_column
+        is_same &= table.target is None
+        if probability >= 1 or is_same > bool(probability) or (table.predict == "masked") > is_same:
+            raise ValueError(
+                f"train.{position} has source_column {table.source_column}, target_column {table.target_column}, "
+                f"source_mask_probability {probability} and predict {table.predict}. One column twice needs a "
+                "probability between 0 and 1, and predict=masked needs one column twice."
+            )
     for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
-        for position, table in enumerate(getattr(recipe, part)):
-            for number, other in enumerate(getattr(recipe, later)):
-                for one, another in itertools.product(tables_of(table), tables_of(other)):
-                    if overlap(one, another, recipe.hub_root):
-                        raise ValueError(
-                            f"{part}.{position} and {later}.{number} both read {describe(one)}. Name different splits "
-                            "or files."
-                        )
-
-
-def _check_masking(table: TrainingPairs, name: str) -> None:
-    same = table.source_column == table.target_column and table.target is None
-    if not 0 <= table.source_mask_probability < 1:
-        raise ValueError(
-            f"{name}.source_mask_probability is {table.source_mask_probability}. Give a number from 0 to below 1."
-        )
-    if same and not table.source_mask_probability:
-        raise ValueError(
-            f"{name} has {table.source_column} for source_column and target_column. Name the column of the other "
-            "language, or set source_mask_probability to learn to restore masked text."
-        )
-    if table.predict == "masked" and not same:
-        raise ValueError(
-            f"{name} has predict: masked, and the columns {table.source_column} and {table.target_column}. Name one "
-            "column twice, or use predict: all."
-        )
+        pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))
+        for (position, table), (number, other) in pairs:
+            for one, another in itertools.product(tables_of(table), tables_of(other)):
+                if overlap(one, another, recipe.hub_root):
+                    raise ValueError(f"{part}.{position} and {later}.{number} both read {describe(one)}.")
 
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
     """Sources with the tokenizer's special tokens, targets with the closing one only."""
     tokenizer = names_as_text(tokenizer)
-    source = tokenizer(batch["source"]).input_ids
     plain = tokenizer(batch["target"], add_special_tokens=False).input_ids
-    target = [[*ids, tokenizer.eos_token_id] for ids in plain]
+    sides = {
+        "source": tokenizer(batch["source"]).input_ids,
+        "target": [[*ids, tokenizer.eos_token_id] for ids in plain],
+    }
     encoded: dict[str, list] = {}
-    for side, rows in (("source", source), ("target", target)):
+    for side, rows in sides.items():
         limit = limits[side]
         # a cut text keeps its closing token
         cut = [[*ids[: limit - 1], ids[-1]] if len(ids) > limit else ids for ids in rows]
@@ -348,32 +307,7 @@ def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]
     return encoded
 
 
-def _records(rows: Dataset, hypotheses: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(rows: Dataset, hypotheses: list[str]) -> Iterator[dict[str, Any]]:
     """The rows of a pair's predictions file."""
-    pairs = rows.select_columns(["row", "source", "target"]).to_list()
-    for pair, hypothesis in zip(pairs, hypotheses, strict=True):
+    for pair, hypothesis in zip(rows.select_columns(["row", *SIDES]).to_list(), hypotheses, strict=True):
         yield {"row": pair["row"], "source": pair["source"], "reference": pair["target"], "hypothesis": hypothesis}
-
-
-def _protocol_warnings(recipe: TranslationRecipe) -> list[str]:
-    warnings = []
-    for table in recipe.test:
-        if table.note:
-            warnings.append(table.note)
-        if not Path(table.path).is_file() and table.split != "test":
-            warnings.append(f"evaluated on {table.path}, split {table.split}: not comparable with figures on test")
-    if recipe.max_test_examples:
-        warnings.append(f"at most {recipe.max_test_examples} pairs of each test were evaluated, sampled at random")
-    if recipe.max_train_examples:
-        warnings.append(f"at most {recipe.max_train_examples} training pairs were used, sampled at random")
-    return warnings
-
-
-def _length_warnings(records: list[Record]) -> list[str]:
-    """Warns of translations of half or twice the references' length: the model stops too early, or never."""
-    return [
-        f"seed {record['seed']}: translations of {pair} have {scores['length_ratio']:.2f} times the references' length"
-        for record in records
-        for pair, scores in record["all_scores"].items()
-        if not RATIO_OF_ALARM <= scores["length_ratio"] <= 1 / RATIO_OF_ALARM
-    ]

@@ -9,19 +9,16 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import (
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerState,
-)
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.seeds import diverged, load_metric, training_arguments
+from finetuning.metrics import load_metric
 from finetuning.steps import TrainsByPlan
 from finetuning.tasks.translation.batches import Examples, Layout, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.training import diverged, training_arguments
 from zoo_core.masking import IGNORED
 
 
@@ -49,15 +46,10 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         the factor. A micro-batch that fills a gap has no labels: it runs like any other and contributes zero.
         """
         count = inputs["labels"].ne(IGNORED).sum()
-        loss, outputs = self.mean_loss(model, inputs, self.recipe.training.label_smoothing)
+        outputs = model(**inputs, label_smoothing=self.recipe.training.label_smoothing, output_logits=False)
         share = count / (count if num_items_in_batch is None else num_items_in_batch)
-        loss = loss * share.nan_to_num() * (1 if num_items_in_batch is None else self.accelerator.num_processes)
+        loss = outputs.loss * share.nan_to_num() * (1 if num_items_in_batch is None else self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
-
-    def mean_loss(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], smoothing: float) -> tuple:
-        """Mean cross-entropy of a batch's labels, from the model's fused loss, and the outputs."""
-        outputs = model(**inputs, label_smoothing=smoothing, output_logits=False)
-        return outputs.loss, outputs
 
     def evaluate(
         self,
@@ -73,7 +65,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
             for rows in pairs.values():
                 sizes = np.maximum(column(rows, "source_length"), column(rows, "target_length"))
                 for _, batch in self._evaluated(rows, sizes):
-                    loss, _ = self.mean_loss(self.model, batch, smoothing=0.0)
+                    loss = self.model(**batch, label_smoothing=0.0, output_logits=False).loss
                     count = int(batch["labels"].ne(IGNORED).sum())
                     total, tokens = total + loss.item() * count, tokens + count
         total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
@@ -124,25 +116,23 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         recipe,
         seed,
         folder,
-        max_steps=total_updates(recipe, plan),
+        max_steps=saved_steps(recipe, plan)[-1],
         remove_unused_columns=False,
         eval_strategy="steps" if recipe.dev else "no",
         save_strategy="steps",
         eval_steps=evaluate_every,
         save_steps=recipe.save_every_steps or evaluate_every,
+        # the best one and the last one to resume from; or those of the mean and one that a signal saves between them
+        save_total_limit={"last": 1, "average": recipe.average_checkpoints + 1}.get(recipe.selection, 2),
         metric_for_best_model={"dev_loss": "eval_loss", "dev_bleu": "eval_bleu"}.get(recipe.selection),
         greater_is_better=recipe.selection == "dev_bleu",
     )
 
 
-def total_updates(recipe: TranslationRecipe, plan: UpdatePlan) -> int:
-    """Updates of a seed."""
-    return recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
-
-
 def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
     """Returns the steps after which a checkpoint is saved; always including the last one."""
-    every, total = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan), total_updates(recipe, plan)
+    every = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan)
+    total = recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
     return [*range(every, total, every), total]
 
 

@@ -1,13 +1,55 @@
-"""Mining by the ratio margin: against brute force, at the borders of chunks, with ties; the metric, its threshold."""
+"""Nearest neighbors and mined pairs: against brute force, at the borders of blocks, with ties; the metric."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from finetuning.seeds import load_metric
-from finetuning.tasks.mining.search import mine, one_to_one
+from finetuning.metrics import load_metric
+from finetuning.tasks.vectors.search import mine, nearest_neighbors, one_to_one
+
+
+def check(source, target, k, size):
+    """Of either side cosines and numbers, from all cosines in float64, rounded; of equal ones the first."""
+    cosines = (F.normalize(source.double(), dim=-1) @ F.normalize(target.double(), dim=-1).T).float()
+    for side, (near, numbers) in zip(
+        (cosines, cosines.T), nearest_neighbors(source, target, k, size=size), strict=True
+    ):
+        values, order = side.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(numbers, order[:, :k])
+        torch.testing.assert_close(near.float(), values[:, :k], rtol=0, atol=6e-8)  # one unit in the last place
+
+
+def sentences(kind, sources=210, targets=140, size=48):
+    """Vectors as models make them: in clusters; all alike, as of XLM-R without fine-tuning; without any structure."""
+    generator = torch.Generator().manual_seed(1)
+    common, centers = torch.randn(size, generator=generator), torch.randn(9, size, generator=generator)
+    spread = {"clustered": 0.6, "alike": 0.02, "nearly the same": 2e-4, "apart": 1.0}[kind]
+    source = spread * (centers[torch.arange(sources) % 9] + torch.randn(sources, size, generator=generator))
+    target = source[:targets] + 0.4 * spread * torch.randn(targets, size, generator=generator)
+    return (source, target) if kind == "apart" else (source + common, target + common)
+
+
+@pytest.mark.parametrize("size", [32, 1000])
+@pytest.mark.parametrize("kind", ["clustered", "alike", "nearly the same", "apart"])
+def test_neighbors_and_cosines_are_those_of_float64(kind, size):
+    for k in (1, 4, 500):
+        check(*sentences(kind), k, size)
+
+
+def test_of_equally_near_ones_the_first_are_found():
+    source, target = sentences("clustered", 90, 60)
+    check(torch.cat((source, source[:1].repeat(70, 1))), torch.cat((target, target[3:4].repeat(80, 1))), 4, 32)
+    same = torch.ones(50, 8)
+    for other in (same, -same, torch.zeros(40, 8)):
+        check(other, same, 4, 16)
+
+
+def test_an_empty_side_has_no_neighbors():
+    (near, numbers), (backward, _) = nearest_neighbors(torch.ones(3, 2), torch.ones(0, 2), 4)
+    assert near.shape == numbers.shape == (3, 0) and backward.shape == (0, 3)
 
 
 def brute_force(source, target, k):
@@ -44,7 +86,7 @@ def alike(count, generator, size=16):
 
 
 def pairs_of(mined):
-    return list(zip(mined.source.tolist(), mined.target.tolist(), strict=True))
+    return list(zip(mined[0].tolist(), mined[1].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("k", [1, 4, 100])  # more than either pool holds: all of it
@@ -56,8 +98,7 @@ def test_pairs_and_margins_are_those_of_the_definition(sources, targets, k, size
     expected = brute_force(source, target, k)
     mined = mine(source, target, k, size=size)
     assert pairs_of(mined) == [(s, t) for _, s, t in expected]
-    assert mined.scores.tolist() == pytest.approx([margin for margin, *_ in expected], rel=1e-6)
-    assert mined.without_margin == (0, 0)
+    assert mined[2].tolist() == pytest.approx([margin for margin, *_ in expected], rel=1e-6)
 
 
 def test_both_directions_propose_and_the_other_way_round_gives_the_same_pairs():
@@ -65,9 +106,9 @@ def test_both_directions_propose_and_the_other_way_round_gives_the_same_pairs():
     source, target = alike(30, generator), alike(25, generator)
     forward, backward = mine(source, target), mine(target, source)
     assert sorted(pairs_of(forward)) == sorted((s, t) for t, s in pairs_of(backward))
-    assert forward.scores.tolist() == backward.scores.tolist()  # to the last bit
-    assert len(set(forward.source)) == len(set(forward.target)) == len(forward.scores) <= 25
-    assert (np.diff(forward.scores) <= 0).all()
+    assert forward[2].tolist() == backward[2].tolist()  # to the last bit
+    assert len(set(forward[0])) == len(set(forward[1])) == len(forward[2]) <= 25
+    assert (np.diff(forward[2]) <= 0).all()
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -79,7 +120,7 @@ def test_of_equal_vectors_the_first_are_pairs_whatever_the_chunks(k, size):
     mined = mine(source, target, k, size=size)
     assert pairs_of(mined) == [(s, t) for _, s, t in brute_force(source, target, k)]
     # equal ones propose the same partner, and the first of them gets it
-    assert {pair for pair, margin in zip(pairs_of(mined), mined.scores, strict=True) if margin > 0} == {(0, 1), (1, 2)}
+    assert {pair for pair, margin in zip(pairs_of(mined), mined[2], strict=True) if margin > 0} == {(0, 1), (1, 2)}
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
@@ -90,9 +131,7 @@ def test_what_is_unlike_all_others_is_in_no_pair(size):
     assert pairs_of(mined) == [(0, 0)], (
         "and the second source, whose margins are all 0, proposes a target that is taken"
     )
-    assert mined.without_margin == (1, 0)
-    nothing = mine(torch.zeros(3, 2), torch.zeros(2, 2))
-    assert len(nothing.scores) == 0 and nothing.without_margin == (3, 2)
+    assert not pairs_of(mine(torch.zeros(3, 2), torch.zeros(2, 2)))
 
 
 def test_pairs_are_taken_from_the_highest_score_down_and_ties_by_their_numbers():
@@ -108,7 +147,7 @@ def metric(scores, right, **options):
 
 def test_a_given_threshold_counts_what_reaches_it():
     found = metric([3.0, 2.0, 2.0, 1.0], [True, False, True, True], gold=5, threshold=2.0)
-    assert (found["mined"], found["right"], found["gold"], found["edge"]) == (3, 2, 5, None)
+    assert (found["mined"], found["right"], found["gold"]) == (3, 2, 5)
     assert found["precision"] == pytest.approx(200 / 3) and found["recall"] == 40.0
     assert found["f1"] == pytest.approx(100 * 2 * 2 / 8)
     nothing = metric([3.0], [True], gold=5, threshold=math.inf)
@@ -116,31 +155,31 @@ def test_a_given_threshold_counts_what_reaches_it():
 
 
 @pytest.mark.parametrize(
-    ("scores", "right", "gold", "threshold", "edge"),
+    ("scores", "right", "gold", "threshold"),
     [
-        ([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0], 2, 2.5, None),
-        ([1.0, 4.0, 2.0, 3.0], [0, 1, 0, 1], 2, 2.5, None),  # in any order
-        ([4.0, 3.0, 2.0], [1, 1, 1], 3, 2.0, "all"),  # the public script reads past the end here
-        ([4.0, 3.0, 2.0], [1, 0, 0], 1, 3.5, "first"),
-        ([4.0, 3.0, 3.0, 2.0], [1, 0, 1, 0], 2, 2.5, None),  # equal scores are taken together
-        ([4.0, 2.0, 2.0], [1, 1, 0], 2, 2.0, "all"),  # and not cut between, F1 4 / 5; the first alone has 2 / 3
-        ([4.0, 3.0, 2.0, 1.0], [1, 0, 0, 1], 2, 3.5, "first"),  # 2 / 3 and 4 / 6: of equal F1 the fewest pairs
-        ([4.0, 3.0], [0, 0], 2, math.inf, "none"),
-        ([], [], 2, math.inf, "none"),
-        ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2), "first"),  # there is nothing between them
+        ([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0], 2, 2.5),
+        ([1.0, 4.0, 2.0, 3.0], [0, 1, 0, 1], 2, 2.5),  # in any order
+        ([4.0, 3.0, 2.0], [1, 1, 1], 3, 2.0),  # the public script reads past the end here
+        ([4.0, 3.0, 2.0], [1, 0, 0], 1, 3.5),
+        ([4.0, 3.0, 3.0, 2.0], [1, 0, 1, 0], 2, 2.5),  # equal scores are taken together
+        ([4.0, 2.0, 2.0], [1, 1, 0], 2, 2.0),  # and not cut between, F1 4 / 5; the first alone has 2 / 3
+        ([4.0, 3.0, 2.0, 1.0], [1, 0, 0, 1], 2, 3.5),  # 2 / 3 and 4 / 6: of equal F1 the fewest pairs
+        ([4.0, 3.0], [0, 0], 2, math.inf),
+        ([], [], 2, math.inf),
+        ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2)),  # there is nothing between them
     ],
 )
-def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold, edge):
+def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold):
     right = [bool(flag) for flag in right]
     found = metric(scores, right, gold=gold)
-    assert (found["threshold"], found["edge"]) == (threshold, edge)
+    assert found["threshold"] == threshold
 
     def f1(cut):
         taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
         return 100 * 2 * sum(taken) / (len(taken) + gold)
 
     assert found["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
-    assert found == {**metric(scores, right, gold=gold, threshold=threshold), "edge": edge}
+    assert found == metric(scores, right, gold=gold, threshold=threshold)
 
 
 def test_what_cannot_be_scored_is_refused():

@@ -1,7 +1,4 @@
-"""Text classification: converts rows with one or two text columns and a label to encoded rows, by language.
-
-XNLI, PAWS-X and SICK are pairs of sentences, topic labels have one text. The code is independent of the benchmarks.
-"""
+"""Text classification: rows with one or two texts and a label, such as XNLI, PAWS-X, SICK and topics."""
 
 import functools
 from collections.abc import Iterator
@@ -19,9 +16,7 @@ from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gat
 from finetuning.data.word_lists import has_text
 from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
-from finetuning.results import LabelScores
-from finetuning.seeds import load_metric
-from finetuning.tasks.by_language import LanguageTask, by_label, label_options, mean_cross_entropy
+from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy
 from finetuning.trainer import Outcome
 from zoo_core.tables import require_column
 
@@ -33,7 +28,7 @@ class ClassificationTask(LanguageTask[Recipe]):
 
     auto_class = AutoModelForSequenceClassification
     collator = DataCollatorWithPadding
-    metric = "accuracy"
+    metric = ("accuracy", "1.0.0")
     loss = staticmethod(mean_cross_entropy)
 
     @staticmethod
@@ -46,12 +41,19 @@ class ClassificationTask(LanguageTask[Recipe]):
 
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
-        recipe = self.recipe
+        recipe, warnings = self.recipe, []
         check_tables(recipe)
-        _check_columns(recipe)
+        check_translation_columns(recipe, needs_labels=False)
+        texts = recipe.train[0].text_columns
+        for where, table in named_tables(recipe).items():
+            if len(table.text_columns) not in (1, 2) or len(table.text_columns) != len(texts):
+                raise ValueError(
+                    f"{where}.text_columns is {table.text_columns}, and train.0.text_columns is {texts}. Name one or "
+                    "two columns, in all tables the same number."
+                )
+            check_label_names(where, table.label_names)
         tables = open_tables(recipe)
         names, is_declared = label_names([_label_column(rows) for rows in tables.train])
-        warnings: list[str] = []
         normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
         for language, dataset in evaluation.items():
@@ -59,13 +61,10 @@ class ClassificationTask(LanguageTask[Recipe]):
                 refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
         data = gather(recipe, tables, evaluation, normalize, warnings, names)
         if len(used := data.train.unique("labels")) < 2:
-            raise ValueError(
-                f"All {len(data.train)} training rows have the label {names[used[0]]!r}. Check the label column "
-                f"{recipe.train[0].label_column}."
-            )
-        data.protocol.texts = len(recipe.train[0].text_columns)
-        data.protocol.majority_share = {  # accuracy of always answering the commonest label
-            language: float(np.bincount(rows["labels"][:]).max() / len(rows))
+            raise ValueError(f"All {len(data.train)} training rows have the label {names[used[0]]!r}.")
+        data.protocol["texts"] = len(texts)
+        data.protocol["chance"] = {  # always the commonest label
+            language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
             for language, rows in data.evaluation.items()
         }
         return data
@@ -73,21 +72,20 @@ class ClassificationTask(LanguageTask[Recipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
 
-        Longer inputs are cut, the longer text of a pair first; the protocol says how many, by language. A translation
+        Longer inputs are cut, the longer text of a pair first; the facts say how many, by language. A translation
         is an input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
         """
-        arguments = {"tokenizer": self.start.tokenizer, "max_length": self.recipe.max_length}
-        encoded, counts = encode_parts(data, _encode_batch, ["cut"], **arguments)
-        protocol = encoded.protocol
-        protocol.max_length, protocol.cut_texts, protocol.label_unit = self.recipe.max_length, counts["cut"], "rows"
+        length = self.recipe.max_length
+        encoded, counts = encode_parts(data, encode_batch, ["cut"], tokenizer=self.start.tokenizer, max_length=length)
+        encoded.protocol.update(max_length=length, cut_texts=counts["cut"], label_unit="rows")
         return encoded
 
     def head(self, data: TaskData) -> dict[str, Any]:
-        return {**label_options(data), "problem_type": "single_label_classification"}
+        return {**super().head(data), "problem_type": "single_label_classification"}
 
     def score(self, data: TaskData, part: str, language: str, predictions: tuple[np.ndarray, np.ndarray]) -> Outcome:
         found, probabilities = predictions
-        gold, names = getattr(data, part)[language]["labels"][:], data.label_names
+        gold, names = np.asarray(getattr(data, part)[language]["labels"][:]), data.label_names
 
         def records() -> Iterator[dict[str, Any]]:
             for row, label, probability in zip(data.as_read[language].to_list(), found, probabilities, strict=True):
@@ -95,13 +93,10 @@ class ClassificationTask(LanguageTask[Recipe]):
                 answer = {"gold": names[row["labels"]], "prediction": names[label]}
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        def label_scores() -> LabelScores:
-            return by_label(gold, found, names)
-
-        return Outcome(load_metric("accuracy").compute(predictions=found, references=gold), records, label_scores)
+        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records, lambda: by_label(gold, found, names))
 
 
-def _encode_batch(
+def encode_batch(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
 ) -> dict[str, list]:
     """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
@@ -126,41 +121,19 @@ def _encode_batch(
     return fields
 
 
-def _check_columns(recipe: Recipe) -> None:
-    check_translation_columns(recipe, needs_labels=False)
-    wanted = len(recipe.train[0].text_columns)
-    for where, table in named_tables(recipe).items():
-        if len(table.text_columns) not in (1, 2):
-            raise ValueError(f"{where}.text_columns is {table.text_columns}. Name one column or two.")
-        if len(table.text_columns) != wanted:
-            raise ValueError(
-                f"{where}.text_columns names {len(table.text_columns)} and train.0.text_columns {wanted}. Give all "
-                "tables the same number."
-            )
-        check_label_names(where, table.label_names)
-
-
 def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
-    table = rows.table
-    ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
-    sides = {"": table.text_columns, TRANSLATION: table.translation_columns}
-    texts = {
-        prefix + new: _texts(rows, old, "translation" if prefix else "text")
-        for prefix, columns in sides.items()
-        for new, old in zip(TEXTS, columns, strict=False)
-    }
-    if table.translation_columns and all(texts[name] == texts[TRANSLATION + name] for name in TEXTS if name in texts):
+    table, columns = rows.table, {}
+    for prefix, named in (("", table.text_columns), (TRANSLATION, table.translation_columns)):
+        for new, column in zip(TEXTS, named, strict=False):
+            texts = columns[prefix + new] = typed_column(rows, column, "text", "string")
+            blank = np.flatnonzero(~has_text(texts)).tolist()
+            rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
+    pairs = [(texts, columns.get(TRANSLATION + name)) for name, texts in columns.items() if name in TEXTS]
+    if all(texts == translations for texts, translations in pairs):
         warnings.append(f"{rows.place}: the translation of each text is the text itself")
-    return Dataset.from_dict({**texts, "labels": ids, "row": rows.numbers})
-
-
-def _texts(rows: Rows, column: str, what: str) -> list[str]:
-    """A column of text. Raises ValueError for another type, and for rows whose text is blank."""
-    texts = typed_column(rows, column, "text", "string")
-    blank = np.flatnonzero(~has_text(texts)).tolist()
-    rows.report(dict.fromkeys(blank, f"column {column} has no {what}"), "Fill or remove the row.")
-    return texts
+    ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
+    return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})
 
 
 def _label_column(rows: Rows) -> LabelColumn:

@@ -1,4 +1,4 @@
-"""Sentences as vectors and the exact search: against brute force, at the borders of chunks, with ties; the metric."""
+"""Sentences as vectors, by layer."""
 
 from typing import get_args
 
@@ -6,11 +6,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.seeds import load_metric
-from finetuning.tasks.features.neighbors import nearest_of_each
-from finetuning.tasks.retrieval import sentence_vectors as retrieval_search
-from finetuning.tasks.retrieval.recipe import Pooling
-from finetuning.tasks.retrieval.sentence_vectors import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.vectors import encoder as retrieval_search
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.vectors.recipe import Pooling
 
 TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The train to Berlin leaves at nine."]
 
@@ -20,11 +18,6 @@ def encoder_of(tiny_model):
     model, tokenizer = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False), None
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
-
-
-def test_a_vector_of_nothing_is_near_to_nothing():
-    forward, backward = nearest_of_each(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [2.0, 0.0]]))
-    assert forward.tolist() == [0, 1] and backward.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))
@@ -116,15 +109,3 @@ def test_bert_is_read_with_its_own_special_tokens(tmp_path):
     assert tokens == [[4, 5], [7], [4, 1, 5, 6, 7]], "unknown words are read as such"
     states = encoder.states.model(torch.tensor([[2, 4, 5, 3]])).last_hidden_state
     torch.testing.assert_close(encoder.vectors(tokens, [2])[2][0], states[0, 1:3].mean(0), rtol=1e-4, atol=1e-5)
-
-
-def test_accuracy_counts_both_directions_by_hand():
-    gold, found = (
-        [{"source": source, "target": target} for source, target in pairs]
-        for pairs in (((0, 0), (1, 1), (2, 1), (3, 2)), ((0, 0), (2, 1), (2, 1), (0, 0)))
-    )
-    assert load_metric("retrieval_accuracy").compute(predictions=found, references=gold) == {
-        "accuracy": 62.5, "source_to_target": 75.0, "target_to_source": 50.0
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="0 pairs"):
-        load_metric("retrieval_accuracy").compute(predictions=[], references=[])

@@ -1,0 +1,426 @@
+"""Tagging: words with a label each. Rows of words become windows of subwords, and the F1 is that of chunks.
+
+Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in a scheme of `finetuning.data.label_schemes`.
+All are read as IOB2, so that tables of different schemes can be used together. This does not change chunks or F1, and
+the model predicts IOB2. Other labels (parts of speech) are not changed. A word with the label `_` has no label: the
+model reads it, but it is neither learned nor scored.
+
+A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer splits
+most Chinese words into `▁`, the mark of a word's beginning, and the word itself. A sentence that is too long becomes
+several windows, cut between words, so that every word is predicted. A word without subwords is read as the unknown
+subword. Chunks are joined over all windows of a sentence.
+
+Plug-in (VECO, ACL 2021, section 3.1): a row also has the words of a translation y. In training it also has their
+labels, since heads learn from [H_x:S_x] and [H_y:S_y]; a teacher (`label_text`) has made the labels of one side. The
+paper does not describe windows. Our decisions: each window of x is read with the whole of y, which is cut at the limit
+and counted; y's labels are learned only with the first window of x, so that each word counts once.
+"""
+
+import functools
+import importlib.metadata
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
+
+from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
+from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.rows import Rows
+from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.word_lists import count_invisible, text_lists
+from finetuning.models import names_as_text
+from finetuning.recipe import TaggingRecipe
+from finetuning.results import LABEL_SCORES, LabelScores
+from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy, named_scores
+from finetuning.trainer import Outcome
+from zoo_core.masking import IGNORED
+from zoo_core.tables import require_column
+
+WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
+MANY = 0.3  # results name languages with this share of blank first subwords (punctuation: 8% to 14%; Chinese: 84%)
+
+
+class TaggingTask(LanguageTask[TaggingRecipe]):
+    """Words with a label each."""
+
+    auto_class = AutoModelForTokenClassification
+    collator = DataCollatorForTokenClassification
+    metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
+    loss = staticmethod(mean_cross_entropy)
+    counts = LanguageTask.counts | {"words_without_tokens": "without tokens", "words_with_blank_first_token": "blank"}
+
+    @staticmethod
+    def kept(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Ids (B, T) of the highest logits (B, T, L)."""
+        return logits.argmax(-1)
+
+    def read(self) -> TaskData:
+        """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
+
+        Plug-in, they also have those of the translation, with `translation_` before their names; tags only in
+        training. Rows without words or labels are left out.
+        """
+        recipe, warnings = self.recipe, []
+        check_tables(recipe)
+        check_translation_columns(recipe)
+        for where, table in named_tables(recipe).items():
+            if len(table.text_columns) != 1:
+                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of words.")
+            check_label_names(where, table.label_names)
+        tables = open_tables(recipe)
+        for rows in tables.evaluation.values():
+            if LABELED_BY in rows.dataset.column_names:  # by `label_text`
+                raise ValueError(
+                    f"{rows.place}: its labels are those of a model ({rows.dataset[LABELED_BY][0]}), not gold labels. "
+                    f"If they have been corrected since, remove the column {LABELED_BY}."
+                )
+        sides = [side for rows in tables.train for side in (rows, translation_of(rows)) if side]
+        labels = _labels([_label_column(side) for side in sides if side.table.label_column])
+        normalize = functools.partial(_normalize, labels=labels, warnings=warnings)
+        evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
+        for language, dataset in evaluation.items():
+            if len(used := _used(dataset)) < 2:
+                words = sum(map(len, dataset["tags"][:]))
+                refuse_placeholders(tables.evaluation[language], words, "words", labels.names[used[0]])
+        data = gather(recipe, tables, evaluation, normalize, warnings, labels.names)
+        if len(used := _used(data.train)) < 2:
+            raise ValueError(f"All words of the training rows have the label {labels.names[used[0]]!r}.")
+        if labels.form is None:
+            data.warnings.append(
+                "the labels mark no chunks: a run of equal labels counts as one, as in XTREME; compare token_accuracy"
+            )
+        return data
+
+    def encode(self, data: TaskData) -> TaskData:
+        """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
+
+        Labels are -100 except at one token of each word, according to `label_subword`. `sentence` and `first_word`
+        identify the sentence and the first word of a window.
+
+        A word that is longer than a window loses its last subwords, which have no label. The facts count, by language,
+        such words, words without subwords, words whose first subword has no text but a later one does, and sentences of
+        several windows. Plug-in, the fields of the translation have `translation_` before their names, and cut
+        translations are counted, too, once per sentence.
+        """
+        tokenizer, recipe = self.start.tokenizer, self.recipe
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not say which word a token belongs to. Name the folder of a fast "
+                "tokenizer, one with a tokenizer.json, as `tokenizer`."
+            )
+        counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
+        options = {"tokenizer": tokenizer, "max_length": recipe.max_length, "label_subword": recipe.label_subword}
+        encoded, counts = encode_parts(data, windows_of, counted, **options)
+        facts = encoded.protocol
+        words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
+        shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
+        blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
+        if blank and recipe.label_subword == "first":
+            encoded.warnings.append(
+                f"words whose label is at a first subword without text: {', '.join(blank)}; "
+                "label_subword=first_with_text labels the first subword with text"
+            )
+        teachers = {teacher: None for table in facts["training_data"] for teacher in table.get(LABELED_BY, [])}
+        facts.update(
+            max_length=recipe.max_length,
+            label_subword=recipe.label_subword,
+            label_unit="chunks" if form_of(data.label_names) else "words",
+            cut_texts=counts["cut"],
+            split_texts=counts["is_further"],
+            words_without_tokens=counts["without_tokens"],
+            words_with_blank_first_token=counts["blank_first"],
+            facts=[
+                "f1, precision, recall: of chunks; token_accuracy: share of words with the right label",
+                f"label of a word: that of its {recipe.label_subword.replace('_', ' ')} subword",
+                *(f"training labels of a model: {teacher}" for teacher in teachers),
+            ],
+        )
+        if any(TRANSLATION + "input_ids" in rows.column_names for rows in encoded.evaluation.values()):
+            facts["cut_translations"] = counts["translation_cut"]
+        return encoded
+
+    def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
+        model = super().load_model(path, seed, data)
+        model.config.label_subword = self.recipe.label_subword  # readers of the labels must know their places
+        return model
+
+    def score(self, data: TaskData, part: str, language: str, predictions: np.ndarray) -> Outcome:
+        """Returns the outcome of whole sentences; `predictions` are the label ids (W, T) of the windows."""
+        windows, names = getattr(data, part)[language], data.label_names
+        ids = [words_of_sentences(windows, values) for values in (windows["labels"][:], predictions)]
+        gold, found = ([[names[number] for number in sentence] for sentence in side] for side in ids)
+
+        def records() -> Iterator[dict[str, Any]]:
+            for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
+                # a word without a label is not predicted either
+                of_labeled = [iter(side) for side in sides]
+                own, predicted = (
+                    [UNLABELED if tag == IGNORED else next(labels) for tag in row["tags"]] for labels in of_labeled
+                )
+                yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
+
+        def label_scores() -> LabelScores:
+            if form_of(names):
+                return by_type(gold, found, names)
+            return by_label(*([number for sentence in side for number in sentence] for side in ids), names)
+
+        return Outcome(chunk_scores(gold, found), records, label_scores)
+
+
+@dataclass
+class Labels:
+    """The labels of a run: as the training data name them, and with B- and I- of every type of chunk in IOB2.
+
+    form: of the training data; None where the labels mark no chunks, and `names` are `raw`.
+    """
+
+    raw: list[str]
+    is_order_declared: bool
+    form: str | None
+    kinds: list[str]  # types of chunks
+    names: list[str]  # in the order of their ids
+
+
+def _labels(columns: list[LabelColumn]) -> Labels:
+    """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
+    raw, is_declared = label_names(columns)
+    forms = [_form_of(column) for column in columns]
+    if None in forms:  # a single table may lack the labels that show the form
+        forms = [_form_of(*columns)] * len(columns)
+    if forms[0] is None:
+        return Labels(raw, is_declared, None, [], raw)
+    named = {name: form for column, form in zip(columns, forms, strict=True) for name in _names(column)}
+    parts = [split_label(name, named[name]) for name in raw]
+    kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
+    names = [OUTSIDE if mark == OUTSIDE else join_label("B" if mark in "BS" else "I", kind) for mark, kind in parts]
+    names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
+    return Labels(raw, is_declared, forms[0], kinds, list(dict.fromkeys(names)))
+
+
+def _names(column: LabelColumn) -> list[str]:
+    """The names of the labels that a column declares or has."""
+    return column.declared or [str(name) for name in dict.fromkeys(column.values) if name and str(name).strip()]
+
+
+def _form_of(*columns: LabelColumn) -> str | None:
+    """The form of the labels of these columns together. Raises ValueError as `form_of`."""
+
+    def place_of(label: str) -> str:
+        return next((column.rows.place for column in columns if label in column.values), columns[0].rows.place)
+
+    return form_of(itertools.chain.from_iterable(map(_names, columns)), place_of)
+
+
+def _label_column(rows: Rows) -> LabelColumn:
+    """Returns the labels of the words of all rows."""
+    column = rows.table.label_column
+    item = getattr(require_column(rows.dataset, column, rows.name), "feature", None)
+    if item is None or isinstance(item, dict):
+        raise ValueError(f"{rows.name}: column {column} does not hold lists of labels.")
+    kept = [[label for label in labels or () if label != UNLABELED] for labels in rows.dataset[column][:]]
+    ends = np.cumsum([len(labels) for labels in kept])
+    values = list(itertools.chain.from_iterable(kept))
+    if not values:
+        raise ValueError(f"{rows.place}: no word has a label in column {column}.")
+    return LabelColumn(rows, item, values, lambda number: int(np.searchsorted(ends, number, side="right")))
+
+
+def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
+    """Columns `words`, `tags` (ids) and `row`, checked, and those of the translations."""
+    words, tags = _side(rows, labels, warnings)
+    columns = {"words": words, "tags": tags, "row": rows.numbers}
+    if translation := translation_of(rows):
+        own, own_tags = _side(translation, labels, warnings)
+        without = [row for row in range(len(words)) if words[row] and not own[row]]
+        rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
+        if own == words:
+            warnings.append(f"{rows.place}: the translation of each text is the text itself")
+        columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
+    kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
+    if not kept:
+        raise ValueError(f"{rows.place}: none of its {len(words)} rows has a word with a label.")
+    if len(kept) < len(words):
+        warnings.append(f"{rows.place}: {len(words) - len(kept)} rows without words or labels left out")
+    return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
+
+
+def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[str]], list[list[int]]]:
+    """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
+    (column,), label_column = rows.table.text_columns, rows.table.label_column
+    words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
+    if invisible := count_invisible(words):
+        warnings.append(f"{rows.place}: {invisible}")
+    if not label_column:
+        return words, []
+    if not any(words):
+        return words, [[] for _ in words]
+    read = _label_column(rows)
+    lists = [own or [] for own in rows.dataset[label_column][:]]
+    counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
+    rows.report({row: f"{n} words and {m} labels" for row, (n, m) in counts.items() if n != m}, "Correct the row.")
+    form = labels.form and (_form_of(read) or labels.form)
+    known = [*labels.raw, *labels.names] if form == labels.form else [OUTSIDE] if OUTSIDE in labels.names else []
+    if form:  # labels of the same types of chunks, in a scheme of their own
+        known += [
+            name
+            for name in _names(read)
+            if re.fullmatch(FORMS[form], name) and split_label(name, form)[1] in labels.kinds
+        ]
+    known = list(dict.fromkeys(known))
+    ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
+    places = {name: place for place, name in enumerate(labels.names)}
+    tags = []
+    for sentence in lists:
+        own = [UNLABELED if label == UNLABELED else known[next(ids)] for label in sentence]
+        read_as = to_iob2(own, form) if form else own
+        tags.append([IGNORED if raw == UNLABELED else places[name] for raw, name in zip(own, read_as, strict=True)])
+    return words, tags
+
+
+def _used(dataset: Dataset) -> list[int]:
+    """The ids of labels that occur."""
+    return sorted(set(itertools.chain.from_iterable(dataset["tags"][:])) - {IGNORED})
+
+
+def windows_of(
+    batch: dict[str, list],
+    numbers: list[int],
+    tokenizer: Any,
+    max_length: int,
+    label_subword: str,
+    is_train: bool = False,
+) -> dict[str, list[Any]]:
+    """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
+
+    `is_further` is 1 at a sentence's second window; `cut`, `without_tokens`, `blank_first` and `translation_cut` are
+    counts.
+    """
+    tokenizer = names_as_text(tokenizer)
+    whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
+    start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+    first, last = whole[:start], whole[start + len(inner) :]  # special tokens
+    room = max_length - len(first) - len(last)
+    has_tags = is_train and TRANSLATION + "tags" in batch
+
+    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
+        ids, labels = list(first), [IGNORED] * len(first)
+        for own, tag in zip(subwords, tags, strict=True):
+            ids += own
+            place = first_with_text(own) if label_subword == "first_with_text" else 0
+            labels += [tag if number == place else IGNORED for number in range(len(own))]
+        labels += [IGNORED] * len(last)
+        return {"input_ids": [*ids, *last], "attention_mask": [1] * len(labels), "labels": labels}
+
+    def subwords_of(sentences: list[list[str]]) -> list[list[list[int]]]:
+        encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
+        subwords: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+        for row, words in enumerate(subwords):
+            for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
+                words[word].append(subword)
+        return subwords
+
+    def first_with_text(own: list[int]) -> int:
+        return next((number for number, subword in enumerate(own) if subword not in blank), 0)
+
+    texts = subwords_of(batch["words"])
+    translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
+    firsts = list({own[0] for sentence in [*texts, *(translations or [])] for own in sentence if own})
+    tokens = tokenizer.convert_ids_to_tokens(firsts)
+    blank = {subword for subword, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
+    windows: list[dict[str, Any]] = []
+    for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
+        kept = [own[:room] or [tokenizer.unk_token_id] for own in subwords]
+        side, is_cut = {}, False
+        if translations:  # the words that begin within the room, the last one perhaps cut
+            own = [one or [tokenizer.unk_token_id] for one in translations[row]]
+            begins = [0, *itertools.accumulate(map(len, own))]
+            is_cut = begins[-1] > room
+            own = [one[: room - begin] for one, begin in zip(own, begins, strict=False) if begin < room]
+            own_tags = batch[TRANSLATION + "tags"][row] if has_tags else [0] * len(own)
+            side = {TRANSLATION + name: values for name, values in window(own, own_tags[: len(own)]).items()}
+            if not has_tags:
+                del side[TRANSLATION + "labels"]
+        for number, (begin, end) in enumerate(_bounds(kept, room)):
+            fields = window(kept[begin:end], tags[begin:end])
+            windows.append(
+                {
+                    **fields,
+                    **side,
+                    "length": len(fields["input_ids"]) + len(side.get(TRANSLATION + "input_ids", [])),
+                    "sentence": numbers[row],
+                    "first_word": begin,
+                    "cut": sum(len(own) > room for own in subwords[begin:end]),
+                    "without_tokens": sum(not own for own in subwords[begin:end]),
+                    "blank_first": sum(first_with_text(own) > 0 for own in subwords[begin:end]),
+                    "is_further": int(number == 1),
+                    "translation_cut": int(number == 0 and is_cut),
+                }
+            )
+            if has_tags:  # learned with the first window
+                side = {**side, TRANSLATION + "labels": [IGNORED] * len(side[TRANSLATION + "labels"])}
+    return {name: [window[name] for window in windows] for name in windows[0]}
+
+
+def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
+    """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
+    start, size, bounds = 0, 0, []
+    for word, own in enumerate(subwords):
+        if size + len(own) > room:
+            bounds.append((start, word))
+            start, size = word, 0
+        size += len(own)
+    return [*bounds, (start, len(subwords))]
+
+
+def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
+    """Returns one value per word, by sentence: `values` (W, T) of windows in any order, at the labeled subwords."""
+    sentences: dict[int, list[Any]] = {}
+    numbers, first_words, labels = (rows[name][:] for name in ("sentence", "first_word", "labels"))
+    for window in np.lexsort((first_words, numbers)):
+        found = sentences.setdefault(numbers[window], [])
+        # the values of a batch are padded to its longest window
+        pairs = zip(labels[window], values[window], strict=False)
+        found += [value for tag, value in pairs if tag != IGNORED]
+    return list(sentences.values())
+
+
+def chunk_scores(gold: list[list[str]], found: list[list[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of chunks over all sentences (micro average), and the share of right words, in percent.
+
+    A chunk is right where its first word, its last word and its type are. Labels of all schemes are first read as IOB2,
+    as the CoNLL shared tasks' conlleval does: a change of type begins a chunk too. Labels that mark no chunks (parts of
+    speech) are read as chunks of equal neighbors, as XTREME does with seqeval 0.0.12: a label that begins with S is a
+    chunk of its own. Compare their token accuracy, which is of the labels as written.
+    """
+    if form := form_of(label for sentence in [*gold, *found] for label in sentence):
+        sides = ([to_iob2(labels, form) for labels in side] for side in (gold, found))
+    else:  # seqeval 1.2.2 would take the first letter of a label for a mark: CCONJ and SCONJ would be equal
+        sides = (
+            [[one if one == OUTSIDE else f"{'S' if one[0] == 'S' else 'I'}-{one}" for one in labels] for labels in side]
+            for side in (gold, found)
+        )
+    precision, recall, f1, _ = precision_recall_fscore_support(*sides, average="micro", zero_division=0)
+    pairs = zip(itertools.chain(*gold), itertools.chain(*found), strict=True)
+    scores = {"f1": f1, "precision": precision, "recall": recall, "token_accuracy": np.mean([a == b for a, b in pairs])}
+    return {name: 100.0 * float(score) for name, score in scores.items()}
+
+
+def by_type(gold: list[list[str]], found: list[list[str]], names: list[str]) -> LabelScores:
+    """The scores of each type of chunk, such as PER, of the sentences' labels."""
+
+    def types(labels: Iterable[str]) -> list[str]:  # sorted; `_` of labels without a type, as in seqeval
+        return sorted({label[2:] or UNLABELED for label in labels if label != OUTSIDE})
+
+    # seqeval scores the types that occur, in this order
+    seen = types(itertools.chain(*gold, *found))
+    scores = named_scores(seen, precision_recall_fscore_support(gold, found, average=None, zero_division=0))
+    absent = {**dict.fromkeys(LABEL_SCORES, 0.0), "support": 0}
+    return {name: scores.get(name, absent) for name in types(names)}

@@ -1,0 +1,213 @@
+"""Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import PartialState
+from transformers import AutoModel
+
+from finetuning.data.task_tables import PairData
+from finetuning.models import Start, describe_start, load_pretrained
+from finetuning.page import table_names
+from finetuning.run_folder import RunFolder, finish_seed
+from finetuning.tasks.base import Facts, Record, Task
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
+from modeling.layer_states import default_layer
+from zoo_core.processes import from_all, main_first
+
+Rows = Callable[[], Iterable[Facts]]  # makes the rows of a predictions file
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+R = TypeVar("R", bound=VectorRecipe)
+S = TypeVar("S", bound=SentenceRecipe)
+
+
+class VectorTask(Task[R]):
+    """Scores of every layer, of every pair of languages by itself."""
+
+    metric: tuple[str, str]  # name and version of what computes the scores
+    models: dict[int, Start]  # by seed: one for all, or the one whose name has the seed
+
+    def open(self) -> Start:
+        recipe = self.recipe
+        self.models = {
+            seed: describe_start(replace(recipe, model=recipe.model.replace(SEED, str(seed))), recipe.max_length)
+            for seed in recipe.seeds
+        }
+        depths = {model.config.num_hidden_layers for model in self.models.values()}
+        if len(depths) > 1:
+            raise ValueError(f"The models of seeds {recipe.seeds} have {sorted(depths)} layers: evaluate them apart.")
+        reported_layer(recipe.layer, recipe.layers, depths.pop())
+        first = self.models[recipe.seeds[0]]
+        # with one model per seed, each seed's record has the fingerprint
+        of_seeds = {"folder": recipe.model, "fingerprint": None} if SEED in recipe.model else {}
+        return first._replace(identity=first.identity | of_seeds)
+
+    def encode(self, data: PairData) -> PairData:
+        """Adds to the facts how scores are computed from a model's layers; the scores never select a layer."""
+        depth = self.start.config.num_hidden_layers
+        layer, layers, rule = reported_layer(self.recipe.layer, self.recipe.layers, depth)
+        selection = {"rule": rule, "data": None}
+        data.protocol.update(self.method(), layer=layer, layers=layers, depth=depth, selection=selection)
+        return data
+
+    @abstractmethod
+    def method(self) -> Facts:
+        """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
+
+    def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
+        """Raises ValueError where a finished seed was scored with other weights than its model has now."""
+        # seeds may be scored weeks after each other, and a model may have been trained again since
+        for seed, model in self.models.items() if folder else ():
+            then, now = (folder.finished(seed) or {}).get("model", model.identity), model.identity
+            if then["fingerprint"] != now["fingerprint"]:
+                raise ValueError(
+                    f"The weights of {now['folder']} have changed since seed {seed} was scored in {folder.path}: "
+                    f"{then['fingerprint'][:15]} -> {now['fingerprint'][:15]}. Name another folder."
+                )
+
+    def build(self, seed: int, data: PairData) -> Any:
+        path, _, tokenizer, identity = self.models[seed]
+        trusts, dtype = self.recipe.trust_remote_code, DTYPES[self.recipe.precision]
+        with main_first():
+            model = load_pretrained(AutoModel, path, identity["folder"], trusts, dtype=dtype)
+        return self.reader(model.to(PartialState().device), tokenizer)
+
+    @abstractmethod
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> Any:
+        """Returns the object that computes vectors or links with an encoder; its `states.model` is the encoder."""
+
+    @abstractmethod
+    def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> tuple[list[Facts], Facts, Rows | None]:
+        """Scores of a pair of languages (method, layer, metric, value), counts, and what makes its predictions."""
+
+    def size(self, pair: Any) -> int:
+        """The amount of work of a pair of languages, in any unit, to divide them among processes."""
+        return 1
+
+    def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
+        """Each process evaluates its share of the pairs of languages; the main process writes all results."""
+        state, facts = PartialState(), data.protocol
+        module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
+        shares = share({name: self.size(pair) for name, pair in data.pairs.items()}, state.num_processes)
+
+        def work() -> dict[str, tuple[list[Facts], Facts, Rows | None]]:
+            found = {}
+            for name in shares[state.process_index]:
+                print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
+                scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
+                if rows and state.num_processes > 1:  # a function cannot be sent
+                    rows = partial(iter, list(rows()))
+                found[name] = [{"language": name, **score} for score in scores], counts, rows
+            return found
+
+        by_pair = {name: found for of_process in from_all(work) for name, found in of_process.items()}
+        found = {name: by_pair[name] for name in data.pairs}
+        record: Record = {
+            "seed": seed,
+            "model": self.models[seed].identity,
+            "parameters": sum(parameter.numel() for parameter in model.states.model.parameters()),
+            "metric": {"name": self.recipe.main_score, "module": module, "version": version},
+            "scores": [score for scores, _, _ in found.values() for score in scores],
+            "counts": {name: counts for name, (_, counts, _) in found.items()},
+        }
+        if state.is_main_process:
+            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows})
+        state.wait_for_everyone()
+        return record
+
+    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
+        """Each seed may have a model of its own, whose fingerprints are joined by `+`."""
+        facts["counts"] = {str(record["seed"]): record["counts"] for record in records}
+        return {
+            "setting": "feature",
+            "model": {"fingerprint": "+".join(record["model"]["fingerprint"] for record in records)},
+            "hyperparameters": {"batch_size": self.recipe.batch_size, "precision": self.recipe.precision},
+        }
+
+    def setting_lines(self, facts: Facts) -> list[str]:
+        """Returns what is evaluated, and which layer is reported."""
+        return [
+            "setting: feature (no training); vectors of one layer are compared",
+            f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs)",
+            f"layer: {facts['layer']} of {facts['depth']} ({facts['selection']['rule']}), not chosen on these data",
+        ]
+
+    def data_lines(self, read: PairData, encoded: PairData) -> list[dict[str, Any]]:
+        rows = encoded.protocol["evaluated_rows"].items()
+        return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
+
+
+def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
+    """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
+    split = ", ".join(dict.fromkeys(splits))
+    evaluated = {"evaluation_data": entries, "evaluated_split": split, "evaluated_rows": rows, "chance": chance}
+    return {"training_data": [], "training_rows": 0, **evaluated, **own}
+
+
+class SentenceTask(VectorTask[S]):
+    """Sentences, compared by their vectors."""
+
+    def method(self) -> Facts:
+        pooling = self.recipe.pooling
+        return {"method": pooling, "methods": {pooling: {}}, "pooling": pooling, "similarity": "cosine"}
+
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> SentenceEncoder:
+        recipe = self.recipe
+        return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
+
+    def read_by_layer(
+        self, encoder: SentenceEncoder, sides: list[list[str]], layers: list[int]
+    ) -> tuple[Facts, Iterator[tuple[int, torch.Tensor, torch.Tensor]]]:
+        """How many texts of both sides are cut, and the vectors of each layer, as `vectors_by_layer` yields them."""
+        tokens = tuple(map(encoder.tokens, sides))
+        counts = {"max_length": encoder.max_length, "cut": [sum(map(encoder.is_cut, side)) for side in tokens]}
+        return counts, vectors_by_layer(encoder, tokens, layers)
+
+    def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
+        counts = records[0]["counts"]
+        facts["max_length"] = next(iter(counts.values()))["max_length"]
+        facts["cut_texts"] = {pair: of["cut"] for pair, of in counts.items()}
+        return super().fields(facts, records)
+
+    def setting_lines(self, facts: Facts) -> list[str]:
+        return [
+            *super().setting_lines(facts),
+            f"vector of a sentence: {POOLINGS[facts['pooling']]}",
+            f"max length: {facts['max_length']} tokens ({sum(map(sum, facts['cut_texts'].values())):,} texts cut)",
+        ]
+
+
+def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
+    """The names that each process takes, so that the sums of their sizes are about equal: the largest first."""
+    shares: list[list[str]] = [[] for _ in range(processes)]
+    for name in sorted(sizes, key=sizes.get, reverse=True):
+        min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)
+    return shares
+
+
+def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:
+    """Of a model of `depth` layers: the reported one, all that are scored, and the rule that chose it.
+
+    `layer` and `layers` are those of a recipe. Raises ValueError for layers that the model does not have, and where the
+    reported one is not scored.
+    """
+    relative = {
+        None: (default_layer(depth), "three fifths of the layers"),
+        "middle": (depth // 2, "the middle layer"),
+        "two_thirds": (round(2 * depth / 3), "two thirds of the layers"),  # XLM-Align, Table 2: 8 of 12
+    }
+    chosen, rule = relative.get(layer, (layer, "named in the recipe"))
+    scored = sorted(set(layers)) or list(range(depth + 1))
+    if chosen not in scored or not 0 <= min(scored) <= max(scored) <= depth:
+        raise ValueError(
+            f"layers is {layers}, and the layer that is reported is {chosen} ({rule}). Give layers from 0 (the "
+            f"embeddings) to {depth}, among them the reported one, or name another one with `layer`."
+        )
+    return chosen, scored, rule

@@ -1,0 +1,276 @@
+"""Mining of translations: finds the pairs of translations in two pools of sentences, as BUCC.
+
+Equal texts of a pool are one candidate, with any of their ids: a mined pair is right if gold has a pair of these texts.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
+from finetuning.data.rows import names_of, split_name, unique_ids
+from finetuning.data.table_checks import overlap
+from finetuning.data.task_tables import DATA_SEED, PairData
+from finetuning.data.word_lists import has_text
+from finetuning.metrics import load_metric
+from finetuning.page import table_names
+from finetuning.results import Results
+from finetuning.tasks.base import Facts
+from finetuning.tasks.vectors.base import Rows, SentenceTask, facts_of
+from finetuning.tasks.vectors.encoder import SentenceEncoder
+from finetuning.tasks.vectors.recipe import MiningPools, MiningRecipe, Pools, expanded
+from finetuning.tasks.vectors.retrieval import Side
+from finetuning.tasks.vectors.search import mine
+from zoo_core.tables import describe, require_column
+
+NEIGHBORS = 4  # k of the margin score, as in XTREME's script
+SMALL_POOL, MOST_GOLD = 1_000, 0.1  # sentences, and share of gold in them; BUCC's own have 89,000 and more, 2% to 3%
+
+
+@dataclass
+class Pool:
+    """The distinct texts of two languages, and the pairs that are translations, as numbers of source and target."""
+
+    source: list[str]
+    target: list[str]
+    gold: set[tuple[int, int]]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Texts of the source and of the target."""
+        return [len(self.source), len(self.target)]
+
+
+class Mining(NamedTuple):
+    """The pools of a pair of languages, and those on whose gold the threshold is fitted."""
+
+    pool: Pool
+    dev: Pool
+
+
+class MiningTask(SentenceTask[MiningRecipe]):
+    """Finds the translations among two pools of sentences."""
+
+    metrics = ("f1", "precision", "recall")
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        return "mining_f1", load_metric("mining_f1").version
+
+    def read(self) -> PairData[Mining]:
+        recipe, loaded = self.recipe, {}
+        pools: dict[str, Mining] = {}
+        entries, dev_entries, warnings = [], [], []
+        for table in expanded(recipe.pairs):
+            where = f"pairs ({table.name})"
+            pool, entry = read_pools(table, where, table.name, recipe.hub_root, loaded)
+            if table.dev is not None:
+                _check_apart(table, recipe.hub_root)
+                dev, dev_entry = read_pools(table.dev, f"{where}.dev", table.name, recipe.hub_root, loaded)
+                dev_entries.append(dev_entry)
+                entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
+            else:
+                dev, pool = divide(pool, recipe.dev_fraction, table.name)
+            pools[table.name] = Mining(pool, dev)
+            entries.append(entry)
+            warnings += [table.note] if table.note else []
+            if entry["not_in_pools"]:
+                warnings.append(f"{table.name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
+            if min(pool.sizes) < SMALL_POOL or len(pool.gold) > MOST_GOLD * min(pool.sizes):
+                warnings.append(
+                    f"{table.name}: {len(pool.gold):,} gold pairs among {pool.sizes[0]} and {pool.sizes[1]} sentences: "
+                    "F1 is far higher than on BUCC's own pools"
+                )
+        differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
+        facts = facts_of(
+            entries,
+            [split_name(table.gold) for table in recipe.pairs],
+            {name: len(both.pool.gold) for name, both in pools.items()},
+            {name: chance_level(both.pool) for name, both in pools.items()},
+            differs=differs + ["part of the pools"] * bool(recipe.dev_fraction),
+            pool_sizes={name: both.pool.sizes for name, both in pools.items()},
+            dev_data=dev_entries,
+            dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
+            dev_sizes={name: both.dev.sizes for name, both in pools.items()},
+            dev_fraction=recipe.dev_fraction,
+        )
+        return PairData(facts, list(dict.fromkeys(warnings)), pools)
+
+    def method(self) -> Facts:
+        return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
+
+    def size(self, pair: Mining) -> int:
+        return sum(sum(pool.sizes) for pool in pair)
+
+    def evaluate(
+        self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts
+    ) -> tuple[list[Facts], Facts, Rows | None]:
+        scores, thresholds, rows, counts = [], {}, None, {}
+        for pool in (pair.dev, pair.pool):  # dev first: only its threshold is kept
+            counts, by_layer = self.read_by_layer(encoder, [pool.source, pool.target], facts["layers"])
+            for layer, *vectors in by_layer:
+                mined = mine(*vectors, NEIGHBORS, encoder.states.device)
+                if pool is pair.dev:
+                    thresholds[layer] = score(pool, mined)["threshold"]
+                    continue
+                found = score(pool, mined, thresholds[layer])
+                place = {"method": encoder.pooling, "layer": layer}
+                scores += [{**place, "metric": key, "value": found[key]} for key in self.metrics]
+                if layer == facts["layer"]:
+                    rows = functools.partial(_rows, pool, mined, thresholds[layer])
+                    counts |= {"mined": found["mined"], "right": found["right"]}
+        threshold = thresholds[facts["layer"]]
+        return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows
+
+    def lines(self, results: Results) -> list[str]:
+        facts, dev = results["protocol"], [table_names(results["protocol"]["dev_data"])]
+        if facts["dev_fraction"]:
+            dev.append(f"{facts['dev_fraction']:.0%} of the pools, held out at random")
+        return [
+            *self.setting_lines(facts),
+            f"search: exact, in both directions; pairs are ranked by the {facts['margin']} margin of the cosine over "
+            f"{facts['neighbors']} nearest neighbors; each sentence is in one pair at most, equal texts are one",
+            f"threshold: the best for F1 on dev, by language pair and layer: {'; '.join(filter(None, dev))} "
+            f"({sum(facts['dev_rows'].values()):,} gold pairs)",
+            f"metric: F1 of the found pairs ({facts['metric']['module']} {facts['metric']['version']}), in percent",
+        ]
+
+
+def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded: dict) -> tuple[Pool, Facts]:
+    """Returns the pools of a place `where` in the recipe, without empty sentences, and the facts about them.
+
+    `loaded` keeps the tables that were read.
+    """
+    tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
+    tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
+    read = {name: load_whole(table, f"{where}.{name}", hub_root, loaded) for name, table in tables.items()}
+    gold_rows, sides, numbers, links = read["gold"][0], [], [], []
+    rows_in_gold = len(gold_rows)
+    if not pools.source:  # the sentences of the gold pairs
+        both = [gold_rows[getattr(pools.gold, f"{name}_column")][:] for name in SIDES]
+        gold_rows = gold_rows.select(np.flatnonzero(np.logical_and(*map(has_text, both))))
+    for name in SIDES:
+        column, place = getattr(pools.gold, f"{name}_column"), f"{where}.gold ({describe(tables['gold'])})"
+        require_column(gold_rows, column, place)
+        if table := tables.get(name):
+            rows, column = read[name][0], table.text_column
+            place = f"{where}.{name} ({describe(table)})"
+            # as text: another table may have the ids as numbers
+            ids = [str(one) for one in gold_rows[getattr(pools.gold, f"{name}_column")][:]]
+            require_column(rows, table.id_column, place)
+            keys = [str(one) for one in unique_ids(rows, table.id_column, place)]
+        else:
+            rows, keys, ids = gold_rows, range(len(gold_rows)), range(len(gold_rows))
+        require_text(rows, column, f"the column of texts of the {name}", place)
+        texts = rows[column][:]
+        kept = np.flatnonzero(has_text(texts))
+        side = Side.of([texts[row] for row in kept])
+        if len(side.texts) < 2:
+            raise ValueError(f"{place}: the {name} has {len(side.texts)} different text. Check the columns.")
+        sides.append(side)
+        numbers.append(dict(zip((keys[row] for row in kept), side.of_pairs, strict=True)))
+        links.append(ids)
+    known = [[of_side.get(one) for one in ids] for of_side, ids in zip(numbers, links, strict=True)]
+    gold = [(s, d) for s, d in zip(*known, strict=True) if s is not None and d is not None]
+    if not gold:
+        raise ValueError(
+            f"{where}: no gold pair has both sentences in the pools. Gold names {list(links[0])[:1]} and "
+            f"{list(links[1])[:1]}, the pools {list(numbers[0])[:1]} and {list(numbers[1])[:1]}."
+        )
+    entry = {
+        **names_of(tables["gold"]),
+        "columns": [pools.gold.source_column, pools.gold.target_column],
+        "languages": [pair],
+        "rows": rows_in_gold,
+        "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
+        "pools": {name: names_of(tables[name]) for name in SIDES} if pools.source else None,
+        "not_in_pools": rows_in_gold - len(gold),
+    }
+    return Pool(sides[0].texts, sides[1].texts, set(gold)), entry
+
+
+def _check_apart(table: MiningPools, hub_root: str | None) -> None:
+    """Raises ValueError for pools of dev that are, or share rows with, those that are evaluated."""
+    for name in ("gold", *SIDES):
+        one, other = getattr(table, name), getattr(table.dev, name)
+        if one is not None and other is not None and overlap(one, other, hub_root):
+            raise ValueError(f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}.")
+
+
+def chance_level(pool: Pool) -> dict[str, float]:
+    """Returns the scores, in percent, of pairing each sentence of the smaller pool with a random one of the other pool.
+
+    Of m pairs, m x gold / (S x D) are expected to be right; F1 is computed from the expected counts.
+    """
+    smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
+    right = gold / larger
+    f1 = 2 * right / (smaller + gold)
+    return {"f1": 100 * f1, "precision": 100 * right / smaller, "recall": 100 * right / gold}
+
+
+def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
+    """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
+
+    Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
+    or fewer than two texts of a side; `name` is the name of the pair of languages.
+    """
+    random = np.random.default_rng(DATA_SEED)
+    group_of: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by side and text
+    for pair in sorted(pool.gold):
+        found = {id(group): group for key in enumerate(pair) if (group := group_of.get(key))}
+        merged = [pair, *(one for group in found.values() for one in group)]
+        for one in merged:
+            group_of |= dict.fromkeys(enumerate(one), merged)
+    groups = list({id(group): group for group in group_of.values()}.values())
+    is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
+    wanted, taken = round(fraction * len(pool.gold)), 0
+    for number in random.permutation(len(groups)):
+        if taken < wanted:
+            taken += len(groups[number])
+            for pair in groups[number]:
+                for side, text in enumerate(pair):
+                    is_dev[side][text] = True
+    for side, marks in enumerate(is_dev):
+        in_gold = {pair[side] for pair in pool.gold}
+        others = random.permutation([text for text in range(len(marks)) if text not in in_gold])
+        marks[others[: round(fraction * len(others))].astype(int)] = True
+    parts = [_part(pool, [marks == of_dev for marks in is_dev]) for of_dev in (True, False)]
+    if any(not part.gold or min(part.sizes) < 2 for part in parts):
+        raise ValueError(
+            f"pairs ({name}): dev_fraction {fraction:g} leaves {[len(part.gold) for part in parts]} gold pairs among "
+            f"{[part.sizes for part in parts]} sentences. Choose another one, or name pools for dev."
+        )
+    return parts[0], parts[1]
+
+
+def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
+    """The pool of the texts that are kept of each side."""
+    places = [np.cumsum(of_side) - 1 for of_side in kept]
+    source, target = (
+        [texts[text] for text in np.flatnonzero(of_side)]
+        for texts, of_side in zip((pool.source, pool.target), kept, strict=True)
+    )
+    gold = {(int(places[0][s]), int(places[1][t])) for s, t in pool.gold if kept[0][s] and kept[1][t]}
+    return Pool(source, target, gold)
+
+
+def score(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float | None = None) -> dict[str, Any]:
+    """Returns the metric's scores of mined pairs; without a threshold, it is fitted on the pool's gold."""
+    source, target, margins = (of.tolist() for of in mined)
+    return load_metric("mining_f1").compute(
+        predictions=margins,
+        references=[pair in pool.gold for pair in zip(source, target, strict=True)],
+        gold=len(pool.gold),
+        threshold=threshold,
+    )
+
+
+def _rows(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float) -> Iterator[Facts]:
+    """The rows of a pair's predictions file: the pairs from the threshold on, the best first."""
+    for s, d, margin in zip(*(of.tolist() for of in mined), strict=True):
+        if margin >= threshold:
+            texts = {"source": pool.source[s], "target": pool.target[d]}
+            yield {**texts, "margin": round(margin, 6), "is_gold": (s, d) in pool.gold}

@@ -1,0 +1,186 @@
+"""Word alignment: links words with the vectors of a model, by layer and method, and compares them with gold links."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finetuning.align.gold import Gold, describe_fit, fit_gold, read_gold
+from finetuning.align.pairs import PairReader, Side
+from finetuning.data.task_tables import PairData
+from finetuning.metrics import load_metric
+from finetuning.results import Results
+from finetuning.tasks.base import Facts
+from finetuning.tasks.vectors.base import Rows, VectorTask, facts_of
+from finetuning.tasks.vectors.recipe import AlignedPairs, WordAlignmentRecipe
+from modeling.optimal_transport import METHOD_OPTIONS
+from modeling.word_alignment import WordAligner
+from zoo_core.tables import Table, resolve_hub_path, table_fingerprint
+
+METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
+
+
+@dataclass
+class AnnotatedPairs:
+    """Sentences of a pair of languages, as lists of words, and the gold links of those that have any."""
+
+    sentences: list[tuple[list[str], list[str]]]
+    gold: dict[int, Gold]
+
+
+class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
+    """Links words with the vectors of a model, and compares the links with gold links."""
+
+    is_higher_better, metrics = False, tuple(METRICS)
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        return "aer", load_metric("aer").version
+
+    def read(self) -> PairData[AnnotatedPairs]:
+        """Leaves out gold links past the words of their sentence; sentences without gold are not scored."""
+        pairs, entries, warnings = {}, [], []
+        for pair in self.recipe.pairs:
+            *files, gold_file = _files(pair, self.recipe.hub_root)
+            sentences = list(PairReader(files, split=False))
+            links = read_gold(gold_file, pair.gold_format, pair.gold_base)
+            gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
+            said, missing = describe_fit(links, gold, left_out, Path(gold_file).name), len(sentences) - len(gold)
+            said += [f"{missing} of {len(sentences)} sentences have no gold and were not scored"] if missing else []
+            warnings += [f"{pair.name}: {one}" for one in said]
+            warnings += [pair.note] if pair.note else []
+            if pair.sentences != "all":
+                gold = {number: links for number, links in gold.items() if number % 2 == (pair.sentences == "odd")}
+            if not any(of_sentence.possible for of_sentence in gold.values()):
+                raise ValueError(f"{gold_file} has no link for the sentences of {pair.name}. Is it the file of links?")
+            pairs[pair.name] = AnnotatedPairs(sentences, gold)
+            entries.append(
+                {
+                    "path": pair.path or str(Path(pair.gold).parent),
+                    "config": pair.gold if pair.path else name,
+                    "split": "test" if pair.sentences == "all" else f"test, {pair.sentences} sentences",
+                    "languages": [pair.name],
+                    "rows": len(gold),
+                    "fingerprint": "+".join(
+                        table_fingerprint(Table(file, format="text"), None, None) for file in (*files, gold_file)
+                    ),
+                    "sure_links": sum(len(of_sentence.sure) for of_sentence in gold.values()),
+                    "possible_links": sum(len(of_sentence.possible) for of_sentence in gold.values()),
+                    "left_out": left_out,
+                }
+            )
+        rows = {name: len(pair.gold) for name, pair in pairs.items()}
+        facts = facts_of(entries, ["test"], rows, {name: chance_level(pair) for name, pair in pairs.items()})
+        return PairData(facts, warnings, pairs)
+
+    def method(self) -> Facts:
+        methods, first = {name: METHOD_OPTIONS[name] for name in self.recipe.methods}, self.recipe.methods[0]
+        return {"method": first, "options": methods[first], "methods": methods, "encoding": self.recipe.encoding}
+
+    def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
+        recipe = self.recipe
+        options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size)
+        return WordAligner(encoder, tokenizer, method=recipe.methods[0], **options)
+
+    def size(self, pair: AnnotatedPairs) -> int:
+        return len(pair.gold)
+
+    def evaluate(
+        self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts
+    ) -> tuple[list[Facts], Facts, Rows | None]:
+        """Every layer and method of a pair come from one forward pass."""
+        found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
+        scores = [
+            {"method": method, "layer": layer, "metric": metric, "value": value}
+            for method, by_layer in found.items()
+            for layer, scores in by_layer.items()
+            for metric, value in scores.items()
+        ]
+        return scores, {}, None
+
+    def lines(self, results: Results) -> list[str]:
+        facts, metric = results["protocol"], results["protocol"]["metric"]
+        sure, possible = (
+            sum(entry[name] for entry in facts["evaluation_data"]) for name in ("sure_links", "possible_links")
+        )
+        methods = [
+            " ".join([method, *(f"{name}={value}" for name, value in options.items())])
+            for method, options in facts["methods"].items()
+        ]
+        return [
+            *self.setting_lines(facts),
+            f"gold: {possible:,} links by people, {sure:,} of them sure",
+            f"methods: {'; '.join(methods)}",
+            f"encoding: {facts['encoding']}; words are linked if any of their tokens are"
+            + (" (not by ot_words)" if "ot_words" in facts["methods"] else ""),
+            "guessing: links by position, each source word with the word at the same share of the target",
+            f"metric: AER, the alignment error rate: the share of wrong and missing links ({metric['name']} "
+            f"{metric['version']}), in percent; lower is better",
+        ]
+
+
+def sweep(
+    aligner: Any,
+    pairs: Sequence[tuple[Side, Side]],
+    gold: dict[int, Gold],
+    layers: Iterable[int] | None = None,
+    methods: Iterable[str] | dict[str, dict[str, Any]] | None = None,
+) -> dict[str, dict[int, dict[str, float]]]:
+    """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
+
+    `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are lists of words or texts, which the aligner
+    splits, and `gold` holds links that fit them (`align.gold.fit_gold`), by the sentence's position. Layers
+    count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
+    """
+    layers = list(range(aligner.num_layers + 1) if layers is None else layers)
+    if methods is None:
+        methods = {aligner.method: aligner.matching}
+    elif not isinstance(methods, dict):
+        methods = {method: {} for method in methods}
+    sentences = sorted(gold)
+    found: dict[str, dict[int, dict]] = {method: {layer: {} for layer in layers} for method in methods}
+    wanted = (pairs[n] for n in sentences)
+    for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods=methods), strict=True):
+        for layer in layers:
+            for method in methods:
+                found[method][layer][sentence] = by_layer[layer][method].links
+    return {
+        method: {layer: score(links, gold) for layer, links in by_layer.items()} for method, by_layer in found.items()
+    }
+
+
+def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
+    """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
+    if links.keys() != gold.keys():
+        raise ValueError(
+            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for exactly "
+            "the sentences of the gold."
+        )
+    return load_metric("aer").compute(
+        predictions=[links[sentence] for sentence in gold],
+        references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
+    )
+
+
+def chance_level(pair: AnnotatedPairs) -> dict[str, float]:
+    """Returns the scores of links along the diagonal."""
+    return score({n: position_links(*map(len, pair.sentences[n])) for n in pair.gold}, pair.gold)
+
+
+def position_links(source: int, target: int) -> list[tuple[int, int]]:
+    """Links of each of `source` words to the word at the same share of a target of that many words: chance level."""
+    if not target:
+        return []
+    return [(i, round(i * (target - 1) / max(source - 1, 1))) for i in range(source)]
+
+
+def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
+    """Returns the files of source, target (if it has one) and gold. Raises ValueError for a missing folder."""
+    if pair.path is not None and not Path(resolve_hub_path(pair.path, hub_root)).is_dir():
+        raise ValueError(
+            f"{pair.name}: {pair.path} is no folder, relative to {Path.cwd()} or as <owner>/<name> under hub_root "
+            f"({hub_root}). Correct path, or set hub_root."
+        )
+    return [str(file) for file in pair.files(hub_root)]

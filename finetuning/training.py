@@ -1,0 +1,320 @@
+"""Runs a task: its seeds, each trained or resumed, and its results. Signals save a checkpoint first."""
+
+import json
+import re
+import shutil
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pandas
+import torch
+from accelerate import DistributedType, PartialState
+from accelerate.utils import gather, release_memory
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+
+from finetuning.data.data_report import as_table, print_labels
+from finetuning.models import fine_tuned_on
+from finetuning.page import print_table, write_results
+from finetuning.recipe import TaskRecipe, TrainedRecipe
+from finetuning.results import run_name
+from finetuning.run_folder import Predictions, RunFolder, finish_seed
+from zoo_core.console import RunBar
+from zoo_core.processes import Stopped, held_signals, received
+from zoo_core.provenance import forget_machine, read_json
+from zoo_core.recording import PROJECT, CheckpointUploads, check_recording
+from zoo_core.run_folders import remove_own
+
+if TYPE_CHECKING:
+    from finetuning.tasks.base import Record, Task
+
+CHECKPOINT = rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+"  # the names of the Trainer's
+# scores of development rows; those by language are in the results
+SHOWN = {"eval_loss": "loss", "eval_bleu": "BLEU", "eval_selection": "score"}
+
+
+def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -> list["Record"]:
+    """Runs the seeds that are not finished, and writes and shows the results; returns the seeds' records.
+
+    Without `evaluate` only the development rows are scored, and no results are written: a sweep selects by them.
+    """
+    recipe, start, is_shown = task.recipe, task.begin(), evaluate and PartialState().is_main_process
+    folder = RunFolder(recipe, start.identity, resume)
+    check_recording(recipe.tracker, recipe.push_to_hub)
+    data = task.encode(task.read())
+    # results name the values of --sweep that these were chosen from: they must not hide a selection
+    if sweep := sweep_facts(recipe, start.identity["fingerprint"]):
+        data.protocol["selection"]["sweep"] = sweep
+    if is_shown:
+        print_labels(recipe.task, data, most_languages=5)
+    task.check_run(data, folder)
+    records = {seed: folder.finished(seed) for seed in recipe.seeds}
+    waiting = [seed for seed, record in records.items() if record is None]
+    # built before the run begins, so that a failure leaves nothing in the folder
+    models = [task.build(waiting[0], data)] if waiting else []
+    folder.begin(data.protocol, command)
+    for seed in waiting:
+        model = models.pop() if models else task.build(seed, data)
+        records[seed] = task.run_seed(seed, model, data, folder.of_seed(seed), evaluate)
+    if is_shown:
+        data.protocol["fine_tuned_before"] = fine_tuned_on(start.config)
+        write_results(task.results(start.identity, data.protocol, list(records.values()), data.warnings), folder.path)
+    return list(records.values())
+
+
+def sweep_facts(recipe: TaskRecipe, fingerprint: str) -> dict[str, Any] | None:
+    """Fields, points and score of the sweep in the run's folder, if it chose these values for this model."""
+    found = read_json(Path(recipe.output_dir) / "sweep.json", {})
+    (values,) = pandas.json_normalize(asdict(recipe)).to_dict("records")
+    if not found or found["model"] != fingerprint or any(values.get(k) != v for k, v in found["taken"].items()):
+        return None
+    score = next(point["score"] for point in found["points"] if point["values"] == found["taken"])
+    return {"fields": found["fields"], "points": len(found["points"]), "score": score}
+
+
+def check_data(task: "Task") -> None:
+    """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
+    recipe = task.recipe
+    task.begin()
+    read = task.read()
+    data = task.encode(read)
+    task.check_run(data)
+    if PartialState().is_main_process:
+        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(read, data)), data.warnings)
+        print_labels(recipe.task, data)
+        print("The data can be used. Nothing was trained or written.")
+
+
+def check_hardware(precision: str) -> None:
+    """Raises ValueError for half precision without an accelerator, and for one process that sees several GPUs."""
+    state = PartialState()
+    if precision == "fp16" and state.device.type == "cpu":
+        raise ValueError("training.precision is fp16, which a CPU does not support. Use fp32 or bf16, or a GPU.")
+    if state.device.type == "cuda" and state.distributed_type == DistributedType.NO and torch.cuda.device_count() > 1:
+        raise ValueError(
+            f"One process sees {torch.cuda.device_count()} GPUs. Start one process per GPU with `accelerate launch "
+            "--multi_gpu`, or hide the other GPUs with CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def training_arguments(
+    arguments_class: type, recipe: TrainedRecipe, seed: int, folder: Path, **of_the_kind: Any
+) -> Any:
+    """The hyperparameters that all kinds of task have, in the Trainer's terms, and what the kind adds to them."""
+    training = recipe.training
+    arguments: TrainingArguments = arguments_class(
+        output_dir=str(folder),
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        learning_rate=training.learning_rate,
+        warmup_steps=training.warmup_steps,
+        lr_scheduler_type=training.schedule,
+        weight_decay=training.weight_decay,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        adam_epsilon=training.epsilon,
+        max_grad_norm=training.max_grad_norm,
+        use_cpu=PartialState().device.type == "cpu",  # otherwise the Trainer requires a GPU for bf16
+        bf16=training.precision == "bf16",
+        fp16=training.precision == "fp16",
+        # parts that no head uses (cross-attention, a language embedding) get no gradient
+        ddp_find_unused_parameters=True,
+        dataloader_num_workers=recipe.num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        logging_steps=50,
+        disable_tqdm=True,  # `SeedProgress` shows it
+        seed=seed,
+        data_seed=seed,
+        report_to=[recipe.tracker] if recipe.tracker else [],
+        project=PROJECT,
+        run_name=f"{run_name(recipe.model)}-{Path(recipe.output_dir).name}-seed-{seed}",
+        **of_the_kind,
+    )
+    # with fp32, the Trainer would use the precision of `accelerate config`
+    arguments.mixed_precision = "no" if training.precision == "fp32" else training.precision
+    return arguments
+
+
+class SeedProgress(TrainerCallback):
+    """Shows the progress of one seed, uploads its checkpoints, and stops it after a signal.
+
+    After a signal, the step that is being trained is saved, and all processes raise `Stopped`. After the last step of
+    an epoch, or of the seed, there may be an evaluation. It runs before the step is saved, because the resumed run
+    begins after it.
+    """
+
+    def __init__(self, seed: int, recipe: TrainedRecipe):
+        self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
+        self.uploads = CheckpointUploads(recipe.push_to_hub, self.bar.say)
+        self.signal = None
+
+    def __enter__(self) -> "SeedProgress":
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.bar.__exit__(*exception)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.begin(state.max_steps, state.global_step)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.bar.step(state.global_step, self.name)
+        self.signal = _signal_of_any()
+        is_end = state.epoch.is_integer() or control.should_training_stop
+        if self.signal and not (is_end and args.save_strategy == SaveStrategy.EPOCH):  # saved when the epoch ends
+            control.should_save = True
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        if "loss" in logs:
+            self.bar.note(f"loss {logs['loss']:.3f}")
+        if scores := [f"{SHOWN[name]} {value:.3f}" for name, value in logs.items() if name in SHOWN]:
+            self.bar.say(f"{self.name}  step {state.global_step}  dev " + "  ".join(scores))
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        step, folder = state.global_step, Path(args.output_dir)
+        self.uploads.push(folder / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
+        if state.is_world_process_zero and args.save_strategy == SaveStrategy.STEPS:
+            # checkpoints of signals, between two regular ones, must not replace those that a recipe averages
+            for path in trainer_checkpoints(folder):
+                if _step_of(path) % args.save_steps and _step_of(path) not in (step, state.best_global_step):
+                    shutil.rmtree(path, ignore_errors=True)
+        if self.signal:
+            self._stop(f"saved at step {step} in {folder}")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.signal = _signal_of_any()
+        if self.signal:
+            self._stop(f"trained to its end, and saved in {args.output_dir}")
+
+    def _stop(self, where: str) -> NoReturn:
+        self.bar.say(f"{self.name} is {where}")
+        PartialState().wait_for_everyone()  # a launcher ends the other processes when one has ended
+        raise Stopped(self.signal)
+
+
+def _signal_of_any() -> signal.Signals | None:
+    """Returns the signal that any process received, or None; all processes must call this."""
+    number, state = received(), PartialState()
+    if state.num_processes > 1:
+        highest = int(gather(torch.tensor([number or 0], device=state.device)).max())
+        number = signal.Signals(highest) if highest else None
+    return number
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def trainer_checkpoints(folder: Path) -> list[Path]:
+    """Returns the Trainer's checkpoints in a folder, oldest first."""
+    found = (path for path in folder.glob("*") if re.fullmatch(CHECKPOINT, path.name) and path.is_dir())
+    return sorted(found, key=_step_of)
+
+
+def last_complete_checkpoint(folder: Path) -> str | None:
+    """Returns the newest complete checkpoint of the Trainer, which has a trainer_state.json."""
+
+    def is_complete(checkpoint: Path) -> bool:
+        try:
+            return bool(read_json(checkpoint / TRAINER_STATE_NAME))
+        except (OSError, ValueError):
+            return False
+
+    return next((str(path) for path in reversed(trainer_checkpoints(folder)) if is_complete(path)), None)
+
+
+def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str) -> None:
+    """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
+
+    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, and ValueError for
+    trained weights that are not finite.
+    """
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(progress)
+    if recipe.training.gradient_checkpointing:
+        # renamed in transformers 5.2x; our oldest supported version has only the old name
+        model = trainer.model
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
+    said = [f"{progress.name}: {size}"]
+    if fresh := getattr(trainer.model, "fresh_parameters", None):
+        said.append(f"{fresh['count']:,} new parameters")
+    progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
+    state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
+    if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
+        trainer.state = state
+        best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+        trainer._load_from_checkpoint(best or resumed)
+    else:
+        with held_signals():
+            trainer.train(resume_from_checkpoint=resumed)
+
+
+class Diverged(ValueError):
+    """A seed's training has diverged: its weights or losses are not finite."""
+
+
+def diverged(seed: int, what: str) -> Diverged:
+    """Returns the error of a seed whose training has diverged; `what` says how this was detected."""
+    return Diverged(
+        f"seed {seed}: {what}, training has diverged. Lower training.learning_rate or raise training.warmup_steps, and "
+        "name another output_dir."
+    )
+
+
+def check_weights(model: torch.nn.Module, seed: int) -> None:
+    """Raises ValueError for weights that are not numbers."""
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise diverged(seed, "the fine-tuned weights are not finite")
+
+
+def finite(value: Any) -> Any:
+    """Replaces NaN and infinity, which JSON does not have, by None in lists and dictionaries.
+
+    A gradient norm is infinite when fp16's loss scaling skips an update.
+    """
+    return json.loads(json.dumps(value), parse_constant=lambda name: None)
+
+
+def finish(
+    trainer: Trainer,
+    progress: SeedProgress,
+    outcome: dict[str, Any],
+    predictions: Predictions,
+    folder: Path,
+    save_model: bool,
+) -> "Record":
+    """Leaves scores.json, predictions/ and, if it is to be kept, model/ in a seed's folder; removes its checkpoints.
+
+    Returns what scores.json holds: `outcome` (of the kind of task) and what every trained seed records.
+    """
+    state = PartialState()
+    record = {
+        "seed": trainer.args.seed,
+        **outcome,
+        "steps": trainer.state.global_step,
+        "selection_score": trainer.state.best_metric,
+        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
+        "history": finite(trainer.state.log_history),
+    }
+    if save_model:
+        trainer.save_model(str(folder / "model"))
+    state.wait_for_everyone()
+    if state.is_main_process:
+        if save_model:
+            forget_machine(folder / "model")
+        finish_seed(folder, record, predictions)
+        remove_own(folder / "checkpoints", CHECKPOINT)
+        if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
+            import wandb
+
+            wandb.finish()
+    state.wait_for_everyone()
+    if save_model:  # after the barrier: other processes do not wait for the upload
+        progress.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
+    release_memory(trainer)
+    return record
