@@ -59,7 +59,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
             entries.append(
                 {
                     "path": pair.path or str(Path(pair.gold).parent),
-                    "config": pair.gold if pair.path else name,
+                    "config": pair.gold if pair.path else Path(gold_file).name,
                     "split": "test" if pair.sentences == "all" else f"test, {pair.sentences} sentences",
                     "languages": [pair.name],
                     "rows": len(gold),
