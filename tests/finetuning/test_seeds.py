@@ -89,5 +89,5 @@ def test_an_encoder_without_some_of_its_weights_leaves_nothing(captions, tmp_pat
     model.save_pretrained(folder)
     sample_tokenizer.save_pretrained(folder)
     message = refused([*captions, *SHORT, f"model={folder}"])
-    assert "weights of the encoder" in message and str(folder) in message
+    assert str(folder) in message
     assert not (tmp_path / "out").exists()
