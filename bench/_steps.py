@@ -225,14 +225,12 @@ class PeerStep:
     def __call__(self, examples: list[Example]) -> float:
         """One step on one batch of rows; the mean loss."""
         rows = features(examples, self.tokenizer)
-        loader = self.accelerator.prepare(DataLoader(rows, batch_size=len(rows), collate_fn=self.collate))
-        for batch in loader:
-            loss = self.loss(batch)
+        for batch in DataLoader(rows, batch_size=len(rows), collate_fn=self.collate):
+            loss = self.loss(send_to_device(batch, self.accelerator.device))
             self.accelerator.backward(loss)
             self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
             self.prepared.step()
             self.prepared.zero_grad()
-        self.accelerator._dataloaders.clear()  # a real loop prepares one loader, once
         return loss.item()
 
     def loss(self, batch: Any) -> torch.Tensor:

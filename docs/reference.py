@@ -29,7 +29,7 @@ from pretraining.recipe import Recipe
 from zoo_core.recipes import field_groups
 
 METHODS = (FunctionType, classmethod, staticmethod, property, functools.cached_property)
-INHERITED = ("forward", "generate", "from_encoder", "__call__")  # shown with each class that has them
+INHERITED = ("forward", "generate", "from_encoder", "align", "__call__")  # shown with each class that has them
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 88  # columns of a help text

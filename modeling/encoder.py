@@ -245,6 +245,9 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BH))
 
 
+LM_HEAD = r"^lm_head\.(bias$|decoder\.|dense\.|layer_norm\.)"  # weights that an encoder or a task's head leaves out
+
+
 class EncoderPreTrainedModel(PreTrainedModel):
     """What the library has to know of every model of the zoo. The prefix is XLM-R's."""
 
@@ -254,6 +257,7 @@ class EncoderPreTrainedModel(PreTrainedModel):
     # examples of the whole step, and would scale the loss up by processes and accumulation.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
+    _keys_to_ignore_on_load_unexpected = [LM_HEAD]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True

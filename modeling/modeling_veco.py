@@ -12,7 +12,7 @@ from torch import nn
 
 from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
-from .encoder import EncoderModel, EncoderPreTrainedModel
+from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
 from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, check_labels
 from .plug_in import PlugIn, cross_stream_mask
@@ -27,7 +27,7 @@ class VecoPreTrainedModel(EncoderPreTrainedModel):
 
     config_class = VecoConfig
     # an encoder loaded from a translation model's folder leaves the decoder where it is
-    _keys_to_ignore_on_load_unexpected = [r"^decoder\."]
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", LM_HEAD]
 
 
 class VecoModel(VecoPreTrainedModel, EncoderModel):

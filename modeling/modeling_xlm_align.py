@@ -17,7 +17,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
 from .denoising_word_alignment import AlignmentLabels, dwa_labels, dwa_losses
-from .encoder import EncoderModel, EncoderPreTrainedModel
+from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel
 from .evaluation_mode import without_dropout
 from .masked_lm import (
     ForMaskedLM,
@@ -39,7 +39,7 @@ class XlmAlignPreTrainedModel(EncoderPreTrainedModel):
 
     config_class = XlmAlignConfig
     # of a pre-trained folder; the other heads have no use for the pointer network
-    _keys_to_ignore_on_load_unexpected = [r"^[qk]_linear\."]
+    _keys_to_ignore_on_load_unexpected = [r"^[qk]_linear\.", LM_HEAD]
 
     def save_pretrained(self, save_directory, *args, **kwargs):
         """The library's, which leaves out the pipeline that the configuration names."""

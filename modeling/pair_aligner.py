@@ -99,7 +99,7 @@ class PairAligner:
         if calibration and method == "ot_words":
             self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
         check_method(method, self.matching)
-        self.check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
+        self._check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -121,7 +121,7 @@ class PairAligner:
         if not 0 <= self.overlap < self.window:
             raise ValueError(f"overlap must be from 0 to {self.window - 1}, got {self.overlap}.")
 
-    def check_layer(self, layer: int, name: str = "layer") -> None:
+    def _check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
             raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
@@ -148,28 +148,28 @@ class PairAligner:
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
         chosen = {self.method: self.matching}
-        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, similarity, progress):
+        for by_layer in self._chunks(pairs, [self.layer], chosen, probabilities, similarity, progress):
             yield by_layer[self.layer][self.method]
 
-    def chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
+    def _chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
         while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
             with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self.chunk(chunk, layers, methods, probabilities, similarity, progress))
+                found = list(self._chunk(chunk, layers, methods, probabilities, similarity, progress))
             yield from found
 
-    def chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, similarity, progress):
-        """What `chunks` yields, for the pairs of a chunk."""
+    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, similarity, progress):
+        """What `_chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
         pairs = list(zip(sentences[::2], sentences[1::2], strict=True))
         tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
-        rows_R5 = self.windows(tokens)
+        rows_R5 = self._windows(tokens)
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
         grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
         overlap, links_all = self.overlap / self.window, any(of.get("link_all") for of in methods.values())
-        for numbers_B, vectors, masks in self.batches(tokens, rows_R5, layers):
+        for numbers_B, vectors, masks in self._batches(tokens, rows_R5, layers):
             batch_B5 = rows_R5[numbers_B]
             words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
             cells_BSN = decided_cells(numbers_B, masks, rows_R5, overlap) if links_all else None
@@ -200,7 +200,7 @@ class PairAligner:
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
-    def batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
+    def _batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
         """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks; `least`: its windows."""
         table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
@@ -211,7 +211,7 @@ class PairAligner:
             begins_G2 = rows_R5[numbers_G][:, [1, 3]]
             lengths_G2 = rows_R5[numbers_G][:, [2, 4]] - begins_G2
             inputs = ([0, 1],) if self.is_joint else ([0], [1])
-            encoded = [self.encode(table, begins_G2[:, of], lengths_G2[:, of], layers) for of in inputs]
+            encoded = [self._encode(table, begins_G2[:, of], lengths_G2[:, of], layers) for of in inputs]
             firsts_G2 = torch.cat([firsts_GK for _, firsts_GK in encoded], 1)
             for batch_B in torch.arange(len(numbers_G)).split(size):
                 columns = [torch.arange(longest) for longest in lengths_G2[batch_B].amax(0).tolist()]
@@ -223,7 +223,7 @@ class PairAligner:
                         vectors[layer].append(states_FH[place_BN.clamp(max=len(states_FH) - 1)])
                 yield numbers_G[batch_B], vectors, [mask.to(table.device) for mask in masks]
 
-    def encode(self, table, begins_GK, lengths_GK, layers):
+    def _encode(self, table, begins_GK, lengths_GK, layers):
         """States of G inputs of K texts, sorted by length, (F, H) by layer, and (G, K) where those of texts begin."""
         found, firsts_GK, total = [], torch.zeros_like(begins_GK), 0
         special_K = begins_GK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
@@ -237,7 +237,7 @@ class PairAligner:
             total = int(rows_B[-1])
         return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
 
-    def windows(self, tokens: Tokens) -> torch.Tensor:
+    def _windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
 
         Columns: the pair's number; which tokens of the chunk the window shows, source from, up to, target from, up to.

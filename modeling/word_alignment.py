@@ -123,11 +123,11 @@ class WordAligner(PairAligner):
         if not layers:
             raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
-            self.check_layer(layer)
+            self._check_layer(layer)
         chosen = {self.method: self.matching} if methods is None else methods
         for method, options in chosen.items():
             check_method(method, options)
-        found = self.chunks(pairs, layers, chosen)
+        found = self._chunks(pairs, layers, chosen)
         if methods is not None:
             return found
         return ({layer: of[self.method] for layer, of in by_layer.items()} for by_layer in found)
@@ -141,15 +141,15 @@ class WordAligner(PairAligner):
         Raises `ValueError` as `align`, for fewer than two pairs with words on both sides, and where not all layers
         were read.
         """
-        self.check_layer(self.depth)
+        self._check_layer(self.depth)
         sides = chain.from_iterable(as_pair(*item) for item in enumerate(pairs))
         tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
-        rows_R5 = self.windows(tokens)
+        rows_R5 = self._windows(tokens)
         if (usable := len(rows_R5[:, 0].unique())) < 2:
             raise ValueError(f"{usable} pairs have words on both sides: give at least two to compare layers.")
         sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
         with torch.inference_mode(), without_dropout(self.states.model):
-            for _, vectors, (source_BS, target_BN) in self.batches(tokens, rows_R5, sums, least=2):
+            for _, vectors, (source_BS, target_BN) in self._batches(tokens, rows_R5, sums, least=2):
                 count += int(source_BS.sum() + target_BN.sum())
                 for layer, (x_BSH, y_BNH) in vectors.items():
                     for sign, other in ((1, 0), (-1, 1)):

@@ -281,7 +281,8 @@ class Training:
         elif limit := self.recipe.optimizer.max_grad_norm:
             scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
         if predictions:
-            torch._foreach_mul_(gradients, scale)
+            for gradient in gradients:
+                gradient.mul_(scale)
         self.optimizer.step()  # without gradients it does nothing
         self.optimizer.zero_grad()
         return found

@@ -192,10 +192,10 @@ def test_matching(method, autocast):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("model_type", [*PREFIXES, "xlm_align on modernbert"])
 def test_vectors_of_the_aligner(model_type, encoding, zoo_model_dir, sample_tokenizer):
-    """`encode`: what comes before it is made on the CPU, by intent, as is what joins links to words after it."""
+    """`_encode`: what comes before it is made on the CPU, by intent, as is what joins links to words after it."""
     model = class_of(model_type.split()[0]).from_pretrained(zoo_model_dir(model_type))
     aligner = WordAligner(model, sample_tokenizer, encoding=encoding)
-    aligner.encode = devices_are_named()(aligner.encode)
+    aligner._encode = devices_are_named()(aligner._encode)
     pairs = [("The house is small.", "Das Haus ist klein."), ("Yes", "Ja, das ist so.")]
     for layers in ([0, 1], [2]):
         assert len(list(aligner.align_layers(pairs, layers))) == 2

@@ -250,7 +250,7 @@ def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tok
         aligner = WordAligner(model, sample_tokenizer, encoding=encoding, layer=3)
         tokens = cut_into_tokens(sample_tokenizer, [text.split() for pair in pairs for text in pair])
         with torch.no_grad():
-            ((_, vectors, _),) = aligner.batches(tokens, aligner.windows(tokens), [3])
+            ((_, vectors, _),) = aligner._batches(tokens, aligner._windows(tokens), [3])
         x_BSH, _ = vectors[3]
         assert torch.allclose(x_BSH[0], x_BSH[1], atol=1e-5) == same
 

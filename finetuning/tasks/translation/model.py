@@ -66,7 +66,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
         if not config.is_encoder_decoder:
             model = _from_encoder(cls, recipe, path, settings)
         elif is_random:
-            model = cls._from_config(cls.config_class.from_pretrained(path, **settings))
+            model = cls(cls.config_class.from_pretrained(path, **settings))
         else:
             options = {"ignore_mismatched_sizes": True, **settings}
             model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **options)
