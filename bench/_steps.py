@@ -300,13 +300,6 @@ class Contest:
         if not next(self.ours.model.parameters()).is_cuda:
             self.ours.optimizer.state = self.packed.optimizer.state = self.peer.optimizer.state
 
-    def clear(self, for_ours: bool) -> None:
-        """Gradients as each loop leaves them after a step: ours keeps that of the vocabulary's matrix, as zeros."""
-        self.ours.model.zero_grad()
-        if for_ours:
-            matrix = self.ours.model.get_input_embeddings().weight
-            matrix.grad = torch.zeros_like(matrix)
-
     @torch.no_grad()
     def losses(self, examples: list[Example]) -> dict[str, float]:
         """Of both on one masked batch, without dropout."""

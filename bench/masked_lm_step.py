@@ -145,7 +145,7 @@ def measure_time(
     ways = {PEER: lambda number: peer(number, contest.peer), PACKED: lambda number: peer(number, contest.packed)}
     ways |= {OURS: lambda number: ours(number, DROPOUT), WITHOUT: lambda number: ours(number, 0.0)}
     ways = {name: ways[name] for name in ways_of(encoder)}
-    seconds = interleaved(ways, rounds, before=lambda name: contest.clear(name in (OURS, WITHOUT)))
+    seconds = interleaved(ways, rounds, before=lambda name: contest.ours.model.zero_grad())
     return {"seconds": seconds, "real": real, "losses": losses}
 
 
@@ -160,7 +160,7 @@ def measure_memory(encoder: str, size: Size, part: Part, pairs_M2: np.ndarray, w
     else:
         step = OurStep(ours_of(peer), tokenizer, part.precision, part.objective)
     batch = made_up_examples(round_batches(part, pairs_M2, 0, 1)[0][0], size.vocab, np.random.default_rng(0))
-    step(batch[:1])  # makes the moments; most gradients are dropped after it, and made anew at every step
+    step(batch[:1])  # makes the moments
     missing = missing_gradients(step.model)
     above = peak_bytes(lambda: step(batch), device_name()) - missing
     return {"above_mib": above / 2**20, "process_mib": max_resident_bytes() / 2**20}

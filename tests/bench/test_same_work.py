@@ -35,7 +35,7 @@ def test_masked_lm_steps_have_the_same_weights_and_loss(encoder, in_this_process
         assert losses.get(PACKED, losses[PEER]) == pytest.approx(losses[PEER], abs=1e-4)
         contest.peer(examples)  # a step of either changes the weights of both
     contest.share_moments()
-    contest.clear(for_ours=True)
+    contest.ours.model.zero_grad()
     contest.ours(examples)
     after = contest.losses(examples)
     if PACKED in after:
