@@ -66,7 +66,7 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
 
 
 def sweep_facts(recipe: TaskRecipe, fingerprint: str) -> dict[str, Any] | None:
-    """Fields, points and score of the sweep in the run's folder, if it chose these values for this model."""
+    """Returns what the sweep in the run folder tried and chose; None if it chose other values or another model."""
     found = read_json(Path(recipe.output_dir) / "sweep.json", {})
     (values,) = pandas.json_normalize(asdict(recipe)).to_dict("records")
     if not found or found["model"] != fingerprint or any(values.get(k) != v for k, v in found["taken"].items()):
@@ -177,7 +177,7 @@ class SeedProgress(TrainerCallback):
         step, folder = state.global_step, Path(args.output_dir)
         self.uploads.push(folder / f"{PREFIX_CHECKPOINT_DIR}-{step}", f"step {step}")
         if state.is_world_process_zero and args.save_strategy == SaveStrategy.STEPS:
-            # checkpoints of signals, between two regular ones, must not replace those that a recipe averages
+            # a recipe averages regular checkpoints only, so one that a signal saved in between is removed
             for path in trainer_checkpoints(folder):
                 if _step_of(path) % args.save_steps and _step_of(path) not in (step, state.best_global_step):
                     shutil.rmtree(path, ignore_errors=True)

@@ -60,8 +60,7 @@ def prepare_attention_mask(config, states_BTH, attention_mask, encoder_states_BS
 
 
 def is_real(attention_mask):
-    """(B, T) positions that are no padding, of a mask (B, T) or of a block mask (B, T, T): those that attend to a
-    position, or are attended to."""
+    """Real positions (B, T) of a mask (B, T), or of a block mask (B, T, T), where they attend or are attended to."""
     return attention_mask.bool() if attention_mask.dim() == 2 else attention_mask.any(1) | attention_mask.any(2)
 
 

@@ -281,7 +281,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         """
 
         config = copy.deepcopy(generation_config or self.generation_config)
-        kwargs = config.update(**kwargs)  # what is left are inputs
+        kwargs = config.update(**kwargs)  # the rest are inputs
 
         def setting(name):
             found = getattr(config, name, None)

@@ -1,5 +1,5 @@
-"""What README.md and the pages show has to be there and to be read: links, figures and blocks that are no
-commands. (tests/documentation/test_commands.py parses the commands; the demo's test runs the demo.)"""
+"""README.md and the pages: links lead somewhere, figures are the published ones, YAML blocks are recipes. (Commands are
+parsed by test_commands.py, and the demo is run by its own test.)"""
 
 import re
 from pathlib import Path

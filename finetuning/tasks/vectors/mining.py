@@ -193,7 +193,7 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
 
 
 def _check_apart(table: MiningPools, hub_root: str | None) -> None:
-    """Raises ValueError for pools of dev that are, or share rows with, those that are evaluated."""
+    """Raises ValueError if a dev pool is an evaluated pool or shares rows with one."""
     for name in ("gold", *SIDES):
         one, other = getattr(table, name), getattr(table.dev, name)
         if one is not None and other is not None and overlap(one, other, hub_root):

@@ -24,7 +24,7 @@ METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1
 
 @dataclass
 class AnnotatedPairs:
-    """Sentences of a pair of languages, as lists of words, and the gold links of those that have any."""
+    """Sentences of a language pair as lists of words, and the gold links by sentence number."""
 
     sentences: list[tuple[list[str], list[str]]]
     gold: dict[int, Gold]
