@@ -13,13 +13,12 @@ from transformers import PreTrainedTokenizerFast
 from finetuning.recipe import TaskRecipe
 from modeling.checkpoints import (
     check_vocabulary,
-    check_weights,
     download_pinned,
     load_config,
     load_tokenizer,
     load_whole,
 )
-from modeling.layer_states import longest_input
+from modeling.configuration_encoder import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest
@@ -54,12 +53,11 @@ def describe_model(
     if Path(path).is_dir():
         model_files(Path(path))
     tokenizer_path = find_model(tokenizer, hub_root, "Tokenizer") if tokenizer else path
-    check_weights(path)
     with main_first(), readable_errors(model):
         config = load_config(path, trust_remote_code)
         loaded = load_tokenizer(tokenizer_path, trust_remote_code)
 
-    check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
+    check_vocabulary(loaded, config, path)
     if max_length is not None:
         check_positions(max_length, config, path)
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}

@@ -162,8 +162,8 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
     from transformers.dynamic_module_utils import get_relative_import_files
 
     from hub_cards.sentence_transformer import MODULES
+    from modeling import MODEL_TYPES
     from modeling.checkpoints import installed_class
-    from modeling.model_types import MODEL_TYPES
 
     ours = REPOSITORY / "modeling"
     for path in files:

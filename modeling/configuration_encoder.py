@@ -123,6 +123,9 @@ class EncoderConfig(PreTrainedConfig):
         check_numbers(self)
         if self.backbone_config is None and self.type_vocab_size < 1:
             raise ValueError(f"type_vocab_size must be at least 1, got {self.type_vocab_size}.")
+        pad = -1 if self.pad_token_id is None else self.pad_token_id
+        if self.backbone_config is None and not 0 <= pad < self.vocab_size:
+            raise ValueError(f"pad_token_id must be from 0 to {self.vocab_size - 1}, got {self.pad_token_id}.")
         if self.backbone_config is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
@@ -141,7 +144,7 @@ class EncoderConfig(PreTrainedConfig):
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
-        """The library's, for one of the `LOADABLE` model types; the entries that name another one's files are left out.
+        """The library's, for one of the `LOADABLE` model types; the entries that name files are left out.
         That of one of the `ARCHITECTURES` becomes `backbone_config`.
 
         Raises `ValueError` for any other model type: each of its weights would be missing, and random numbers loaded.
@@ -156,10 +159,9 @@ class EncoderConfig(PreTrainedConfig):
                 f"{pretrained_model_name_or_path} is of model type {model_type!r}, whose weights do not fit "
                 f"{cls.__name__}: it loads those of {', '.join((*LOADABLE, *ARCHITECTURES))}."
             )
-        if model_type != cls.model_type:
-            names_files = ("auto_map", "custom_pipelines")
-            found = {name: value for name, value in found.items() if name not in names_files}
-            found["model_type"] = cls.model_type
+        names_files = ("auto_map", "custom_pipelines")  # those of this class are written anew
+        found = {name: value for name, value in found.items() if name not in names_files}
+        found["model_type"] = cls.model_type
         if model_type == "bert":
             found |= {
                 "positions_from_zero": True,
@@ -168,15 +170,22 @@ class EncoderConfig(PreTrainedConfig):
             }
         return found, kwargs
 
-    @property
-    def first_position(self) -> int:
-        """The position of an input's first token."""
-        return 0 if self.positions_from_zero or self.backbone_config is not None else self.pad_token_id + 1
 
-    @property
-    def longest_input(self) -> int | None:
-        """Longest input in tokens, special tokens included; None where a backbone sets no limit."""
-        return self.max_position_embeddings and self.max_position_embeddings - self.first_position
+# Types that count positions from behind the padding's row, as RoBERTa does; others count from 0.
+FROM_PADDING = (*LOADABLE[:-1], "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm")
+FROM_PADDING += ("xlm-roberta-xl", "xmod")
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """The position of an input's first token in a model of this configuration, of this zoo or another."""
+    is_from_zero = getattr(config, "positions_from_zero", False) or getattr(config, "backbone_config", None) is not None
+    return 0 if is_from_zero or config.model_type not in FROM_PADDING else config.pad_token_id + 1
+
+
+def longest_input(config: PreTrainedConfig) -> int | None:
+    """Longest input in tokens, special tokens included; None where the model sets no limit."""
+    longest = getattr(config, "max_position_embeddings", None)
+    return longest and longest - first_position(config)
 
 
 def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float]] = RANGES) -> None:

@@ -21,11 +21,11 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import Packing, is_real, prepare_attention_mask
 from .backbone import ARCHITECTURES, BERT_NAMES, honors_block_masks, key_mapping, make_backbone, run_backbone
-from .configuration_encoder import HUB_ARGUMENTS
+from .configuration_encoder import HUB_ARGUMENTS, first_position, longest_input
 
 
 def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
-    """Positions (B, T): tokens count from `first`, `config.first_position`; padding on either side is at the row
+    """Positions (B, T): tokens count from `first`, `first_position`; padding on either side is at the row
     before it, XLM-R's padding row, or at row 0 where there is none."""
     is_token_BT = is_token_BT.long()
     return (is_token_BT.cumsum(1) * is_token_BT + first - 1).clamp(min=0)
@@ -33,7 +33,7 @@ def count_positions(is_token_BT: torch.Tensor, first: int) -> torch.Tensor:
 
 def position_ids_of(input_ids_BT: torch.Tensor, config) -> torch.Tensor:
     """The positions (B, T) that a model of `config` gives these tokens by default."""
-    return count_positions(input_ids_BT.ne(config.pad_token_id), config.first_position)
+    return count_positions(input_ids_BT.ne(config.pad_token_id), first_position(config))
 
 
 class Embeddings(nn.Module):
@@ -56,11 +56,11 @@ class Embeddings(nn.Module):
         """Positions (B, T), or (1, T) of embedded tokens, where the caller gives none."""
         if input_ids_BT is not None:
             return position_ids_of(input_ids_BT, self.config)
-        first = self.config.first_position
+        first = first_position(self.config)
         return torch.arange(first, first + inputs_embeds_BTH.shape[1], device=inputs_embeds_BTH.device)[None]
 
     def forward(self, input_ids_BT, position_ids_BT, token_type_ids_BT, inputs_embeds_BTH):
-        first, limit = self.config.first_position, self.config.longest_input
+        first, limit = first_position(self.config), longest_input(self.config)
         if position_ids_BT is None:
             position_ids_BT = self.position_ids(input_ids_BT, inputs_embeds_BTH)
         if position_ids_BT.shape[1] > limit:
@@ -353,7 +353,7 @@ class EncoderModel(EncoderPreTrainedModel):
             attention_mask: (B, T), 1 for tokens and 0 for padding on either side; or boolean (B, T, T), True where the
                 row may attend to the column.
             token_type_ids: (B, T), type 0 by default. An architecture without types reads none, as in its library.
-            position_ids: (B, T), as the library of the architecture counts them, from `config.first_position`: 0 of
+            position_ids: (B, T), as the library of the architecture counts them, from `first_position`: 0 of
                 BERT's shape and of a backbone, `pad_token_id + 1` of XLM-R's. By default tokens count up and padding is
                 left out; a backbone's are its library's.
             encoder_hidden_states: (B, S, H) states of another sequence, for the cross-attention of every layer.

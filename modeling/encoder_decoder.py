@@ -29,8 +29,8 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import prepare_attention_mask
+from .configuration_encoder import first_position, longest_input
 from .encoder import EncoderLayer, EncoderPreTrainedModel, count_positions, position_ids_of
-from .fresh_weights import fresh_weights
 from .masked_lm import LMHeadModel
 
 logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             raise ValueError(
                 "gradient checkpointing would write into the cache twice in training: set use_cache=False."
             )
-        past, longest = cache.get_seq_length(), self.config.longest_input
+        past, longest = cache.get_seq_length(), longest_input(self.config)
         if past + new > longest:
             raise ValueError(
                 f"a translation of {past + new} tokens is longer than the {longest} positions: set max_new_tokens."
@@ -268,7 +268,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         new = decoder_input_ids.shape[1]
         past = cache.get_seq_length() if cache is not None else 0
         if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
-            return count_positions(decoder_attention_mask, self.config.first_position)[:, -new:]
+            return count_positions(decoder_attention_mask, first_position(self.config))[:, -new:]
         is_token_BT = decoder_input_ids.ne(self.config.pad_token_id)
         return position_ids_of(decoder_input_ids, self.config) + past * is_token_BT
 
@@ -291,7 +291,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if prompt is not None:  # the library puts the start before it where it is missing
             prompt_length = prompt.shape[1] + int((prompt[:, 0] != setting("decoder_start_token_id")).all())
         # the last token is predicted and never read: it needs no position
-        room = self.config.longest_input + 1 - prompt_length
+        room = longest_input(self.config) + 1 - prompt_length
         if setting("max_new_tokens") is not None:
             config.max_new_tokens = min(setting("max_new_tokens"), room)
         elif setting("max_length") is not None:
@@ -316,23 +316,6 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             raise ValueError("generate() got no source: give it input_ids (B, S) with their attention_mask.")
         states_BSH = encoder_outputs[0] if inputs_embeds is None else inputs_embeds
         return torch.full((states_BSH.shape[0],), states_BSH.shape[1], device=states_BSH.device)
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, output_loading_info=False, **kwargs):
-        """As everywhere; a folder that lacks a weight is an error, since a random decoder would translate at random."""
-        model, report = super().from_pretrained(
-            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
-        )
-        missing = sorted(key for key in report["missing_keys"] if key.startswith("decoder."))
-        if missing and not any(key.startswith("roberta.") for key in report["missing_keys"]):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} lacks {len(missing)} weights of its decoder ({missing[0]}, ...). "
-                f"If it is an encoder, make a translation model with {cls.__name__}.from_encoder."
-            )
-        fresh_weights(model, report, pretrained_model_name_or_path, is_whole=True)
-        if model.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
-            model.generation_config = model.translation_settings()
-        return (model, report) if output_loading_info else model
 
     @classmethod
     def from_encoder(
@@ -384,9 +367,11 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             model = new_model(cls, config, **other_kwargs)
             logger.warning("%s: every weight is fresh, random=True. Train before use.", call)
             return model
-        options = kwargs | {"config": encoder_config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        options = kwargs | {"config": encoder_config, "output_loading_info": True}
         encoder, report = cls.starts_from.from_pretrained(folder, **options)
-        fresh = fresh_weights(encoder, report, folder)
+        fresh = sorted(report["missing_keys"])
+        if lacking := [key for key in fresh if not re.search(r"^lm_head\.|\.crossattention\.", key)]:
+            raise ValueError(f"{folder} lacks {len(lacking)} weights of the encoder: {lacking[0]}, ...")
         model = new_model(cls, config, encoder.dtype, encoder.config._attn_implementation)
         model.load_state_dict(decoder_state(encoder.state_dict(), indices))
         names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))

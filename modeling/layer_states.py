@@ -11,24 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-# Types of transformers that count positions from behind the padding's row, as RoBERTa does; others count from 0.
-FROM_PADDING = ("xlm-roberta", "roberta", "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet")
-FROM_PADDING += ("roberta-prelayernorm", "xlm-roberta-xl", "xmod")
-
-
-def first_position(config) -> int:
-    """The position of an input's first token in a model of this configuration, of this zoo or another."""
-    if hasattr(config, "first_position"):
-        return config.first_position
-    return config.pad_token_id + 1 if getattr(config, "model_type", None) in FROM_PADDING else 0
-
-
-def longest_input(config) -> int | None:
-    """Longest input in tokens, special tokens included; None where the model sets no limit."""
-    if hasattr(config, "longest_input"):
-        return config.longest_input
-    longest = getattr(config, "max_position_embeddings", None)
-    return longest and longest - first_position(config)
+from .configuration_encoder import longest_input
 
 
 def default_layer(num_layers: int) -> int:

@@ -13,7 +13,7 @@ from itertools import chain
 import torch
 from transformers import AutoModel
 
-from .checkpoints import check_weights, download_pinned, load_config, load_tokenizer, load_whole
+from .checkpoints import download_pinned, load_config, load_tokenizer, load_whole
 from .configuration_encoder import LOADABLE
 from .evaluation_mode import without_dropout
 from .layer_states import default_layer
@@ -93,16 +93,16 @@ class WordAligner(PairAligner):
         damaged or lacks weights of the encoder; `OSError` for one that cannot be found.
         """
         path = download_pinned(model)
-        check_weights(path)
         config = load_config(path, trust_remote_code)
         depth = getattr(config, "num_hidden_layers", None) or 0
         wanted = (layer, getattr(config, "word_alignment_layer", None), default_layer(depth))
         highest = next(one for one in wanted if one is not None)
         can_be_short = config.model_type in LOADABLE and getattr(config, "backbone_config", None) is None
-        read = None
+        lower, read = {}, None
         if can_be_short and not all_layers and type(highest) is int and highest in range(depth):
             layer, read = highest, max(highest, 1)
-        encoder = load_whole(AutoModel, path, model, trust_remote_code, read, dtype=dtype)
+            lower = {"num_hidden_layers": read}
+        encoder = load_whole(AutoModel, path, model, trust_remote_code, dtype=dtype, **lower)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load_tokenizer(download_pinned(tokenizer or model), trust_remote_code)
         aligner = cls(encoder.to(device), loaded, layer=layer, **options)

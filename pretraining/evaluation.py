@@ -11,6 +11,7 @@ import torch
 from accelerate.utils import send_to_device
 from torch import nn
 
+from modeling.configuration_encoder import longest_input
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import unigram_entropy
 from pretraining.data.examples import Example
@@ -60,7 +61,7 @@ def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherMod
                 figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
     for corpus in (corpus for corpus in corpora if len(corpus.languages) == 2 and corpus.held_out):
         if corpus.apart:  # the same text as for objectives that read both sides in one input
-            corpus = corpus.with_form(min(2 * corpus.max_length, model.config.longest_input), False)
+            corpus = corpus.with_form(min(2 * corpus.max_length, longest_input(model.config)), False)
         if (pairs := len(corpus.held_out)) > 1:
             accuracy_L = retrieval_accuracy(evaluator, corpus.held_out)
             name = corpus.name

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
-from modeling.model_types import MODEL_TYPES
+from modeling import MODEL_TYPES
 from pretraining.objectives import OBJECTIVES, Collator, Objectives
 from pretraining.recipe_corpora import (
     Bitext,

@@ -25,6 +25,7 @@ from accelerate.utils import (
 from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
+from modeling.configuration_encoder import longest_input
 from pretraining.checkpoints import (
     check_shared_folder,
     newest_checkpoint,
@@ -93,7 +94,7 @@ def read_parts(
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
-        tokenizer.model_max_length = min(tokenizer.model_max_length, config.longest_input)
+        tokenizer.model_max_length = min(tokenizer.model_max_length, longest_input(config))
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
         if recipe.teacher:
             teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)

@@ -38,7 +38,7 @@ def load_aligner(options: Namespace, screen: Any, all_layers: bool = False, **ru
             batch_size=options.batch_size or (256 if device.type == "cuda" else 16),
             **rule,
         )
-    check_vocabulary(aligner.tokenizer, aligner.states.model.config, path, path, "Name another model.")
+    check_vocabulary(aligner.tokenizer, aligner.states.model.config, path)
     # bfloat16 keeps 8 bits, and products of matrices add in an order that depends on the shape of the batch
     effect = ": about 1 link in 200 depends on the other pairs of the batch" if options.precision == "bf16" else ""
     screen.print(f"layer {aligner.layer} of {aligner.depth}, precision {options.precision}{effect}")

@@ -21,8 +21,7 @@ from finetuning.run_folder import RunFolder
 from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
 from finetuning.trainer import FineTuningTrainer, Outcome, TwoSidedCollator
 from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
-from modeling.checkpoints import load_auto_model, load_config, without_load_report, without_padding
-from modeling.fresh_weights import fresh_weights
+from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
 
@@ -111,7 +110,7 @@ class LanguageTask(Task[R]):
         """
         recipe = self.recipe
         set_seed(seed)
-        with main_first(), readable_errors(path), without_load_report():
+        with main_first(), readable_errors(path):
             config = load_config(path, recipe.trust_remote_code)
             # always set: the checkpoint may have been fine-tuned in the other way
             options = {"plug_in": recipe.plug_in} if hasattr(config, "plug_in") else {}

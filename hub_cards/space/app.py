@@ -28,8 +28,7 @@ from huggingface_hub import metadata_load
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from modeling.checkpoints import download_pinned, load_auto_model, load_config, load_tokenizer
-from modeling.fresh_weights import POOLER, fresh_weights
+from modeling.checkpoints import POOLER, download_pinned, fresh_weights, load_auto_model, load_config, load_tokenizer
 from modeling.layer_states import LayerStates, check_finite, default_layer
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
 

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling.backbone import honors_block_masks
-from modeling.checkpoints import auto_model_class, check_weights, installed_class, readable
-from modeling.fresh_weights import fresh_weights
+from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
+from modeling.configuration_encoder import longest_input
 from pretraining.objectives import OBJECTIVES, Collator, Objective
 from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
@@ -132,12 +132,15 @@ class Start:
         found, _ = config_class.get_config_dict(self.start_from.path)
         if found.get("decoder_layers") is not None:
             raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
-        check_weights(self.start_from.path)
         return found
 
     def _check_rows(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
         """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
-        attention, longest, masks = self.model.attention, config.longest_input, f"{place} needs its own attention masks"
+        attention, longest, masks = (
+            self.model.attention,
+            longest_input(config),
+            f"{place} needs its own attention masks",
+        )
         if objective.own_mask and "flash" in attention:
             raise ValueError(f"{masks}, which model.attention={attention} ignores. Use sdpa.")
         if objective.own_mask and not honors_block_masks(config.backbone_config):

@@ -12,14 +12,12 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from modeling.checkpoints import (
     check_vocabulary,
-    check_weights,
     download_pinned,
+    fresh_weights,
     load_auto_model,
     load_config,
     load_tokenizer,
-    without_load_report,
 )
-from modeling.fresh_weights import fresh_weights
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 
@@ -58,7 +56,7 @@ class Pretrained:
         with self._reading("tokenizer") as path:
             tokenizer = load_tokenizer(path, self.trust_remote_code)
         if config:
-            check_vocabulary(tokenizer, config, self.name, self.name, f"Correct the files of {self}.")
+            check_vocabulary(tokenizer, config, str(self))
         return tokenizer
 
     def masked_lm(self, config: PreTrainedConfig, is_whole: bool = False) -> tuple[PreTrainedModel, list[str]]:
@@ -67,8 +65,7 @@ class Pretrained:
 
         Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
-        with self._reading("weights") as path, without_load_report():  # the caller reports what is missing
-            check_weights(path)  # its error names the file
+        with self._reading("weights") as path:
             options = {"config": config, "dtype": torch.float32}
             options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
             model, report = load_auto_model(AutoModelForMaskedLM, path, self.trust_remote_code, **options)

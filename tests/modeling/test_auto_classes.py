@@ -60,7 +60,7 @@ SHARED = {"attention_masks", "backbone", "configuration_encoder", "encoder", "ma
 ALIGNER = {"pipeline_word_alignment", "pair_aligner", "layer_states", "optimal_transport", "symmetrization"}
 OWN = {
     "metaxlm": set(),
-    "veco": {"encoder_decoder", "fresh_weights", "plug_in"},
+    "veco": {"encoder_decoder", "plug_in"},
     "ernie_m": {"evaluation_mode"},
     "xlm_align": {"denoising_word_alignment", "evaluation_mode", "word_probabilities", "word_tokens"} | ALIGNER,
 }

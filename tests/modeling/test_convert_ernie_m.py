@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import XLMRobertaTokenizer
 
+from modeling.configuration_encoder import longest_input
 from modeling.convert import ERNIE_M_HEADS, convert_ernie_m, main, read_state
 from modeling.modeling_ernie_m import ErnieMModel
 
@@ -85,7 +86,7 @@ def test_configuration(converted, ernie_m_oracle, tmp_path):
         assert getattr(config, name) == expected[name]
     assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"} and config.num_labels == 3
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 2, 1)
-    assert config.longest_input == expected["max_position_embeddings"] - 2
+    assert longest_input(config) == expected["max_position_embeddings"] - 2
     # what the configuration does not say is assumed
     old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old")
     (old / "config.json").unlink()

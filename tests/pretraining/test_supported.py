@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from modeling.model_types import MODEL_TYPES
+from modeling import MODEL_TYPES
 from pretraining import supported
 from pretraining.plan import objectives_of
 from pretraining.start.pretrained import Pretrained

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
 
 from finetuning.models import find_model, readable_errors
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from modeling.checkpoints import auto_model_class, load_auto_model, without_padding
+from modeling.checkpoints import auto_model_class, load_whole, without_padding
 from modeling.encoder_decoder import selected_layers
 from modeling.modeling_veco import VecoForConditionalGeneration
 from zoo_core.processes import main_first
@@ -68,8 +68,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
         elif is_random:
             model = cls(cls.config_class.from_pretrained(path, **settings))
         else:
-            options = {"ignore_mismatched_sizes": True, **settings}
-            model = load_auto_model(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code, **options)
+            model = load_whole(AutoModelForSeq2SeqLM, path, path, recipe.trust_remote_code, **settings)
     model.generation_config.update(**beam_search(recipe, recipe.generation.beams))
     return without_padding(model)
 
