@@ -280,6 +280,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         that a batch gives what its rows give alone. Nothing runs beyond the positions of the model.
         """
 
+        if self.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
+            self.generation_config = self.translation_settings()
         config = copy.deepcopy(generation_config or self.generation_config)
         kwargs = config.update(**kwargs)  # the rest are inputs
 

@@ -66,8 +66,7 @@ class Pretrained:
         Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
         with self._reading("weights") as path:
-            options = {"config": config, "dtype": torch.float32}
-            options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+            options = dict(config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
             model, report = load_auto_model(AutoModelForMaskedLM, path, self.trust_remote_code, **options)
         return model, fresh_weights(model, report, str(self), is_whole)
 

@@ -155,7 +155,7 @@ def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
         assert "q_linear.weight" in caplog.text and "lm_head.layer_norm.bias" in caplog.text
     kept = {prefix + key: value for key, value in kept.items() if prefix or ".layer.1." not in key}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
-    named = f"{prefix}roberta." if prefix else "roberta.encoder.layer.1."
+    named = f" {prefix}" if prefix else "roberta.encoder.layer.1."
     message = fails(*settings)
     assert named in message and "model.start_from" in message and not (tmp_path / "run").exists()
     with pytest.raises(SystemExit) as stop:
