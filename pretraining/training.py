@@ -89,7 +89,7 @@ def read_parts(
 ) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
     """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
     with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
-        start, teacher = Start.of(recipe), None
+        start, teacher = Start(recipe), None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
