@@ -97,7 +97,7 @@ def read_parts(
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
         if recipe.teacher:
             teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
-    feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
+    feed = Feed(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
     return start, config, feed, teacher
 
 

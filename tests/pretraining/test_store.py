@@ -53,7 +53,7 @@ def tokenized_texts(monkeypatch):
 def batches_of(recipe, tokenizer):
     """All training batches, and all held-out batches of each objective."""
     corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
-    feed = Feed.of(recipe, corpora, tokenizer)
+    feed = Feed(recipe, corpora, tokenizer)
     held_out = [list(feed.held_out(phase, objective, 32)) for objective in feed.collators(phase).values()]
     return [list(feed.training(phase, 0)), held_out]
 
