@@ -7,7 +7,6 @@ from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
-EN_DE = {"source_language": "en", "target_language": "de"}
 
 
 def words(start, count):
