@@ -189,7 +189,7 @@ class OurStep:
         recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
         model.set_skip_padding(True)
         self.objective, self.tokenizer = objective, tokenizer
-        self.training = Training(recipe, model, Feed.of(recipe, [], tokenizer), make_accelerator(precision), [])
+        self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(precision), [])
         self.training._start_phase(0)
         self.optimizer = self.training.optimizer.optimizer
         self.model = self.training.model

@@ -57,7 +57,7 @@ class RunReport:
         self.bar.begin(sum(phase.steps for phase in recipe.phases), step)
         if self.is_main:
             _keep_events(self.folder, step)
-            before, source = read_json(self.folder / "run.json", {}), Start.of(recipe).source
+            before, source = read_json(self.folder / "run.json", {}), Start(recipe).source
             session = run_facts(argv) | {"resumed_from": checkpoint.name if checkpoint else None}
             self.record = {
                 "sessions": [*before.get("sessions", []), session],

@@ -90,7 +90,7 @@ def read_parts(
 ) -> tuple[Start, PreTrainedConfig, Feed, TeacherModel | None]:
     """Reads what a recipe names: start, configuration of the model, text and teacher. Text is tokenized, once."""
     with accelerator.main_process_first():  # then tokenized text and remote code are in the cache
-        start, teacher = Start.of(recipe), None
+        start, teacher = Start(recipe), None
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer, checkpoint)
         # the length of `truncation=True`, for users of the model folder
@@ -98,7 +98,7 @@ def read_parts(
         corpora = load_corpora(recipe, tokenizer, accelerator.num_processes)
         if recipe.teacher:
             teacher = TeacherModel(recipe.teacher, tokenizer, recipe.hub_root, recipe.trust_remote_code)
-    feed = Feed.of(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
+    feed = Feed(recipe, corpora, tokenizer, config, accelerator.num_processes, accelerator.process_index)
     return start, config, feed, teacher
 
 

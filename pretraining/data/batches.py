@@ -49,40 +49,28 @@ class MaskedExamples(Dataset):
         return Texts.joined(parts, np.argsort(np.concatenate(places)))
 
 
-@dataclass
 class Feed:
     """The text of a run, as batches for one of its processes.
 
-    A batch is a dict of the collators' results by objective, on the CPU.
+    A batch is a dict of the collators' results by objective, on the CPU. `config` is the model's, whose <mask> may
+    carry a language.
     """
 
-    corpora: list[Corpus]
-    tokenizer: PreTrainedTokenizerBase
-    seed: int
-    alpha: float
-    accumulation: int = 1
-    num_workers: int = 0
-    languages: Languages | None = None  # of a model whose <mask> carries one
-    num_processes: int = 1
-    process_index: int = 0
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         recipe: Recipe,
         corpora: list[Corpus],
         tokenizer: PreTrainedTokenizerBase,
         config: PreTrainedConfig | None = None,
         num_processes: int = 1,
         process_index: int = 0,
-    ) -> "Feed":
-        """Makes the feed of a recipe; `config` is the model's, which may have languages."""
-        options = (recipe.seed, recipe.alpha, recipe.gradient_accumulation_steps, recipe.num_workers)
-        languages = Languages.of(config, corpora, recipe.alpha)
-        return cls(corpora, tokenizer, *options, languages, num_processes, process_index)
+    ):
+        self.recipe, self.corpora, self.tokenizer = recipe, corpora, tokenizer
+        self.languages = Languages.of(config, corpora, recipe.alpha)
+        self.num_processes, self.process_index = num_processes, process_index
 
     def training(self, phase: Phase, phase_index: int, start_update: int = 0) -> DataLoader:
-        """Returns the batches of a phase after its first `start_update` updates; `accumulation` batches are an update.
+        """Returns the micro-batches of a phase after its first `start_update` updates.
 
         The loader divides the text among the processes itself, so do not pass it to `Accelerator.prepare`. It does not
         use torch's global generator, so that dropout is the same in a resumed run.
@@ -98,18 +86,18 @@ class Feed:
             for name, collator in collators.items()
         }
         plans = [
-            ObjectivePlan(self.seed, phase_index, collator, views[name], self.alpha)
+            ObjectivePlan(self.recipe.seed, phase_index, collator, views[name], self.recipe.alpha)
             for name, collator in collators.items()
         ]
-        if self.num_workers:
+        if self.recipe.num_workers:
             # tokenizers' threads do not work after the fork of a worker; without this, each worker warns
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        share = (self.num_processes, self.process_index, self.accumulation)
+        share = (self.num_processes, self.process_index, self.recipe.gradient_accumulation_steps)
         return DataLoader(
-            MaskedExamples(views, collators, (self.seed, phase_index)),
+            MaskedExamples(views, collators, (self.recipe.seed, phase_index)),
             batch_size=None,  # an item is already a batch
             sampler=UpdateSampler(plans, phase, start_update, *share),
-            num_workers=self.num_workers,
+            num_workers=self.recipe.num_workers,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),

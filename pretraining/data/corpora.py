@@ -10,24 +10,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import Example
-from pretraining.data.sampling import check_batch_sizes, corpus_probabilities
+from pretraining.data.sampling import corpus_probabilities
 from pretraining.data.sources import match_corpora, open_sources
-from pretraining.data.stored import Corpus, stored_corpus
+from pretraining.data.stored import Corpus
 from pretraining.data.tokenized import tokenized_column, tokenizer_fingerprint
 from pretraining.recipe import Phase, Recipe
 from pretraining.recipe_corpora import Bitext, Corpora, Monolingual, languages_of
-from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
-
-LOSSES = {
-    "empty": "rows dropped because the text or one side is empty",
-    "windowed": "texts longer than max_length, read in windows",
-    "alone": "texts of one token without a neighbor in their document",
-    "halved": "texts without a neighbor in their document, read as two halves",
-    "cut": "pairs cut to max_length",
-    "held_out": "rows held out",
-}
 
 
 def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_processes: int = 1) -> list[Corpus]:
@@ -42,20 +32,19 @@ def load_corpora(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, num_process
     """
     corpora = recipe.named_corpora()
     for index, phase in enumerate(recipe.phases):
-        _check_phase(recipe, corpora, phase, f"phases.{index}")
-        check_batch_sizes(phase, f"phases.{index}", num_processes * recipe.gradient_accumulation_steps)
+        _check_phase(recipe, corpora, phase, f"phases.{index}", num_processes * recipe.gradient_accumulation_steps)
     fingerprint, found = tokenizer_fingerprint(tokenizer), []
     held_out = (recipe.evaluation.held_out_fraction, recipe.evaluation.max_examples)
     for source in open_sources(corpora, recipe.hub_root):
         columns = [tokenized_column(side, tokenizer, fingerprint, source.name) for side in source.sides]
-        found.append(stored_corpus(source, columns, *_longest_form(recipe, source.corpus.kind), *held_out))
+        found.append(Corpus(source, columns, *_longest_form(recipe, source.corpus.kind), *held_out))
     _report(found, recipe.alpha)
     return found
 
 
 def tokens_of_text(corpora: list[Corpus]) -> np.ndarray:
     """Returns (C,): the sorted ids of the tokens that occur in the corpora."""
-    chunks = [chunk for corpus in corpora for column in corpus.columns for chunk in column.chunks]
+    chunks = [chunk for corpus in corpora for column in corpus.columns[:2] for chunk in column.chunks]
     return np.unique(np.concatenate([np.unique(chunk) for chunk in chunks]))
 
 
@@ -66,24 +55,23 @@ def unigram_entropy(examples: list[Example]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def _check_phase(recipe: Recipe, corpora: Corpora, phase: Phase, where: str) -> None:
-    """Raises ValueError if an objective, or the teacher, has no text, or none in a language that it can use."""
+def _check_phase(recipe: Recipe, corpora: Corpora, phase: Phase, where: str, shares: int) -> None:
+    """Raises ValueError if an objective, or the teacher, has no text, or none in a language that it can use, or fewer
+    examples than `shares`: processes x accumulation."""
     names = match_corpora(phase.corpora, list(corpora), where)
     kinds = [corpora[name].kind for name in names]
     read = [corpora[name].language for name in names if isinstance(corpora[name], Monolingual)]
-    read = list(dict.fromkeys(read))
     pairs = [languages_of(corpus) for corpus in corpora.values() if isinstance(corpus, Bitext)]
     language = recipe.teacher and recipe.teacher.language
     for name, objective in phase.objectives.items():
         if objective.text not in kinds:
-            raise ValueError(
-                f"{where} ({phase.name}) has no {objective.text} corpus, which {name} reads. Correct {where}.corpora."
-            )
-        objective.check_text(f"{where}.objectives.{name}", read, pairs)
+            raise ValueError(f"{where} has no {objective.text} corpus for {name}. Correct {where}.corpora.")
+        objective.check_text(f"{where}.objectives.{name}", list(dict.fromkeys(read)), pairs)
         if objective.has_teacher and language not in read:
-            raise ValueError(
-                f"{where} has no text of teacher.language {language!r} for {name}. {nearest(language, read)}"
-            )
+            raise ValueError(f"{where} has no text of teacher.language {language!r} for {name}.")
+        if name in phase.with_examples and objective.batch_size < shares:
+            place = f"{where}.objectives.{name}.batch_size"
+            raise ValueError(f"{place} must be at least {shares}: processes x accumulation.")
 
 
 def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
@@ -95,20 +83,11 @@ def _longest_form(recipe: Recipe, kind: str) -> tuple[int, bool]:
 
 
 def _report(corpora: list[Corpus], alpha: float) -> None:
-    """Logs once for each corpus its size, how often it is drawn, and how much text was dropped or cut."""
+    """Logs once for each corpus how often it is drawn, and how much text was dropped or cut."""
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
-        declared = [corpus.name for corpus in group if corpus.source.corpus.size]
-        if 0 < len(declared) < len(group):
+        if 0 < len(declared := [corpus.name for corpus in group if corpus.source.corpus.size]) < len(group):
             logger.info("%s: sizes of %s are declared, those of the others counted", kind, ", ".join(declared))
         for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
-            unmatched = {
-                name: f"rows of {name.removeprefix('unmatched_')} without a partner" for name in corpus.source.counts
-            }
-            lost = [
-                f"; {number:,} {text}"
-                for name, text in (LOSSES | unmatched).items()
-                if (number := corpus.counts.get(name, 0))
-            ]
-            examples = f"{corpus.counts['examples']:,} examples"
-            logger.info("%s: %s, drawn %.1f%%%s", corpus.name, examples, 100 * share, "".join(lost))
+            counts = ", ".join(f"{name} {count:,}" for name, count in corpus.counts.items() if count)
+            logger.info("%s: drawn %.1f%%; %s", corpus.name, 100 * share, counts)

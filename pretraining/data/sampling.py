@@ -105,15 +105,6 @@ class ObjectivePlan:
         return int(self.corpora[draw.corpus].lengths[draw.row])
 
 
-def check_batch_sizes(phase: Phase, where: str, shares: int) -> None:
-    """Raises ValueError if a micro-batch would lack an objective; `shares`: processes x accumulation."""
-    for name, objective in phase.with_examples.items():
-        if objective.batch_size < shares:
-            raise ValueError(
-                f"{where}.objectives.{name}.batch_size must be at least {shares}: processes x accumulation."
-            )
-
-
 @dataclass
 class UpdateSampler(Sampler[list[Draw]]):
     """Batches of draws for one process: for each step from `start_update`, one list per micro-batch.

@@ -1,15 +1,13 @@
 """From the corpora of a recipe to rows of text: columns, translation pairs, and held-out rows.
 
-A `Source` is a `Monolingual`, `Bitext` or `LinkedPairs` of the recipe, opened and checked, but not tokenized. The
-identity of a row decides whether it is held out. It is the column that the recipe joins on, else `id`, else the row's
-number. So a verse is held out in every corpus that has it.
+The identity of a row decides whether it is held out. It is the column that the recipe joins on, else `id`, else the
+row's number. So a verse is held out in every corpus that has it.
 """
 
 import hashlib
-import logging
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,10 +31,7 @@ from zoo_core.tables import (
     table_fingerprint,
 )
 
-logger = logging.getLogger(__name__)
-
 KEY_BITS = 63  # of a row's hash: fits Arrow's and numpy's int64
-SHOWN_IDS = 5
 SIDES = ("source", "target")  # columns of pairs that are split here
 
 
@@ -44,12 +39,13 @@ SIDES = ("source", "target")  # columns of pairs that are split here
 class TextColumn:
     """One column of text, with the columns that identify its rows and their documents."""
 
-    rows: Dataset
+    table: Table | None
+    rows: Dataset | None
     column: str
     identity: str | None  # None: the row's number
+    reading: str = "text"  # how values become integers: a key of `pretraining.data.tokenized.READINGS`
     document: str | None = None
     document_pattern: str | None = None  # matches the part of the document column's value that names the document
-    reading: str = "text"  # how values become integers: a key of `pretraining.data.tokenized.READINGS`
 
 
 @dataclass
@@ -63,19 +59,18 @@ class Source:
 
     name: str
     corpus: Monolingual | Bitext | LinkedPairs
-    tables: list[Table]
-    sides: list[TextColumn]
     hub_root: str | None
+    sides: list[TextColumn]
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Returns name, languages, the source of the size, and the tables with their fingerprints."""
-        tables = [
-            {name: value for name, value in asdict(table).items() if value is not None}
-            | {"fingerprint": _fingerprint(table, self.corpus, self.hub_root, side.rows)}
-            for table, side in zip(self.tables, self.sides, strict=False)  # one table may hold both sides
-        ]
+        tables = []
+        for side in self.sides:
+            known = {name: value for name, value in asdict(side.table).items() if value is not None}
+            known["fingerprint"] = _fingerprint(side.table, self.corpus, self.hub_root, side.rows)
+            tables += [known] * (known not in tables)
         size_source = self.corpus.size_source if self.corpus.size else "counted"
         languages = list(languages_of(self.corpus))
         return {"name": self.name, "languages": languages, "size_source": size_source, "tables": tables}
@@ -105,33 +100,24 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
 
 def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
     """Yields the texts of all sources that are not held out, each column once, at most `max_texts` of a column."""
-    below, seen = held_out_below(held_out_fraction), set()
-    for source in sources:
-        tables = source.tables * len(source.sides) if len(source.tables) == 1 else source.tables
-        for table, side in zip(tables, source.sides, strict=True):
-            # bitext often has the same tables as monolingual corpora: yield their text once
-            if (key := (repr(table), side.column)) in seen or "links" in side.reading:
-                continue
-            seen.add(key)
-            found = (text for number, row in enumerate(side.rows) if (text := _training_text(row, number, side, below)))
-            yield from islice(found, max_texts)
+    below = held_out_below(held_out_fraction)
+
+    def texts(side: TextColumn) -> Iterator[str]:
+        for number, row in enumerate(side.rows):
+            identity = side.identity and get_column(row, side.identity)
+            text = get_column(row, side.column)
+            if text and (not below or row_key(number if identity is None else identity) >= below):
+                yield text
+
+    # bitext often has the same tables as monolingual corpora
+    columns: dict[tuple[str, str], TextColumn] = {}
+    for side in (side for source in sources for side in source.sides[:2]):
+        columns.setdefault((repr(side.table), side.column), side)
+    for side in columns.values():
+        yield from islice(texts(side), max_texts)
 
 
-def _training_text(row: dict[str, Any], number: int, side: TextColumn, below: int) -> str | None:
-    value = side.identity and get_column(row, side.identity)
-    is_held_out = below and row_key(number if value is None else value) < below
-    return None if is_held_out else get_column(row, side.column)
-
-
-def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """Returns a column without conversion to Python; dotted paths name fields of structs."""
-    name = column if column in rows.column_names else column.partition(".")[0]
-    values = rows.select_columns([name]).with_format("arrow")[:].column(0)
-    inner = column.removeprefix(name).removeprefix(".")
-    return pc.struct_field(values, inner.split(".")) if inner else values
-
-
-def _rows(table: Table, corpus: Any, name: str, texts: list[str], others: list[str], hub_root: str | None) -> Dataset:
+def _rows(table: Table, corpus: Any, name: str, texts: Sequence[str], others: list[str], hub_root: str | None):
     """Loads a table; of a stream, these columns of its first rows, from the copy on disk if there is one."""
     max_rows = getattr(corpus, "max_rows", None)
     if table.streaming and not max_rows:
@@ -147,10 +133,7 @@ def _rows(table: Table, corpus: Any, name: str, texts: list[str], others: list[s
     try:
         rows = Dataset.from_generator(_first_rows, features, gen_kwargs=arguments)
     except DatasetGenerationError as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, ValueError):
-            raise ValueError(f"corpus {name}: {cause}") from None
-        raise OSError(f"the source of corpus {name} cannot be read: {cause!r}") from error
+        raise ValueError(f"Corpus {name} cannot be read: {error.__cause__ or error}") from error
     return rows.select_columns([column for column in columns if rows.data.column(column).null_count < len(rows)])
 
 
@@ -183,9 +166,12 @@ def _require_text(rows: Any, column: str, where: str) -> None:
         raise ValueError(f"{where} has {dtype} in column {column}, not text. Name a column of text.")
 
 
-def _text_column(rows: Dataset, column: str, name: str, identities: list[str]) -> TextColumn:
+def _text_column(
+    table: Table, rows: Dataset, column: str, name: str, identities: list[str], reading: str = "text"
+) -> TextColumn:
     _require_text(rows, column, f"The table of corpus {name}")
-    return TextColumn(rows, column, next((known for known in identities if known in columns_of(rows)), None))
+    identity = next((known for known in identities if known in columns_of(rows)), None)
+    return TextColumn(table, rows, column, identity, reading)
 
 
 def _own_table(corpus: Monolingual | LinkedPairs) -> Table:
@@ -195,27 +181,20 @@ def _own_table(corpus: Monolingual | LinkedPairs) -> Table:
 def _open_monolingual(corpus: Monolingual, name: str, identities: list[str], hub_root: str | None) -> Source:
     table, document = _own_table(corpus), corpus.document_column
     rows = _rows(table, corpus, name, [corpus.text_column], [*identities, *filter(None, [document])], hub_root)
-    side = _text_column(rows, corpus.text_column, name, identities)
+    side = _text_column(table, rows, corpus.text_column, name, identities)
     if document is not None:
         require_column(rows, document, f"The table of corpus {name}")
     side.document, side.document_pattern = document, corpus.document_pattern
-    return Source(name, corpus, [table], [side], hub_root)
+    return Source(name, corpus, hub_root, [side])
 
 
 def _open_linked(corpus: LinkedPairs, name: str, identities: list[str], hub_root: str | None) -> Source:
     table = _own_table(corpus)
-    rows = _rows(table, corpus, name, [], [], hub_root)
-    columns = [
-        replace(_text_column(rows, column, name, identities), reading=reading)
-        for column, reading in (
-            (corpus.source_column, "words"),
-            (corpus.target_column, "words"),
-            (corpus.source_column, "word numbers"),
-            (corpus.target_column, "word numbers"),
-            (corpus.links_column or corpus.source_column, "links" if corpus.links_column else "no links"),
-        )
-    ]
-    return Source(name, corpus, [table], columns, hub_root)
+    rows, texts = _rows(table, corpus, name, [], [], hub_root), (corpus.source_column, corpus.target_column)
+    links = (corpus.links_column, "links") if corpus.links_column else (corpus.source_column, "no links")
+    read = [(column, reading) for reading in ("words", "word numbers") for column in texts]
+    sides = [_text_column(table, rows, column, name, identities, reading) for column, reading in [*read, links]]
+    return Source(name, corpus, hub_root, sides)
 
 
 def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str | None) -> Source:
@@ -224,10 +203,11 @@ def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str
         raise ValueError(f"Bitext {name} has the same language on both sides. Correct its target_language.")
     if (corpus.source is None) != (corpus.target is None) or (corpus.table is None) == (corpus.source is None):
         raise ValueError(f"Bitext {name}: set `table`, or both `source` and `target`.")
-    given = [corpus.source_column, corpus.target_column]
+    for option, needed in (("join_on", "source"), ("separator", "table")):
+        if getattr(corpus, option) is not None and getattr(corpus, needed) is None:
+            raise ValueError(f"Bitext {name} sets {option}, which is only for a `{needed}`. Leave it out.")
+    given, source = [corpus.source_column, corpus.target_column], Source(name, corpus, hub_root, [])
     if corpus.table is not None:
-        if corpus.join_on is not None:
-            raise ValueError(f"Bitext {name} sets join_on: {corpus.join_on}, which is for two tables. Leave it out.")
         columns = [column or language for column, language in zip(given, languages, strict=True)]
         read = [corpus.source_column or "text"] if corpus.separator is not None else columns
         rows = _rows(corpus.table, corpus, name, read, identities, hub_root)
@@ -235,15 +215,12 @@ def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str
             rows, columns = _split_sides(rows, corpus, name), SIDES
         if columns[0] == columns[1]:
             raise ValueError(f"Bitext {name} reads both sides from column {columns[0]}. Set `target_column`.")
-        sides = [_text_column(rows, column, name, identities) for column in columns]
-        return Source(name, corpus, [corpus.table], sides, hub_root)
-    if corpus.separator is not None:
-        raise ValueError(f"Bitext {name} sets separator: {corpus.separator!r}, which is for one `table`. Leave it out.")
-    source = Source(name, corpus, [corpus.source, corpus.target], [], hub_root)
-    for table, column, language in zip(source.tables, given, languages, strict=True):
+        source.sides = [_text_column(corpus.table, rows, column, name, identities) for column in columns]
+        return source
+    for table, column, language in zip((corpus.source, corpus.target), given, languages, strict=True):
         rows = _rows(table, corpus, name, [column] if column else [language, "text"], identities, hub_root)
         column = column or (language if language in columns_of(rows) else "text")
-        source.sides.append(_text_column(rows, column, name, identities))
+        source.sides.append(_text_column(table, rows, column, name, identities))
     lengths = [len(side.rows) for side in source.sides]
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
@@ -252,13 +229,14 @@ def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str
     return source
 
 
+OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _open_linked}
+
+
 def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
     """Splits the column that contains both sides into two."""
     separator, column = corpus.separator, corpus.source_column or "text"
     if corpus.target_column is not None or not separator.strip():
-        raise ValueError(
-            f"Bitext {name} sets separator: {separator!r}. Name the column with both sides in source_column only."
-        )
+        raise ValueError(f"Bitext {name} has separator {separator!r}. Name the column of both sides in source_column.")
     where, between = f"The table of corpus {name}", re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
     require_column(rows, column, where)
 
@@ -266,8 +244,7 @@ def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
         text = get_column(row, column) or ""
         sides = [side.strip() for side in between.split(text)] if text.strip() else ["", ""]
         if len(sides) != 2:
-            found = len(sides) - 1
-            raise ValueError(f"{where}, row {number + 1}: {separator!r} occurs {found} times in {column}, not once.")
+            raise ValueError(f"{where}, row {number + 1}: {separator!r} does not occur once in {column}.")
         return dict(zip(SIDES, sides, strict=True))
 
     return rows.map(split, with_indices=True)
@@ -278,26 +255,21 @@ def _join(source: Source, column: str) -> None:
     ids, languages = [], languages_of(source.corpus)
     for side, language in zip(source.sides, languages, strict=True):
         require_column(side.rows, column, f"The table of {language} in bitext {source.name}")
-        values = pc.cast(arrow_column(side.rows, column), pa.large_string())
-        counted = pc.value_counts(values.drop_null())
+        name = column if column in side.rows.column_names else column.partition(".")[0]
+        values = side.rows.select_columns([name]).flatten().with_format("arrow")[:]
+        ids.append(pc.cast(values[column], pa.large_string()))
+        counted = pc.value_counts(ids[-1].drop_null())
         repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
         if len(repeated):
-            shown = ", ".join(repeated[:SHOWN_IDS].to_pylist())
-            raise ValueError(f"Bitext {source.name}: ids of {language} occur more than once in {column} ({shown}).")
-        ids.append(values)
+            raise ValueError(f"Bitext {source.name}: an id of {language} is repeated in {column} ({repeated[0]}).")
     found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
     matched = np.flatnonzero(pc.is_valid(found).to_numpy())
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
-        raise ValueError(
-            f"Bitext {source.name}: no {column} is in both tables; they begin with {first[0]} and {first[1]}."
-        )
+        raise ValueError(f"Bitext {source.name}: no {column} is in both tables, which begin with {first}.")
     source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
     for language, values in zip(languages, ids, strict=True):
         source.counts[f"unmatched_{language}"] = len(values) - len(matched)
-
-
-OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _open_linked}
 
 
 def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:

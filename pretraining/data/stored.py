@@ -1,7 +1,10 @@
 """Corpora on disk as token ids: their examples, the lengths, and the held-out examples.
 
-Legend: `R` rows, `N` training examples, `M` requested examples.
+Legend: `R` rows, `N` examples, `S` sides of an example, `M` requested examples.
 """
+
+from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 
@@ -10,7 +13,24 @@ from pretraining.data.sources import Source, held_out_below
 from pretraining.data.tokenized import TokenColumn
 from pretraining.recipe_corpora import languages_of
 
-WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that an example's id determines row and window
+WINDOWS_OF_A_ROW = 1 << 20  # numbers per row, so that the id of a pair of segments determines row and window
+
+
+@dataclass
+class Parts:
+    """Examples as parts of rows: each side is the tokens from `starts` to below `stops` of a row."""
+
+    ids: np.ndarray  # (N,) the same in all runs, held out or not
+    rows: np.ndarray  # (S, N)
+    starts: np.ndarray  # (S, N)
+    stops: np.ndarray  # (S, N)
+
+    def __getitem__(self, examples: np.ndarray) -> "Parts":
+        return Parts(self.ids[examples], *(of[:, examples] for of in (self.rows, self.starts, self.stops)))
+
+    def small(self) -> "Parts":
+        """Returns it in as few bytes as the numbers need: a corpus may have hundreds of millions of examples."""
+        return Parts(*(of.astype(np.min_scalar_type(of.max(initial=0))) for of in vars(self).values()))
 
 
 class Corpus:
@@ -18,11 +38,7 @@ class Corpus:
 
     name: `en`, `en-de` or `en-de/ntrex`; languages: its one or two; lengths: (N,) tokens of each training example;
     size: the declared size or N; counts: how many rows were dropped, windowed, cut, unmatched or held out; held_out:
-    the examples for evaluation.
-
-    A text longer than max_length is split into consecutive windows, which have all its tokens. A longer pair is cut,
-    the longer side first, or each side to max_length if they are read `apart`. Empty texts, and pairs with an empty
-    side, are dropped.
+    the examples for evaluation, the first `max_held_out` in the order of their rows' hashes.
     """
 
     def __init__(
@@ -34,189 +50,130 @@ class Corpus:
         held_out_fraction: float,
         max_held_out: int,
     ):
-        self.source, self.max_length, self.apart = source, max_length, apart
-        # columns of text; then, of linked pairs, the words of the tokens, and the links
-        self.columns, self.about = columns[:2], columns[2:]
+        self.source, self.columns, self.max_length, self.apart = source, columns, max_length, apart
         self.name, self.languages, self.kind = source.name, languages_of(source.corpus), source.corpus.kind
         self.held_out_fraction, self.max_held_out = held_out_fraction, max_held_out
-        self.held_out_below = held_out_below(held_out_fraction)
-        self._arrange()
+        below = held_out_below(held_out_fraction)
+        if len(columns) > 1:
+            training, evaluated, counts = _pairs(columns, source.alignment, max_length, apart, below)
+        else:
+            divide = _segments if apart else _windows
+            training, evaluated, counts = divide(columns[0], max_length - SPECIALS_OF_TEXT, below)
+        if len(training.ids) == 0:
+            hint = "no adjacent segments: set its `document_column`" if apart else "every row is empty or held out"
+            raise ValueError(f"Corpus {self.name} has no text to train on: {hint}.")
+        keys = columns[0].keys[evaluated.rows[0]]
+        self.training = training.small()
+        self.evaluated = evaluated[np.lexsort((evaluated.ids, keys))[:max_held_out]]
+        self.lengths = (training.stops - training.starts)[:2].sum(0).astype(np.int32)
+        self.size = source.corpus.size or len(self.lengths)
+        self.counts = source.counts | counts | {"examples": len(self.lengths)}
 
     def with_form(self, max_length: int, apart: bool = False) -> "Corpus":
         """Returns the same text, cut to another length, or with its sides apart, without tokenizing it again."""
         if (max_length, apart) == (self.max_length, self.apart):
             return self
-        columns = self.columns + self.about
-        return stored_corpus(self.source, columns, max_length, apart, self.held_out_fraction, self.max_held_out)
-
-    def _arrange(self) -> None:
-        """Numbers the windows of all rows; the number of a window is its example's id, held out or not."""
-        counts = dict(self.source.counts)
-        self.rows = self.source.alignment
-        if self.rows is None:
-            self.rows = np.arange(len(self.columns[0].lengths))[None].repeat(len(self.columns), axis=0)
-        lengths = np.stack([column.lengths[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        keys = np.stack([column.keys[rows] for column, rows in zip(self.columns, self.rows, strict=True)])
-        # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for
-        # training if neither side is held out, and for evaluation if both are, so that no side is used for both.
-        held_out = (keys < self.held_out_below).any(0)
-        evaluated = (keys < self.held_out_below).all(0)
-        usable = lengths.min(0) > 0
-        counts |= {"rows": lengths.shape[1], "empty": int((~usable).sum()), "held_out": int((usable & held_out).sum())}
-
-        if len(self.columns) == 1:
-            self.room = self.max_length - SPECIALS_OF_TEXT
-            windows = -(-lengths[0] // self.room)
-            counts["windowed"] = int((windows > 1).sum())
-        else:
-            windows = usable.astype(np.int64)
-            if self.apart:
-                self.kept = np.minimum(lengths, self.max_length - SPECIALS_OF_TEXT)
-            else:
-                self.kept = cut_pair(lengths, self.max_length - SPECIALS_OF_PAIR)
-            counts["cut"] = int((self.kept != lengths).any(0)[usable].sum())
-        # window w of row r is number first[r] + w
-        self.first = np.concatenate([[0], np.cumsum(windows, dtype=np.int64)])
-        self.one_each = bool((windows == 1).all())
-        row_of = np.repeat(np.arange(len(windows)), windows)
-        training = np.flatnonzero(~held_out[row_of])
-        if len(training) == 0:
-            raise ValueError(no_text(self.name))
-        self.example_ids = training.astype(np.min_scalar_type(self.first[-1]))
-        self.lengths = self._window_lengths(row_of, lengths)[training].astype(np.int32)
-        by_hash = sorted(np.flatnonzero(evaluated[row_of]), key=lambda window: (keys[0, row_of[window]], window))
-        self.held_out_ids = by_hash[: self.max_held_out]
-        self.size = self.source.corpus.size or len(training)
-        self.counts = counts | {"examples": len(training)}
-
-    def _window_lengths(self, row_of: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        if len(self.columns) == 2:
-            return self.kept.sum(0)[row_of]
-        number = np.arange(len(row_of)) - self.first[row_of]
-        return np.minimum(lengths[0][row_of] - number * self.room, self.room)
+        return Corpus(self.source, self.columns, max_length, apart, self.held_out_fraction, self.max_held_out)
 
     @property
     def tokens(self) -> int:
         """The number of tokens of all rows, which take 4 bytes each on disk."""
-        return sum(len(chunk) for column in self.columns for chunk in column.chunks)
+        return sum(len(chunk) for column in self.columns[:2] for chunk in column.chunks)
 
     @property
     def held_out(self) -> list[Example]:
-        """The first `evaluation.max_examples` held-out examples, in the order of their hashes."""
-        sides = self._sides(np.array(self.held_out_ids, dtype=np.int64))
-        rows = zip(self.held_out_ids, zip(*sides, strict=True), strict=True)
-        return [Example(list(tokens), self.name, int(window)) for window, tokens in rows]
+        sides = zip(*self._sides(self.evaluated), strict=True)
+        return [Example([*of], self.name, int(one)) for of, one in zip(sides, self.evaluated.ids, strict=True)]
 
     def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
         """Returns training examples by their indices below len(lengths); their masks depend on the epoch."""
-        windows_M = self.example_ids[indices_M].astype(np.int64)
-        return Texts(self._sides(windows_M), [self.name] * len(windows_M), windows_M, epochs_M)
+        parts = self.training[indices_M]
+        return Texts(self._sides(parts), [self.name] * len(indices_M), parts.ids.astype(np.int64), epochs_M)
 
     def facts(self) -> dict:
         """Returns the facts of the corpus for run.json."""
-        return self.source.facts() | {"size": self.size, "held_out": len(self.held_out_ids), "counts": self.counts}
+        return self.source.facts() | {"size": self.size, "held_out": len(self.evaluated.ids), "counts": self.counts}
 
-    def _sides(self, windows_M: np.ndarray) -> list[list[np.ndarray]]:
-        """Returns the tokens of each side of some windows."""
-        rows_M = windows_M if self.one_each else np.searchsorted(self.first, windows_M, side="right") - 1
-        if len(self.columns) == 2:
-            starts_M = np.zeros_like(rows_M)
-            sides = [
-                column.slices(rows[rows_M], starts_M, kept[rows_M])
-                for column, rows, kept in zip(self.columns, self.rows, self.kept, strict=True)
-            ]
-            return sides + [column.slices(rows_M, starts_M, column.lengths[rows_M]) for column in self.about]
-        (column,) = self.columns
-        starts_M = (windows_M - self.first[rows_M]) * self.room
-        return [column.slices(rows_M, starts_M, np.minimum(starts_M + self.room, column.lengths[rows_M]))]
+    def _sides(self, parts: Parts) -> list[list[np.ndarray]]:
+        # both sides of a pair of segments are of one column
+        sides = zip(cycle(self.columns), parts.rows, parts.starts, parts.stops, strict=False)
+        return [column.slices(*of_side) for column, *of_side in sides]
 
 
-class SegmentPairs(Corpus):
-    """Monolingual text as pairs of adjacent segments of one document (VECO, section 4 and footnote 9).
+def _counts(lengths_R: np.ndarray, held_out_R: np.ndarray) -> dict[str, int]:
+    """Counts rows, those without text, and those of text that are held out."""
+    usable = lengths_R > 0
+    held_out = int((usable & held_out_R).sum())
+    return {"rows": len(usable), "empty": int((~usable).sum()), "held_out": held_out}
 
-    A segment is a row, or one of the equal windows of a row longer than max_length. Two neighbors in a document are an
+
+def _windows(column: TokenColumn, room: int, held_out_below: int) -> tuple[Parts, Parts, dict[str, int]]:
+    """Texts as consecutive windows of at most `room` tokens, which have all tokens of a row.
+
+    Returns training examples, held-out examples, and counts. An example's id is the number of the window in the corpus.
+    """
+    lengths, held_out = column.lengths, column.keys < held_out_below
+    windows = -(-lengths // room)
+    rows, numbers = _numbered(np.arange(len(lengths)), windows)
+    parts = Parts(np.arange(len(rows)), rows[None], (numbers * room)[None], None)
+    parts.stops = np.minimum(parts.starts + room, lengths[rows])
+    counts = _counts(lengths, held_out) | {"windowed": int((windows > 1).sum())}
+    return parts[~held_out[rows]], parts[held_out[rows]], counts
+
+
+def _pairs(
+    columns: list[TokenColumn], rows: np.ndarray | None, max_length: int, apart: bool, held_out_below: int
+) -> tuple[Parts, Parts, dict[str, int]]:
+    """Pairs with two sides that are not empty, and what further columns have in their rows. A long pair is cut, the
+    longer side first, or each side to `max_length` if they are read `apart`. Returns the same as `_windows`."""
+    if rows is None:
+        rows = np.arange(len(columns[0].lengths))[None].repeat(2, axis=0)
+    both = list(zip(columns[:2], rows, strict=True))
+    lengths, keys = np.stack([of.lengths[r] for of, r in both]), np.stack([of.keys[r] for of, r in both])
+    usable = np.flatnonzero(lengths.min(0) > 0)
+    counts = _counts(lengths.min(0), (keys < held_out_below).any(0))
+    room = max_length - (SPECIALS_OF_TEXT if apart else SPECIALS_OF_PAIR)
+    kept = np.minimum(lengths, room) if apart else cut_pair(lengths, room)
+    counts["cut"] = int((kept != lengths).any(0)[usable].sum())
+    rows, stops, keys = rows[:, usable], kept[:, usable], keys[:, usable]
+    for column in columns[2:]:
+        rows, stops = np.vstack([rows, rows[0]]), np.vstack([stops, column.lengths[rows[0]]])
+    parts = Parts(np.arange(len(usable)), rows, np.zeros_like(stops), stops)
+    # The sides of a pair may have different identities (one has ids, the other line numbers). A pair is for training if
+    # neither side is held out, and for evaluation if both are, so that no side is used for both.
+    return parts[(keys >= held_out_below).all(0)], parts[(keys < held_out_below).all(0)], counts
+
+
+def _segments(column: TokenColumn, room: int, held_out_below: int) -> tuple[Parts, Parts, dict[str, int]]:
+    """Pairs of adjacent segments of one document (VECO, section 4 and footnote 9). Returns the same as `_windows`.
+
+    A segment is a row, or one of the equal windows of a row longer than `room`. Two neighbors in a document are an
     example, so most segments are in two examples. Their order has no effect, because the loss (Eq. 1) is symmetric. A
     row without a neighbor gives its two halves. A held-out row does, too, because its neighbors are training text.
     """
-
-    def _arrange(self) -> None:
-        (column,) = self.columns
-        lengths, room = column.lengths.astype(np.int64), self.max_length - SPECIALS_OF_TEXT
-        keys = column.keys
-        held_out = keys < self.held_out_below
-        rows = np.flatnonzero((lengths > 0) & ~held_out)
-        if len(rows) == 0:
-            raise ValueError(no_text(self.name))
-        # a run: consecutive rows of a document, with only empty rows between them
-        barriers = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))
-        run_R = barriers[rows]
-        alone = np.bincount(run_R)[run_R] == 1
-        windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
-        too_short = lengths[rows] < windows  # a single token has no halves
-        halved = alone & ~too_short & (lengths[rows] <= room)
-        rows, run_R, windows = rows[~too_short], run_R[~too_short], windows[~too_short]
-        self.rows_of = np.repeat(rows, windows)  # by segment
-        self.window_of = np.arange(len(self.rows_of)) - np.repeat(np.cumsum(windows) - windows, windows)
-        self.windows_of = np.repeat(windows, windows)
-        run_of = np.repeat(run_R, windows)
-        self.first_segments = np.flatnonzero(run_of[1:] == run_of[:-1])
-        if len(self.first_segments) == 0:
-            raise ValueError(
-                f"Corpus {self.name} has no adjacent segments. Set its `document_column`, or use longer texts."
-            )
-        starts, stops = self._bounds(self.rows_of, self.window_of, self.windows_of)
-        segment_lengths = stops - starts
-        self.lengths = (segment_lengths[self.first_segments] + segment_lengths[self.first_segments + 1]).astype(
-            np.int32
-        )
-        evaluated = np.flatnonzero(held_out & (lengths > 1))
-        self.held_out_ids = sorted(evaluated, key=lambda row: (keys[row], row))[: self.max_held_out]
-        self.size = self.source.corpus.size or len(self.first_segments)
-        self.counts = dict(self.source.counts) | {
-            "rows": len(lengths),
-            "empty": int((lengths == 0).sum()),
-            "held_out": int((held_out & (lengths > 0)).sum()),
-            "windowed": int((lengths > room).sum()),
-            "alone": int(too_short.sum()),
-            "halved": int(halved.sum()),
-            "examples": len(self.first_segments),
-        }
-
-    def _bounds(self, row, window, windows):
-        """Returns the first token of a segment, and the one after its last."""
-        length = self.columns[0].lengths[row].astype(np.int64)
-        return window * length // windows, (window + 1) * length // windows
-
-    @property
-    def held_out(self) -> list[Example]:
-        """The two halves of the first `evaluation.max_examples` held-out rows, in the order of their hashes."""
-        room = self.max_length - SPECIALS_OF_TEXT
-        examples = []
-        for row in map(int, self.held_out_ids):
-            ids = self.columns[0].ids(row)
-            half = len(ids) // 2
-            sides = [ids[max(0, half - room) : half], ids[half : half + room]]
-            examples.append(Example(sides, self.name, row * WINDOWS_OF_A_ROW))
-        return examples
-
-    def read(self, epochs_M: np.ndarray, indices_M: np.ndarray) -> Texts:
-        """Returns training examples by their indices: each is a segment and the next one."""
-        first_M = self.first_segments[indices_M]
-        sides = []
-        for segments_M in (first_M, first_M + 1):
-            of_segments = (of[segments_M] for of in (self.rows_of, self.window_of, self.windows_of))
-            starts_M, stops_M = self._bounds(*of_segments)
-            sides.append(self.columns[0].slices(self.rows_of[segments_M], starts_M, stops_M))
-        ids_M = self.rows_of[first_M] * WINDOWS_OF_A_ROW + self.window_of[first_M]
-        return Texts(sides, [self.name] * len(ids_M), ids_M, epochs_M)
+    lengths, held_out = column.lengths.astype(np.int64), column.keys < held_out_below
+    rows = np.flatnonzero((lengths > 0) & ~held_out)
+    # a run: consecutive rows of a document, with only empty rows between them
+    run_R = np.cumsum(column.new_documents() | held_out | np.roll(held_out, 1))[rows]
+    alone = np.bincount(run_R)[run_R] == 1
+    windows = np.maximum(-(-lengths[rows] // room), np.where(alone, 2, 1))
+    too_short = lengths[rows] < windows  # a single token has no halves
+    counts = _counts(lengths, held_out) | {"windowed": int((lengths > room).sum()), "alone": int(too_short.sum())}
+    counts["halved"] = int((alone & ~too_short & (lengths[rows] <= room)).sum())
+    places, numbers = _numbered(np.flatnonzero(~too_short), windows[~too_short])
+    first = np.flatnonzero(run_R[places[1:]] == run_R[places[:-1]])
+    both = np.stack([first, first + 1])
+    rows_S, numbers_S, windows_S = rows[places[both]], numbers[both], windows[places[both]]
+    length_S = lengths[rows_S]
+    starts, stops = numbers_S * length_S // windows_S, (numbers_S + 1) * length_S // windows_S
+    training = Parts(rows_S[0] * WINDOWS_OF_A_ROW + numbers_S[0], rows_S, starts, stops)
+    rows = np.flatnonzero(held_out & (lengths > 1))
+    half = lengths[rows] // 2
+    starts, stops = [np.maximum(half - room, 0), half], [half, np.minimum(half + room, lengths[rows])]
+    evaluated = Parts(rows * WINDOWS_OF_A_ROW, np.stack([rows, rows]), np.stack(starts), np.stack(stops))
+    return training, evaluated, counts
 
 
-def no_text(name: str) -> str:
-    """Returns the error of a corpus without training text."""
-    return f"Corpus {name} has no text to train on: every row is empty or held out."
-
-
-def stored_corpus(source: Source, columns: list[TokenColumn], max_length: int, apart: bool, *held_out) -> Corpus:
-    """Makes the corpus of a source; with `apart`, one column of text becomes pairs of adjacent segments."""
-    corpus = SegmentPairs if apart and len(columns) == 1 else Corpus
-    return corpus(source, columns, max_length, apart, *held_out)
+def _numbered(items: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Repeats each item; returns also the number of each repetition among those of its item."""
+    return np.repeat(items, counts), np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

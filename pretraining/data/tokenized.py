@@ -37,13 +37,14 @@ ROWS_OF_PROCESS = 10_000  # fewer rows are not worth another process
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns a hash of all that affects the ids of a text; a copy of the tokenizer in another folder has the same."""
-    if getattr(tokenizer, "backend_tokenizer", None) is not None:
-        content = json.loads(tokenizer.backend_tokenizer.to_str())
-        content.pop("truncation", None)  # set by calls, not part of the tokenizer
-        content.pop("padding", None)
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()  # set by calls, not part of the tokenizer
+        backend.no_padding()
+        content = backend.to_str()
     else:
         content = [type(tokenizer).__name__, tokenizer.get_vocab(), tokenizer.init_kwargs]
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+        content = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 class TokenColumn:
@@ -63,7 +64,6 @@ class TokenColumn:
         starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         # the start of each row in its chunk
         self.starts = (starts[:-1] - np.repeat(starts[self.first_rows], rows_of_chunks)).astype(np.int32)
-        self.documents = rows.data.column("document") if "document" in rows.column_names else None
 
     def __reduce__(self):
         return TokenColumn, (self.rows,)  # by their files
@@ -85,10 +85,11 @@ class TokenColumn:
         return self.slices(*np.array([[row], [0], [self.lengths[row]]]))[0]
 
     def new_documents(self) -> np.ndarray:
-        """Returns (R,): true where a row begins a new document."""
+        """Returns (R,): true where a row begins a new document; without documents, each row does."""
         is_new = np.ones(len(self.lengths), dtype=bool)
-        if self.documents is not None and len(is_new) > 1:
-            same = pc.equal(self.documents[1:], self.documents[:-1])  # null where a row names no document
+        if "document" in self.rows.column_names and len(is_new) > 1:
+            documents = self.rows.data.column("document")
+            same = pc.equal(documents[1:], documents[:-1])  # null where a row names no document
             is_new[1:] = ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return is_new
 
@@ -118,7 +119,7 @@ def tokenized_column(
         with_indices=True,
         remove_columns=names,
         features=Features(features),
-        fn_kwargs={"column": replace(column, rows=None), "fingerprint": fingerprint},
+        fn_kwargs={"column": replace(column, rows=None, table=None), "fingerprint": fingerprint},
         num_proc=processes if processes > 1 else None,
         desc=f"Tokenizing {name}",
     )
@@ -143,9 +144,6 @@ def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fi
 def _document_of(value: Any, column: TextColumn) -> str | None:
     if value is None or column.document_pattern is None:
         return None if value is None else str(value)
-    match = re.search(column.document_pattern, str(value))
-    if match is None:
-        raise ValueError(
-            f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}."
-        )
-    return match[0]
+    if match := re.search(column.document_pattern, str(value)):
+        return match[0]
+    raise ValueError(f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}.")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
 from modeling.configuration_encoder import longest_input
 from pretraining.objectives import OBJECTIVES, Collator, Objective
-from pretraining.recipe import ModelStart, Phase, Recipe
+from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
-from pretraining.start.pretrained import Pretrained, listed
+from pretraining.start.pretrained import Pretrained, listed, load_run_tokenizer
 from pretraining.start.vocabulary_matching import Matching
 from pretraining.trainable import is_trainable
 from zoo_core.recipes import nearest
@@ -26,35 +25,18 @@ logger = logging.getLogger(__name__)
 HEAD_RECIPE = "pretraining/recipes/e5_small_head.yaml"
 
 
-@dataclass(frozen=True)
 class Start:
-    """What a run starts from: a tokenizer, a configuration that fits it and the phases, and weights."""
+    """What a run starts from: a configuration that fits its tokenizer and its phases, and weights. Reads no files."""
 
-    model: ModelStart
-    start_from: Pretrained | None
-    tokenizer_from: Pretrained | None  # if the recipe names none: `start_from`
-    source: Source | None  # of model.meta_pretrained
-    phases: list[Phase]
-    languages: list[str]  # of the corpora
-    seed: int
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> "Start":
-        """Returns the start of a recipe, without reading files."""
+    def __init__(self, recipe: Recipe):
         model, access = recipe.model, (recipe.hub_root, recipe.trust_remote_code)
-        start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
-        tokenizer_from = Pretrained(recipe.tokenizer, "tokenizer", *access) if recipe.tokenizer else start_from
-        source = Source(model.meta_pretrained, *access) if model.meta_pretrained else None
-        return cls(model, start_from, tokenizer_from, source, recipe.phases, recipe.languages, recipe.seed)
+        self.recipe, self.model = recipe, model
+        self.start_from = Pretrained(model.start_from, "model.start_from", *access) if model.start_from else None
+        self.source = Source(model.meta_pretrained, *access) if model.meta_pretrained else None
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
-        if self.tokenizer_from is None:
-            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
-        tokenizer = self.tokenizer_from.tokenizer()
-        if tokenizer.mask_token_id is None:
-            raise ValueError(f"{self.tokenizer_from} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
-        return tokenizer
+        return load_run_tokenizer(self.recipe)
 
     @cached_property
     def model_class(self) -> type[PreTrainedModel]:
@@ -76,8 +58,8 @@ class Start:
             raise ValueError(f"model.config.{unknown[0]}: {reason}")
         specials = sorted(set(tokenizer.all_special_ids))
         languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
-        if any(found.language_share == 1 for phase in self.phases for found in phase.with_examples.values()):
-            languages["languages"] = self.languages
+        if any(found.language_share == 1 for phase in self.recipe.phases for found in phase.with_examples.values()):
+            languages["languages"] = self.recipe.languages
         if "languages" not in known:  # <mask> carries no language
             languages = {}
         if checkpoint:
@@ -99,8 +81,7 @@ class Start:
             with readable("model.config"):
                 config = config_class(**settings)
         of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        is_own_tokenizer = self.start_from and self.tokenizer_from is self.start_from
-        if is_own_tokenizer and config.vocab_size > len(tokenizer):
+        if self.start_from and not self.recipe.tokenizer and config.vocab_size > len(tokenizer):
             of_tokenizer.pop("vocab_size")  # unused rows, for example up to a multiple of 64
         if getattr(config, "num_languages", 0):
             of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
@@ -109,7 +90,7 @@ class Start:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
         before: list[Objective] = []
-        for index, phase in enumerate(self.phases):
+        for index, phase in enumerate(self.recipe.phases):
             together = list(phase.objectives.values())
             for name, objective in phase.objectives.items():
                 place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
@@ -121,7 +102,7 @@ class Start:
         if getattr(config, "num_languages", 0):
             if config.languages is None:
                 raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
-            if unknown := [code for code in self.languages if code not in config.languages]:
+            if unknown := [code for code in self.recipe.languages if code not in config.languages]:
                 known = f"a language of {source} ({', '.join(config.languages)})"
                 raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         return config
@@ -163,7 +144,7 @@ class Start:
         attention = self.model.attention
         if attention == "flex_attention" and not torch.cuda.is_available():
             raise ValueError("model.attention is flex_attention, which cannot train on a CPU. Use sdpa.")
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.recipe.seed)
         try:
             model = self.load(config, checkpoint, attn_implementation=attention)
         except ImportError as error:  # of flash attention's package
@@ -194,7 +175,7 @@ class Start:
         if fresh := fresh_weights(model, report, str(self.start_from)):
             logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
             encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
-            learning = [phase for phase in self.phases if any(is_trainable(key, phase) for key in encoder)]
+            learning = [phase for phase in self.recipe.phases if any(is_trainable(key, phase) for key in encoder)]
             objectives = [found for phase in learning for found in phase.objectives.values() if found.mask_probability]
             is_fresh = any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
             if is_fresh and any(objective.weight for objective in objectives):

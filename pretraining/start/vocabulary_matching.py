@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -103,18 +102,14 @@ def match_vocabularies(
     first, second = functools.partial(index.match_translation, read), index.match
     if dictionary == "fallback":
         first, second = second, first
-    matches = [_Match(None, "random")] * len(news.subwords)
+    matches: list[tuple[int | None, str]] = [(None, "random")] * len(news.subwords)
     for number, subword in enumerate(news.subwords):
         if subword is not None:
             matches[number] = first(subword) or second(subword) or matches[number]
     for number, source in _match_specials(old, new, olds, news).items():
-        matches[number] = _Match(source, "special")
-    return Matching([match.source for match in matches], [match.route for match in matches], read)
-
-
-class _Match(NamedTuple):
-    source: int | None
-    route: str
+        matches[number] = source, "special"
+    sources, routes = map(list, zip(*matches, strict=True))
+    return Matching(sources, routes, read)
 
 
 class _Index:
@@ -136,24 +131,24 @@ class _Index:
                 index.setdefault(Subword(text, subword.starts_word), number)
         return {subword: self.exact.get(subword, number) for subword, number in index.items()}
 
-    def match(self, subword: Subword | bytes) -> _Match | None:
+    def match(self, subword: Subword | bytes) -> tuple[int, str] | None:
         """Matches a subword by the routes exact and normalized."""
         for found in map(self.exact.get, _equals(subword)):
             if found is not None:
-                return _Match(found, "exact")
+                return found, "exact"
         for form, index in self.by_form if isinstance(subword, Subword) else ():
             for found in map(index.get, _equals(Subword(form(subword.text), subword.starts_word))):
                 if found is not None:
-                    return _Match(found, "normalized")
+                    return found, "normalized"
         return None
 
-    def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> _Match | None:
+    def match_translation(self, dictionaries: list[Translations], subword: Subword | bytes) -> tuple[int, str] | None:
         """Matches a subword by the route dictionary: to the first translation that has a row."""
         if isinstance(subword, Subword) and dictionaries and may_be_word(subword):
             for one in dictionaries:
                 for translation in one.look_up(subword.text):
                     if match := self.match(Subword(translation, True)):
-                        return _Match(match.source, "dictionary")
+                        return match[0], "dictionary"
         return None
 
 

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        start = Start.of(recipe)
+        start = Start(recipe)
         tokenizer = start.load_tokenizer()
         config, matching = start.build_config(tokenizer), start.source.match(tokenizer)
         texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]

@@ -32,20 +32,13 @@ def train_tokenizer(texts: Iterable[str], output_dir: str | Path, vocab_size: in
     """Trains on `texts` and writes a tokenizer that AutoTokenizer loads (XLMRobertaTokenizer, 512 positions).
 
     The tokenizer is a unigram model like XLM-R's (Conneau et al. 2020, section 3). `vocab_size` counts all ids. A small
-    text may give fewer. Equal texts give equal files.
+    text may give fewer. Equal texts give equal files. The most frequent characters that cover 99.95% of the text get
+    tokens. The other characters are unknown.
 
     Raises ValueError where there is no text, and for a vocabulary smaller than the characters of the text.
     """
-    save_tokenizer(train_unigram(texts, vocab_size - SPECIALS_BESIDE_SPM), output_dir)
-
-
-def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
-    """Returns a serialized SentencePiece model with at most this many tokens, special tokens included.
-
-    The most frequent characters that cover 99.95% of the text get tokens. The other characters are unknown.
-    Raises ValueError like `train_tokenizer`.
-    """
     import sentencepiece
+    from transformers import XLMRobertaTokenizer
 
     texts = (text.replace("\n", " ") for text in texts if text and not text.isspace())
     first = next(texts, None)
@@ -57,7 +50,7 @@ def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
             sentence_iterator=itertools.chain([first], texts),
             model_writer=model,
             model_type="unigram",
-            vocab_size=tokens,
+            vocab_size=vocab_size - SPECIALS_BESIDE_SPM,
             hard_vocab_limit=False,
             character_coverage=0.9995,
             max_sentence_length=MAX_BYTES,
@@ -66,17 +59,10 @@ def train_unigram(texts: Iterable[str], tokens: int) -> bytes:
         )
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rpartition("] ")[2]
-        raise ValueError(f"vocab_size is {tokens + SPECIALS_BESIDE_SPM}, which does not work: {reason}") from error
-    return model.getvalue()
-
-
-def save_tokenizer(model: bytes, output_dir: str | Path) -> None:
-    """Writes a SentencePiece model as a folder that AutoTokenizer loads, without paths of this machine."""
-    from transformers import XLMRobertaTokenizer
-
+        raise ValueError(f"vocab_size is {vocab_size}, which does not work: {reason}") from error
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MODEL_FILE).write_bytes(model)
+    (folder / MODEL_FILE).write_bytes(model.getvalue())
     XLMRobertaTokenizer.from_pretrained(folder, model_max_length=512).save_pretrained(folder)
     forget_machine(folder)
 

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        start = Start.of(recipe)
+        start = Start(recipe)
         tokenizer = start.load_tokenizer()
         config = start.build_config(tokenizer)
         kept_C = np.union1d(tokens_of_text(load_corpora(recipe, tokenizer)), tokenizer.all_special_ids)

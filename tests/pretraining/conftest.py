@@ -87,7 +87,7 @@ def batches_of(sample_tokenizer):
 
     def make(recipe: Recipe, corpora: list, start: int = 0, processes: int = 1, process: int = 0) -> list[dict]:
         shares = {"num_processes": processes, "process_index": process}
-        return list(Feed.of(recipe, corpora, sample_tokenizer, **shares).training(recipe.phases[0], 0, start))
+        return list(Feed(recipe, corpora, sample_tokenizer, **shares).training(recipe.phases[0], 0, start))
 
     return make
 

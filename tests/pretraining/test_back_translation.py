@@ -194,7 +194,7 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
         assert model.roberta.language_embeddings.weight.abs().mean() > 1e-2
         phase, size = recipe.phases[number], recipe.evaluation.batch_size
-        feed = Feed.of(recipe, [corpora[name]], sample_tokenizer, model.config)
+        feed = Feed(recipe, [corpora[name]], sample_tokenizer, model.config)
         batch = next(feed.held_out(phase, feed.collators(phase)[objective], size))
         fields = {field: batch[objective][field] for field in ("input_ids", "attention_mask", "labels")}
         with torch.no_grad():
@@ -246,7 +246,7 @@ def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
     )
     corpora = load_corpora(recipe, sample_tokenizer)
     config = SimpleNamespace(languages=["en", "de"])
-    for batch in Feed.of(recipe, corpora, sample_tokenizer, config).training(recipe.phases[0], 0):
+    for batch in Feed(recipe, corpora, sample_tokenizer, config).training(recipe.phases[0], 0):
         assert batch["mlm"]["languages"] == batch["btmlm"]["languages"]
         texts = []
         for fields in batch.values():

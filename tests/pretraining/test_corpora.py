@@ -119,7 +119,7 @@ def test_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sample_
     phase, corpora = recipe.phases[0], load_corpora(recipe, sample_tokenizer)
 
     def batches(name):
-        feed = Feed.of(recipe, corpora, sample_tokenizer)
+        feed = Feed(recipe, corpora, sample_tokenizer)
         return list(feed.held_out(phase, feed.collators(phase)[name], 7))
 
     first = batches("mlm")

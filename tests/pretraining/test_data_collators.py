@@ -102,7 +102,7 @@ def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sampl
         ],
     )
     corpora, (phase,) = load_corpora(recipe, sample_tokenizer), recipe.phases
-    loader = Feed.of(recipe, corpora, sample_tokenizer).training(phase, 0)
+    loader = Feed(recipe, corpora, sample_tokenizer).training(phase, 0)
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
     model = ErnieMForPreTraining(config)

@@ -131,7 +131,7 @@ def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, reci
     recipe = recipe_of({"word_links": {"batch_size": 20, "max_length": 128}}, linked=[table])
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     assert corpus.name == "en-de" and len(corpus.lengths) == 20
-    batch = next(iter(Feed.of(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
+    batch = next(iter(Feed(recipe, [corpus], sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
     order = batch["examples"].tolist()
     assert sorted(order) == list(range(20))
     expected = LinksCollator(sample_tokenizer)([examples[number] for number in order])["word_links"]
@@ -165,7 +165,7 @@ def test_a_table_without_links_has_none(examples, files, recipe_of, sample_token
     tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]
     recipe = recipe_of({"word_links": {"batch_size": 64, "max_length": 128}}, linked=tables)
     corpora = load_corpora(recipe, sample_tokenizer)
-    batch = next(iter(Feed.of(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
+    batch = next(iter(Feed(recipe, corpora, sample_tokenizer).training(recipe.phases[0], 0)))["word_links"]
     has_links = torch.zeros(64, dtype=torch.bool)
     has_links[batch["links"][:, 0]] = True
     assert has_links.tolist() == [name == "en-de/a" for name in batch["languages"]]

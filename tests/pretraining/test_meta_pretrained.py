@@ -83,7 +83,7 @@ def start(recipe_of, new_tokenizer, tmp_path):
         texts = [{"language": name, "path": "unused"} for name in ("en", "de")]
         objectives = {"mlm": {"batch_size": 8, "max_length": 16}}
         recipe = recipe_of(objectives, model=model, tokenizer=str(vocabulary), monolingual=texts, seed=seed)
-        begin = Start.of(recipe)
+        begin = Start(recipe)
         loaded = begin.load_tokenizer()
         config, matching = begin.build_config(loaded), begin.match(loaded)
         return begin.build_model(config, matching).eval(), matching

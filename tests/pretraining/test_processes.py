@@ -22,7 +22,7 @@ batches = Feed.training
 def recorded(feed, phase, index, start):
     rank = feed.process_index
     for number, batch in enumerate(batches(feed, phase, index, start)):
-        step = start + number // feed.accumulation
+        step = start + number // feed.recipe.gradient_accumulation_steps
         seen = [
             (name, corpus, int(example))
             for name, sub_batch in batch.items()

@@ -7,7 +7,6 @@ from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 
 SEGMENTS = {"ca_mlm_segments": {"batch_size": 8, "max_length": 12}}
-EN_DE = {"source_language": "en", "target_language": "de"}
 
 
 def words(start, count):
@@ -79,6 +78,6 @@ def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_token
     tokens = {tuple(ids): n for n, ids in enumerate(encode_texts([row["text"] for row in rows], sample_tokenizer))}
     evaluated = {tokens[tuple(np.concatenate(e.sides).tolist())] for e in corpus.with_form(512, True).held_out}
     assert 4 < len(evaluated) < 25
-    rows_of = [{int(row) for row in corpus.rows_of[[first, first + 1]]} for first in corpus.first_segments]
+    rows_of = [set(rows) for rows in corpus.training.rows.T.tolist()]
     assert not evaluated & set().union(*rows_of)
     assert all(max(pair) - min(pair) <= 1 for pair in rows_of)  # no pair reaches over a row that is held out

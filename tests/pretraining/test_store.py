@@ -44,16 +44,15 @@ def cache(tmp_path, monkeypatch):
 def tokenized_texts(monkeypatch):
     """The texts that are tokenized from now on, in this process."""
     texts = []
-    monkeypatch.setitem(
-        READINGS, "text", lambda given, tokenizer: texts.extend(given) or encode_texts(given, tokenizer)
-    )
+    read = lambda given, tokenizer: texts.extend(given) or encode_texts(given, tokenizer)  # noqa: E731
+    monkeypatch.setitem(READINGS, "text", read)
     return texts
 
 
 def batches_of(recipe, tokenizer):
     """All training batches, and all held-out batches of each objective."""
     corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
-    feed = Feed.of(recipe, corpora, tokenizer)
+    feed = Feed(recipe, corpora, tokenizer)
     held_out = [list(feed.held_out(phase, objective, 32)) for objective in feed.collators(phase).values()]
     return [list(feed.training(phase, 0)), held_out]
 
@@ -66,7 +65,7 @@ def same(a, b):
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def streamed_recipe(files, recipe_of, path, count=80, **fields):
+def streamed_recipe(recipe_of, path, **fields):
     """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
     table = {"path": path}
     mono = {"language": "en", **table, "text_column": "t.en", "document_column": "doc", **fields}
@@ -86,8 +85,8 @@ def test_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatc
     rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
     rows[5]["t"]["de"] = None
     whole, part = files.jsonl("whole.jsonl", rows), files.jsonl("part.jsonl", rows[:80])
-    expected = batches_of(streamed_recipe(files, recipe_of, part), sample_tokenizer)
-    recipe = streamed_recipe(files, recipe_of, whole, streaming=True, max_rows=80)
+    expected = batches_of(streamed_recipe(recipe_of, part), sample_tokenizer)
+    recipe = streamed_recipe(recipe_of, whole, streaming=True, max_rows=80)
     assert all(expected[1]) and same(batches_of(recipe, sample_tokenizer), expected)
     # from the cache, without a look at the stream
     monkeypatch.setattr(sources, "load_table", lambda *given: pytest.fail("read again"))

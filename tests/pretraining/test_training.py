@@ -30,8 +30,8 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
         assert abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-4
     # what makes it mean something: of micro-batches of equal counts a mean of means would give the same step
     recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
-    tokenizer = Start.of(recipe).load_tokenizer()
-    loader = Feed.of(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
+    tokenizer = Start(recipe).load_tokenizer()
+    loader = Feed(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
     counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
@@ -41,12 +41,12 @@ def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0"]
     train(*settings)
     recipe = load_recipe(Recipe, str(recipe_file), settings)
-    start = Start.of(recipe)
+    start = Start(recipe)
     tokenizer = start.load_tokenizer()
     model = start.build_model(start.build_config(tokenizer))
     corpora = load_corpora(recipe, tokenizer)
     loss_sum, count = 0.0, 0
-    for batch in Feed.of(recipe, corpora, tokenizer).training(recipe.phases[0], 0):
+    for batch in Feed(recipe, corpora, tokenizer).training(recipe.phases[0], 0):
         for fields in batch.values():
             labels = fields["labels"]
             states = model.roberta(fields["input_ids"], attention_mask=fields["attention_mask"]).last_hidden_state

@@ -125,7 +125,7 @@ def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides
     with pytest.raises(ValueError, match=re.escape(named)):
         recipe = load_recipe(Recipe, str(recipe_file), overrides)
         recipe.check()
-        Start.of(recipe).build_config(sample_tokenizer)
+        Start(recipe).build_config(sample_tokenizer)
 
 
 @pytest.mark.parametrize("overrides, named", STOPPED)
