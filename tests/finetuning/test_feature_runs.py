@@ -135,7 +135,7 @@ REFUSED = {
     "mining": {
         "without dev are [0]": ["pairs.0.dev=null"],
         "column ids": ["pairs.0.source.id_column=ids"],
-        "['s20'] and ['20']": ["pairs.0.gold.source_column=t"],
+        "['21'] in gold": ["pairs.0.gold.source_column=t"],
         "dev_fraction 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
     },
     "word_alignment": {

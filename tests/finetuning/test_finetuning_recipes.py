@@ -17,6 +17,7 @@ from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
 from finetuning.tasks.vectors.base import reported_layer
+from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
@@ -109,8 +110,9 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         assert folder != "veco" or recipe.task == task
         check_named_rows(name, recipe)
     if recipe.task in PAIRS:
-        assert len(set(recipe.pair_names)) == PAIRS[recipe.task]
-        assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
+        names = {pair.name for pair in expanded(recipe.pairs)}
+        assert len(names) == PAIRS[recipe.task]
+        assert {pair.rpartition("-")[2] for pair in names} == {"en"}
     for item in recipe.references:
         assert item["paper"] in ("veco", "ernie_m", "xlm_align", "metaxlm")
 

@@ -12,7 +12,7 @@ from finetuning.models import describe_model
 from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.trainer import MergedLanguages, join
+from finetuning.trainer import FineTuningTrainer, MergedLanguages, join
 from tests.finetuning.tasks import record_of, task_with
 from zoo_core.recipes import load_recipe
 
@@ -26,7 +26,7 @@ def task_and_data(overrides, recipe_class, folder):
     task = task_with(recipe, tokenizer)
     data = task.encode(task.read())
     model = task.load_model(path, 3, data)
-    return task, data, lambda some: task.trainer(model, some, task.arguments(3, folder))
+    return task, data, lambda some: FineTuningTrainer(task, model, some, task.arguments(3, folder))
 
 
 def scores_of(trainer):

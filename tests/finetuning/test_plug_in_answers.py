@@ -10,7 +10,7 @@ KIND = KINDS["question_answering"]
 def test_a_translation_without_its_answer_is_counted(write):
     data = KIND.read(write("train", questions(8)), write("test", questions(8)))
     assert data.train["translation_start"][-1] == -1
-    assert any("1 of 8 rows" in warning for warning in data.warnings)
+    assert any("1 none in the context" in warning for warning in data.warnings)
 
 
 def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_once(write, sample_tokenizer):

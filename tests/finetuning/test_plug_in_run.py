@@ -18,7 +18,7 @@ from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
-from finetuning.trainer import TwoSidedCollator, join
+from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
 from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of, task_with
 from zoo_core.recipes import load_recipe
@@ -310,7 +310,7 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
     task = task_with(recipe, sample_tokenizer)
     data = task.encode(task.read())
     model = task.load_model(str(plug_in_veco), 1, data).eval()
-    trainer = task.trainer(model, data, task.arguments(1, tmp_path / "trainer"))
+    trainer = FineTuningTrainer(task, model, data, task.arguments(1, tmp_path / "trainer"))
     fields = [*inspect.signature(model.forward).parameters, "labels"]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
     whole = collate(data.train.to_list())

@@ -1,14 +1,12 @@
 """Sentences as vectors, by layer."""
 
-from typing import get_args
-
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.tasks.vectors import encoder as retrieval_search
 from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
-from finetuning.tasks.vectors.recipe import Pooling
+from finetuning.tasks.vectors.recipe import POOLINGS
 
 TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The train to Berlin leaves at nine."]
 
@@ -20,7 +18,7 @@ def encoder_of(tiny_model):
     return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
 
 
-@pytest.mark.parametrize("pooling", get_args(Pooling))
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooling):
     encoder = encoder_of(pooling=pooling)
     tokens = encoder.tokens(TEXTS)

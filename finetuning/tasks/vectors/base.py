@@ -21,7 +21,8 @@ from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, Vect
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
-Rows = Callable[[], Iterable[Facts]]  # makes the rows of a predictions file
+# scores of a pair of languages (method, layer, metric, value), counts, and what makes the rows of its predictions
+Found = tuple[list[Facts], Facts, Callable[[], Iterable[Facts]] | None]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 R = TypeVar("R", bound=VectorRecipe)
@@ -84,8 +85,8 @@ class VectorTask(Task[R]):
         """Returns the object that computes vectors or links with an encoder; its `states.model` is the encoder."""
 
     @abstractmethod
-    def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> tuple[list[Facts], Facts, Rows | None]:
-        """Scores of a pair of languages (method, layer, metric, value), counts, and what makes its predictions."""
+    def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> Found:
+        """Scores a pair of languages."""
 
     def size(self, pair: Any) -> int:
         """The amount of work of a pair of languages, in any unit, to divide them among processes."""
@@ -97,7 +98,7 @@ class VectorTask(Task[R]):
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
         shares = share({name: self.size(pair) for name, pair in data.pairs.items()}, state.num_processes)
 
-        def work() -> dict[str, tuple[list[Facts], Facts, Rows | None]]:
+        def work() -> dict[str, Found]:
             found = {}
             for name in shares[state.process_index]:
                 print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")

@@ -13,11 +13,11 @@ from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, VectorTask, facts_of
-from finetuning.tasks.vectors.recipe import AlignedPairs, WordAlignmentRecipe
+from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
+from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
-from zoo_core.tables import Table, resolve_hub_path, table_fingerprint
+from zoo_core.tables import Table, table_fingerprint
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
@@ -43,7 +43,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
         """Leaves out gold links past the words of their sentence; sentences without gold are not scored."""
         pairs, entries, warnings = {}, [], []
         for pair in self.recipe.pairs:
-            *files, gold_file = _files(pair, self.recipe.hub_root)
+            *files, gold_file = map(str, pair.files(self.recipe.hub_root))
             sentences = list(PairReader(files, split=False))
             links = read_gold(gold_file, pair.gold_format, pair.gold_base)
             gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
@@ -87,9 +87,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     def size(self, pair: AnnotatedPairs) -> int:
         return len(pair.gold)
 
-    def evaluate(
-        self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts
-    ) -> tuple[list[Facts], Facts, Rows | None]:
+    def evaluate(self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts) -> Found:
         """Every layer and method of a pair come from one forward pass."""
         found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
         scores = [
@@ -174,13 +172,3 @@ def position_links(source: int, target: int) -> list[tuple[int, int]]:
     if not target:
         return []
     return [(i, round(i * (target - 1) / max(source - 1, 1))) for i in range(source)]
-
-
-def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
-    """Returns the files of source, target (if it has one) and gold. Raises ValueError for a missing folder."""
-    if pair.path is not None and not Path(resolve_hub_path(pair.path, hub_root)).is_dir():
-        raise ValueError(
-            f"{pair.name}: {pair.path} is no folder, relative to {Path.cwd()} or as <owner>/<name> under hub_root "
-            f"({hub_root}). Correct path, or set hub_root."
-        )
-    return [str(file) for file in pair.files(hub_root)]
