@@ -155,7 +155,7 @@ class LanguageTask(Task[R]):
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
         with SeedProgress(seed, recipe) as progress:
             rows = data.protocol["training_rows"]
-            train_or_resume(trainer, recipe, progress, f"{rows} training rows, {len(data.train)} inputs")
+            train_or_resume(trainer, progress, f"{rows} training rows, {len(data.train)} inputs")
             check_weights(model, seed)
             outcomes = trainer.outcomes() if evaluate else {}
             record = {
@@ -170,7 +170,7 @@ class LanguageTask(Task[R]):
                 "fresh_parameters": model.fresh_parameters,
             }
             predictions = {language: found.records for language, found in outcomes.items()}
-            return finish(trainer, progress, record, predictions, folder, recipe.save_models)
+            return finish(trainer, progress, record, predictions, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe

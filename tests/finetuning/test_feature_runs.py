@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetuning import compare
-from finetuning.results import read_results, summary
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.vectors.base import reported_layer
 from hub_cards.card import write_card
@@ -70,29 +69,6 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
 def test_a_layer_is_that_of_the_depth():
     named = (("middle", 5), ("two_thirds", 12), (None, 12))
     assert [reported_layer(name, [], depth)[0] for name, depth in named] == [2, 8, 7]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, two_seeds, tmp_path, monkeypatch):
-    facts, out, drawn = KINDS[kind], tmp_path / "out", {}
-    monkeypatch.setattr(compare, "plot_lines", lambda panels, *a: drawn.update(panels=panels, levels=a[4]))
-    other = feature_run(kind)[0]
-    together = [*feature_recipe(kind, tmp_path), two_seeds, "seeds=[1, 2]"]
-    together += ["methods=[ot, mutual]"] if kind == "word_alignment" else []
-    main(together)
-    compared = tmp_path / "compared"
-    compare.main(["--run", "Ours", str(out), "--run", "Theirs", str(other), "--output", str(compared)])
-    results, theirs = read_results(out), read_results(other)
-    for pair, entry in results.languages.items():  # the first seed's weights are the other model's
-        assert entry == summary([theirs.languages[pair]["mean"], entry["scores"][1]]) and entry["sd"] is not None
-    panels = drawn["panels"]
-    assert set(panels) == set(results.with_average)
-    assert all(list(models) == ["Ours", "Theirs"] for models in panels.values())
-    for name in panels:
-        assert panels[name]["Theirs"] == {layer: theirs.of(name, layer=layer) for layer in (0, 1, 2)}
-    levels = [results["protocol"]["chance"][pair][facts.metric] for pair in facts.rows]
-    assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
 
 
 def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):

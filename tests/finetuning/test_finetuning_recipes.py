@@ -5,7 +5,6 @@ import re
 import shlex
 from pathlib import Path
 
-import datasets
 import pytest
 import yaml
 
@@ -401,31 +400,3 @@ def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchm
         "translations/udpos/af",
         "translations/udpos/kk",
     ]
-
-
-@pytest.mark.slow
-def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"])
-    text = datasets.Sequence(datasets.Value("string"))
-    typed = datasets.Features({"tokens": text, "ner_tags": datasets.Sequence(labels)})
-    bare = datasets.Features({"tokens": text, "ner_tags": datasets.Sequence(datasets.Value("int64"))})
-    rows = [{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": [1, 0, 5]}]
-    for split in ("train", "validation", "test"):
-        for language in ("es", "nl"):  # as `hf download` leaves them
-            folder = tmp_path / "conll" / language / split
-            folder.mkdir(parents=True)
-            datasets.Dataset.from_list(rows, features=typed).to_parquet(folder / "0000.parquet")
-        folder = tmp_path / "hub/lhoestq/conll2003/data"
-        folder.mkdir(parents=True, exist_ok=True)
-        datasets.Dataset.from_list(rows, features=bare).to_parquet(folder / f"{split}-00000-of-00001.parquet")
-        german = tmp_path / "conll/de" / f"{split}.jsonl"
-        german.parent.mkdir(exist_ok=True)
-        german.write_text('{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": ["I-PER", "O", "I-LOC"]}\n')
-    data = task_of(load("ernie_m/conll", "hub_root=hub")).read()
-    assert list(data.evaluation) == ["en", "nl", "es"] and list(data.dev) == ["en"]
-    german = [f"{part}.1.languages=[nl, es, de]" for part in ("train", "evaluation")]
-    data = task_of(load("ernie_m/conll_supervised", "hub_root=hub", *german)).read()
-    assert list(data.evaluation) == list(data.dev) == ["en", "nl", "es", "de"] and len(data.train) == 4
-    assert all(rows["tags"][:] == [[1, 0, 5]] for rows in data.evaluation.values())
-    assert data.label_names == labels.names

@@ -3,9 +3,7 @@
 import functools
 import inspect
 import itertools
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, DataCollatorWithPadding
 
 from finetuning.recipe import Recipe
-from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
 from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of, task_with
@@ -117,32 +113,6 @@ def test_joined_translations_are_those_of_columns(kind, write):
     assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
-def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
-    folder = tmp_path / "set"
-    for language in ("de", "en"):
-        (folder / language).mkdir(parents=True)
-        for split, labels in (("train", "abab"), ("validation", "ab"), ("test", "aab")):
-            made = texts(labels, prefix=f"{language} {split}")
-            Dataset.from_list(made).to_parquet(folder / language / f"{split}.parquet")
-    table = {"path": str(folder / "{language}"), "languages": ["de"], "translations": {"path": str(folder / "en")}}
-    test = {**table, "split": "test", "dev_split": "validation"}
-    data = read([table], [test], *PLUG_IN, "selection=mean_dev")
-    assert data.train["translation_text"][:] == [f"en train {i}" for i in range(4)]
-    assert data.dev["de"]["translation_text"][:] == [f"en validation {i}" for i in range(2)]
-    assert data.evaluation["de"]["translation_text"][:] == [f"en test {i}" for i in range(3)]
-    (entry,) = data.protocol["evaluation_data"]
-    assert entry["translations"]["path"] == str(folder / "en") and entry["translations"]["split"] == "test"
-    assert entry["translations"]["fingerprint"].startswith("sha256:") and entry["translations"]["join_on"] == "id"
-    # a slice of the texts meets the whole of the translations; a file holds those of every split
-    data = read([{**table, "split": "train[2:]"}], [{**test, "split": "test"}], *PLUG_IN)
-    assert data.train["translation_text"][:] == ["en train 2", "en train 3"]
-    file = write("all", [{"id": i, "english": f"e {i}"} for i in range(9)])
-    joined = {"translations": {"path": file, "text_columns": ["english"]}}
-    data = read([{**table, **joined}], [{**test, **joined}], *PLUG_IN)
-    assert data.train["translation_text"][:] == ["e 0", "e 1", "e 2", "e 3"]
-    assert data.evaluation["de"]["translation_text"][:] == ["e 0", "e 1", "e 2"]
-
-
 WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
 
 
@@ -177,12 +147,6 @@ def test_translations_that_cannot_be_joined_are_named(write, other, fields, name
     table = {"languages": ["de"], "translations": {"path": write("other", other), **fields}}
     with pytest.raises(ValueError, match=named):
         read([{"path": write("train", texts()), **table}], [{"path": write("test", texts()), **table}], *PLUG_IN)
-
-
-@pytest.mark.parametrize("fields", [{"translation_columns": ["text_en"]}, {"translations": {"path": "x"}}])
-def test_translations_are_not_ignored_plug_out(write, fields):
-    with pytest.raises(ValueError, match=f"train.0.*{next(iter(fields))}"):
-        read([{"path": write("train", texts()), **fields}], [{"path": write("test", texts()), "languages": ["de"]}])
 
 
 def test_settings_that_contradict_each_other_are_refused():
@@ -233,23 +197,6 @@ def plug_in_run(plug_in_veco, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
-    out = plug_in_run("classification")
-    results = read_results(out)
-    assert results["setting"] == "translate_train_all" and results["protocol"]["plug_in"] is True
-    assert results["protocol"]["training_rows"] == 400 and list(results.languages) == ["de", "zh"]
-    page = (out / "results.md").read_text(encoding="utf-8")
-    assert "# sample_topics, translate_train_all, plug-in\n" in page and "trained on de, zh" in page
-    recorded = record_of(out / "seed-1")
-    scores = {
-        language: [entry[name] for entry in recorded["history"] if (name := f"eval_{language}_accuracy") in entry]
-        for language in ("de", "zh")
-    }
-    means = [sum(both) / 2 for both in zip(*scores.values(), strict=True)]
-    assert means and recorded["selection_score"] == pytest.approx(max(means))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_run):
     out = plug_in_run(kind)
@@ -285,20 +232,6 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
             rows[0], next(row for row in rows if row["translation_input_ids"] != rows[0]["translation_input_ids"])
         )
         assert not torch.allclose(elsewhere[0], found[0][0])
-
-
-@pytest.mark.slow
-def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_run, topics, tmp_path):
-    first = plug_in_run("classification") / "seed-1" / "model"
-    main([*topics, f"model={first}", "task=plain", "seeds=[1]", "selection=last", "training.max_steps=1"])
-    plain = tmp_path / "out" / "seed-1" / "model"
-    config = json.loads((plain / "config.json").read_text())
-    assert config["plug_in"] is False
-    assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
-    assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    recipe = recipe_with(Recipe, [], [], *PLUG_IN)
-    model = task_of(recipe).load_model(str(plain), 1, SimpleNamespace(label_names=["a", "b"], protocol={}))
-    assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from finetuning import run_folder
 from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
@@ -17,7 +16,7 @@ from finetuning.tasks.question_answering.windows import windowing, windows_of_ro
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import windows_of
 from finetuning.tasks.translation import task as translation
-from tests.finetuning.tasks import Killed, encode, predictions, recipe_with
+from tests.finetuning.tasks import encode, predictions, recipe_with
 
 SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
 
@@ -135,26 +134,6 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
     ]  # fmt: skip
     assert [row["prediction"] for row in found] == ["ten", "river"]
     assert [row.get("id") for row in found] == ([str(name) for name in ids] if ids else [None, None])
-
-
-def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resumed(topics, tmp_path, monkeypatch):
-    write = run_folder.write_json
-
-    def stop(path, record):
-        if path.name == "scores.json":
-            raise Killed
-        write(path, record)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(run_folder, "write_json", stop)
-        main([*topics, *SHORT, "seeds=[1]"])
-    folder = tmp_path / "out" / "seed-1"
-    first = predictions(folder, "de")
-    assert not (folder / "scores.json").exists()
-    (folder / "predictions" / "de.jsonl").write_text("half")
-    main([*topics, *SHORT, "seeds=[1]", "--resume"])
-    assert (folder / "scores.json").exists() and [row["row"] for row in predictions(folder, "de")] == list(range(60))
-    assert len(first) == 60
 
 
 @pytest.mark.parametrize("language", ["zh-Hant", "a/b", "../up", "50%", "fr:CA", "日本語", ".hidden"])

@@ -43,24 +43,6 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     assert {"modeling_ernie_m.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}
 
 
-@pytest.mark.slow
-def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
-    # the same rows under two names: labels, windows, order of prediction, offsets and metric have to fit together
-    rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:4]]
-    for name in ("few", "twin"):
-        write_rows(tmp_path / f"{name}.jsonl", rows)
-    main(
-        [
-            *places,
-            f"train=[{{path: {tmp_path}/twin.jsonl, {ANSWERS}}}]",
-            f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {ANSWERS}}}]",
-            "training.epochs=25",
-            "training.learning_rate=1e-2",
-        ]
-    )
-    assert read_results(tmp_path / "out").languages["en"]["mean"] == 100
-
-
 def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer_are_left_out(places, tmp_path):
     translated = [row_of("5 ?", "fünf 5 50 da", "50"), row_of("6 ?", "sechs da", "60"), row_of("7 ?", "7 70", "70")]
     translated[2]["answers"]["answer_start"] = [1]

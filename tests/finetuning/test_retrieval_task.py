@@ -87,17 +87,6 @@ def test_what_is_not_evaluated_is_counted_and_said(found, write, tmp_path):
     assert any(re.match(r"de-en: \D* 3 \D* 5 \D* 1 ", warning) for warning in results["warnings"])
 
 
-def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
-    def nothing(source, target, count, device):
-        return [(None, torch.zeros(len(side), 1, dtype=torch.long)) for side in (source, target)]
-
-    monkeypatch.setattr(retrieval, "nearest_neighbors", nothing)
-    main(found)
-    results = read_results(tmp_path / "out")
-    assert results.average["mean"] == pytest.approx(100 / 60)
-    assert "at chance in de-en 1.7 (guessing: 1.7), zh-en 1.7" in results["warnings"][0]
-
-
 def test_the_place_of_the_language_is_filled_everywhere():
     table = {
         "path": "{language}.tsv", "source_column": "translation.{language}", "source_language": "{language}",

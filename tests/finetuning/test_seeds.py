@@ -1,18 +1,14 @@
 """Seeds of every kind of task: hardware, precision, models that cannot be built, numbers that JSON lacks."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
-import torch
-from accelerate import DistributedType
-from transformers import Trainer, XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers import Trainer
 
-from finetuning import training
 from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
-from finetuning.training import check_hardware, finite
+from finetuning.training import finite
 from tests.finetuning.tasks import record_of
 from zoo_core.recipes import load_recipe
 
@@ -65,29 +61,3 @@ def test_arithmetic_is_the_recipes_and_not_that_of_accelerate_config(topics, tmp
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     arguments = task_of(load_recipe(Recipe, None, topics)).arguments(1, tmp_path)
     assert arguments.mixed_precision == "no"
-
-
-def test_one_process_with_several_gpus_is_refused(monkeypatch):
-    def with_gpus(count, kind):
-        state = SimpleNamespace(device=torch.device("cuda"), distributed_type=kind)
-        monkeypatch.setattr(training, "PartialState", lambda: state)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        check_hardware("fp16")
-
-    with_gpus(1, DistributedType.NO)
-    with_gpus(2, DistributedType.MULTI_GPU)
-    with pytest.raises(ValueError, match="One process sees 2 GPUs"):
-        with_gpus(2, DistributedType.NO)
-
-
-def test_an_encoder_without_some_of_its_weights_leaves_nothing(captions, tmp_path, sample_tokenizer, refused):
-    sizes = dict(vocab_size=len(sample_tokenizer), hidden_size=32, num_attention_heads=2, intermediate_size=64)
-    config = XLMRobertaConfig(num_hidden_layers=1, max_position_embeddings=66, pad_token_id=1, **sizes)
-    folder = tmp_path / "shallow"
-    model = XLMRobertaForMaskedLM(config)
-    model.config.num_hidden_layers = 2
-    model.save_pretrained(folder)
-    sample_tokenizer.save_pretrained(folder)
-    message = refused([*captions, *SHORT, f"model={folder}"])
-    assert str(folder) in message
-    assert not (tmp_path / "out").exists()

@@ -34,13 +34,6 @@ def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooli
             torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_order_and_the_batches_of_texts_do_not_matter(encoder_of):
-    tokens = encoder_of().tokens(TEXTS)
-    found = encoder_of(batch_size=5).vectors(tokens, [2])[2]
-    backwards = encoder_of(batch_size=1).vectors(tokens[::-1], [2])[2].flip(0)
-    torch.testing.assert_close(found, backwards, rtol=1e-4, atol=1e-5)
-
-
 def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
     encoder = encoder_of(max_length=6)
     tokens = encoder.tokens(TEXTS)
@@ -48,7 +41,7 @@ def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
     cut = encoder.vectors(tokens, [2])[2]
     torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in tokens], [2])[2], rtol=1e-4, atol=1e-5)
     assert encoder_of().max_length == 64, "as many positions as the model has"
-    with pytest.raises(ValueError, match="2 of it are special tokens.*more than 2"):
+    with pytest.raises(ValueError, match="2 tokens are special"):
         encoder_of(max_length=2)
 
 
@@ -73,37 +66,3 @@ def test_layers_come_in_several_passes_where_memory_is_short(encoder_of, monkeyp
     for (layer, *one), (same, *other) in zip(whole, parts, strict=True):
         assert layer == same
         torch.testing.assert_close(one, other)
-
-
-def test_vectors_that_are_no_numbers_are_refused(encoder_of, monkeypatch):
-    encoder = encoder_of()
-
-    def broken(inputs, layers):
-        return {layer: torch.full((*inputs["input_ids"].shape, 4), torch.nan) for layer in layers}
-
-    broken.device = encoder.states.device
-    monkeypatch.setattr(encoder, "states", broken)
-    with pytest.raises(ValueError, match="layer 1"):
-        encoder.vectors(encoder.tokens(["a"]), [1])
-
-
-def test_bert_is_read_with_its_own_special_tokens(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "house", "is", "red"]
-    backend = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
-    torch.manual_seed(0)
-    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
-    config = BertConfig(vocab_size=len(words), max_position_embeddings=12, **sizes)
-    encoder = SentenceEncoder(BertModel(config, add_pooling_layer=False).eval(), tokenizer, batch_size=2)
-    assert encoder.max_length == 12
-    tokens = encoder.tokens(["the house", "red", "the green house is red"])
-    assert tokens == [[4, 5], [7], [4, 1, 5, 6, 7]], "unknown words are read as such"
-    states = encoder.states.model(torch.tensor([[2, 4, 5, 3]])).last_hidden_state
-    torch.testing.assert_close(encoder.vectors(tokens, [2])[2][0], states[0, 1:3].mean(0), rtol=1e-4, atol=1e-5)

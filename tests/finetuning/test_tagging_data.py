@@ -160,24 +160,6 @@ def test_read_refuses_rows(write, part, content, fields, named):
 # --- settings ---
 
 
-def test_read_supervised_rows_of_every_language(write, tmp_path):
-    for language in ("en", "de"):
-        write(f"train.{language}", rows(TAGS))
-        write(f"test.{language}", rows(TAGS))
-    train = {"path": str(tmp_path / "train.{language}.parquet"), "languages": ["en", "de"]}
-    test = {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["en", "de"]}
-    data = read(train, test, "setting=supervised")
-    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
-    assert len(data.train) == 6
-    for languages, settings, named in (
-        (["en"], ["setting=supervised"], "setting is supervised.* in de"),
-        (["en", "de"], ["setting=supervised", "selection=source_dev"], "selection=source_dev.*setting=supervised"),
-        (["en", "de"], [], "setting is zero_shot"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            read({**train, "languages": languages}, test, *settings)
-
-
 # --- windows ---
 
 

@@ -83,16 +83,6 @@ def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
             read_test(target, f"train=[{train}]")
 
 
-def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
-    for language in ("en", "de"):
-        (tmp_path / f"x.{language}").write_text(f"{language} 1\n{language} 2\n")
-    texts = "path: PATH, format: text".replace("PATH", str(tmp_path / "x.en"))
-    target = f"target: {{path: {tmp_path / 'x.de'}, format: text}}"
-    table = f"{texts}, {target}, source_column: text, target_column: text"
-    data = task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
-    assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
-
-
 def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
     rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])

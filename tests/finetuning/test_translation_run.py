@@ -92,21 +92,6 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(base):
 
 
 @pytest.mark.slow
-def test_it_learns_a_small_set_by_heart(captions, tmp_path):
-    lines = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.tsv").write_text("a\tb\n" + "".join(f"{a}\t{b}\n" for a, b in lines))
-    tables = [
-        f"{part}=[{{path: {tmp_path / part}.tsv, source_column: a, target_column: b}}]" for part in ("train", "test")
-    ]
-    quick = ["training.max_steps=80", "training.dropout=0", "training.attention_dropout=0", "evaluate_every_steps=80"]
-    main([*captions, *tables, *quick, "max_test_examples=0"])
-    assert [(row["reference"], row["hypothesis"]) for row in predictions(tmp_path / "out" / "seed-1", "en-de")] == [
-        (word, word) for word in ("eins", "zwei", "drei", "vier")
-    ]
-
-
-@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, monkeypatch, refused):
     step = TranslationTrainer.training_step
 
@@ -134,22 +119,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, 
     arguments = [*dev_captions, *SHARED]
     assert "--resume" in refused(arguments)
     assert "decoder_layers: None -> 1" in refused([*arguments, "--resume", "decoder_layers=1"])
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(captions, tmp_path, monkeypatch):
-    def killed(*args, **kwargs):
-        raise Killed
-
-    short = [*captions, "training.max_steps=2"]
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(TranslationTrainer, "translate", killed)
-        main(short)
-    with monkeypatch.context() as patch:
-        patch.setattr(TranslationTrainer, "training_step", killed)
-        main([*short, "--resume"])
-    record = record_of(tmp_path / "out" / "seed-1")
-    assert record["steps"] == record["selected_step"] == 2
 
 
 # Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first step counts. A

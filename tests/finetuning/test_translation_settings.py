@@ -10,7 +10,7 @@ from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import Examples, collate, layout_of
 from finetuning.tasks.translation.model import build_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
+from finetuning.tasks.translation.trainer import make_plan
 from modeling.modeling_veco import VecoForConditionalGeneration
 from tests.finetuning.tasks import encode, record_of
 from zoo_core.recipes import load_recipe
@@ -47,35 +47,6 @@ def test_dev_is_translated_by_greedy_search_and_test_by_beams(dev_captions, tmp_
     assert list(dict.fromkeys(calls)) == [(1, 1.0), (4, 0.5)]
     settings = json.loads((tmp_path / "out" / "seed-1" / "model" / "generation_config.json").read_text())
     assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.5)
-
-
-@pytest.mark.slow
-def test_losses_are_computed_without_logits(dev_captions, monkeypatch):
-    found, forward = [], VecoForConditionalGeneration.forward
-
-    def watched(self, *args, **kwargs):
-        output = forward(self, *args, **kwargs)
-        if kwargs.get("labels") is not None:
-            found.append((self.training, output.logits))
-        return output
-
-    monkeypatch.setattr(VecoForConditionalGeneration, "forward", watched)
-    main([*dev_captions, "training.max_steps=1", "max_test_examples=1"])
-    assert {training for training, _ in found} == {True, False} and {logits for _, logits in found} == {None}
-
-
-@pytest.mark.slow
-def test_the_rate_falls_with_the_root_of_the_updates(captions, monkeypatch):
-    rates, step = [], TranslationTrainer.training_step
-
-    def watched(self, *args, **kwargs):
-        rates.append(self.optimizer.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(TranslationTrainer, "training_step", watched)
-    main([*captions, "training.schedule=inverse_sqrt", "training.warmup_steps=2"])
-    shares = [0, 1 / 2, 1, (2 / 3) ** 0.5, (2 / 4) ** 0.5, (2 / 5) ** 0.5]
-    assert rates == pytest.approx([1e-2 * share for share in shares])
 
 
 @pytest.mark.slow

@@ -103,14 +103,11 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
         sure, possible = (
             sum(entry[name] for entry in facts["evaluation_data"]) for name in ("sure_links", "possible_links")
         )
-        methods = [
-            " ".join([method, *(f"{name}={value}" for name, value in options.items())])
-            for method, options in facts["methods"].items()
-        ]
+        options = {method: [f"{name}={value}" for name, value in of.items()] for method, of in facts["methods"].items()}
         return [
             *self.setting_lines(facts),
             f"gold: {possible:,} links by people, {sure:,} of them sure",
-            f"methods: {'; '.join(methods)}",
+            f"methods: {'; '.join(' '.join([method, *given]) for method, given in options.items())}",
             f"encoding: {facts['encoding']}; words are linked if any of their tokens are"
             + (" (not by ot_words)" if "ot_words" in facts["methods"] else ""),
             "guessing: links by position, each source word with the word at the same share of the target",
@@ -128,8 +125,7 @@ def sweep(
 ) -> dict[str, dict[int, dict[str, float]]]:
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
-    `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are lists of words or texts, which the aligner
-    splits, and `gold` holds links that fit them (`align.gold.fit_gold`), by the sentence's position. Layers
+    `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
@@ -152,10 +148,7 @@ def sweep(
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
     """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
     if links.keys() != gold.keys():
-        raise ValueError(
-            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for exactly "
-            "the sentences of the gold."
-        )
+        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
     return load_metric("aer").compute(
         predictions=[links[sentence] for sentence in gold],
         references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
