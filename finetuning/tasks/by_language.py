@@ -38,11 +38,7 @@ class LanguageTask(Task[R]):
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
-    counts: ClassVar[dict[str, str]] = {
-        "cut_texts": "cut",
-        "split_texts": "split",
-        "cut_translations": "translations cut",
-    }
+    counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
     # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
     # labels other than -100, divided by the items.
     loss: ClassVar[Callable[..., torch.Tensor]]
@@ -70,10 +66,8 @@ class LanguageTask(Task[R]):
         tokenizer = names_as_text(start.tokenizer)
         # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
-        # BERT's tokenizer gives the second text of a pair another type; a model with one type has no row for it
-        if getattr(config, "type_vocab_size", 2) < 2:
-            names = tokenizer.model_input_names
-            tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
+        if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
+            tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         return start._replace(tokenizer=tokenizer)
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:

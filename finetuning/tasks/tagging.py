@@ -247,10 +247,8 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
     if invisible := count_invisible(words):
         warnings.append(f"{rows.place}: {invisible}")
-    if not label_column:
-        return words, []
-    if not any(words):
-        return words, [[] for _ in words]
+    if not label_column or not any(words):
+        return words, [[] for _ in words] if label_column else []
     read = _label_column(rows)
     lists = [own or [] for own in rows.dataset[label_column][:]]
     counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
@@ -258,11 +256,8 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     form = labels.form and (_form_of(read) or labels.form)
     known = [*labels.raw, *labels.names] if form == labels.form else [OUTSIDE] if OUTSIDE in labels.names else []
     if form:  # labels of the same types of chunks, in a scheme of their own
-        known += [
-            name
-            for name in _names(read)
-            if re.fullmatch(FORMS[form], name) and split_label(name, form)[1] in labels.kinds
-        ]
+        marked = (name for name in _names(read) if re.fullmatch(FORMS[form], name))
+        known += [name for name in marked if split_label(name, form)[1] in labels.kinds]
     known = list(dict.fromkeys(known))
     ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
@@ -312,14 +307,15 @@ def windows_of(
                 words[word].append(subword)
         return subwords
 
+    @functools.cache
+    def has_text(subword: int) -> bool:
+        return bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
+
     def first_with_text(own: list[int]) -> int:
-        return next((number for number, subword in enumerate(own) if subword not in blank), 0)
+        return next((number for number, subword in enumerate(own) if has_text(subword)), 0)
 
     texts = subwords_of(batch["words"])
     translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
-    firsts = list({own[0] for sentence in [*texts, *(translations or [])] for own in sentence if own})
-    tokens = tokenizer.convert_ids_to_tokens(firsts)
-    blank = {subword for subword, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
     windows: list[dict[str, Any]] = []
     for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
         kept = [own[:room] or [tokenizer.unk_token_id] for own in subwords]
@@ -354,13 +350,12 @@ def windows_of(
 
 def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
     """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
-    start, size, bounds = 0, 0, []
+    starts, size = [0], 0
     for word, own in enumerate(subwords):
         if size + len(own) > room:
-            bounds.append((start, word))
-            start, size = word, 0
+            starts, size = [*starts, word], 0
         size += len(own)
-    return [*bounds, (start, len(subwords))]
+    return list(itertools.pairwise([*starts, len(subwords)]))
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:

@@ -63,7 +63,7 @@ def test_mlqa(language, prediction, gold, f1, exact):
 
 
 def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(ValueError, match="'ru' is not one of MLQA's: en, es, de, ar, hi, vi, zh.*metric squad"):
+    with pytest.raises(ValueError, match="'ru' is not one of MLQA's: en, es, de, ar, hi, vi, zh"):
         mlqa("ru", "a", "a")
     for predictions, references in ((["a"], [[]]), ([], [])):
         with pytest.raises(ValueError, match="gold answer"):

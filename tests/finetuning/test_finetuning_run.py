@@ -23,6 +23,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.tasks.question_answering.task import span_cross_entropy
+from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import last_complete_checkpoint
 from tests.finetuning.tasks import Killed, record_of, weights
@@ -129,10 +130,6 @@ def test_an_encoder_of_another_architecture_is_fine_tuned(name, topics, zoo_mode
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
-PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name of its file
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "plug_in"),
     [
@@ -143,33 +140,23 @@ PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name 
         ("xlm_align on modernbert", {}, False),
     ],
 )
-def test_the_types_of_a_pair_s_tokens_reach_a_model_that_has_them(
-    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, tmp_path, monkeypatch
+def test_encode_gives_types_of_tokens_to_a_model_that_has_them(
+    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, write
 ):
     encoder = zoo_model_dir(name, copy=True, **settings)
     save_bert_s_pairs(sample_tokenizer, encoder)
-    rows = [{"a": f"house {i}", "b": "garden", "c": f"Haus {i}", "d": "Garten", "label": "xy"[i % 2]} for i in range(8)]
-    table = {"text_columns": ["a", "b"], "languages": ["en"]}
-    if plug_in:
-        table["translation_columns"] = ["c", "d"]
-    for _, part in PARTS:
-        lines = [json.dumps({**row, "a": f"{part} {row['a']}"}) for row in rows]
-        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    tables = [f"{name}={json.dumps([{'path': str(tmp_path / f'{part}.jsonl'), **table}])}" for name, part in PARTS]
-    seen, step = [], FineTuningTrainer.training_step
-
-    def watched(self, model, inputs, *args, **kwargs):
-        seen.append({name: values.clone() for name, values in inputs.items() if "token_type" in name})
-        return step(self, model, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(FineTuningTrainer, "training_step", watched)
-    few = ["selection=last", "training.batch_size=4", "training.max_steps=1", "seeds=[1]", "evaluate_every_steps=0"]
+    columns = ["text_columns: [a, b]", *(["translation_columns: [c, d]"] if plug_in else [])]
+    tables = []
+    for part in ("train", "evaluation"):
+        rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
+        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {', '.join(columns)}}}]")
     setting = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"] if plug_in else []
-    main([*topics, f"model={encoder}", *tables, *few, *setting])
+    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *setting]))
+    task.begin()
+    batch = task.encode(task.read()).train[0]
     fields = {"token_type_ids"} | ({"translation_token_type_ids"} if plug_in else set())
-    (batch,) = seen
-    assert batch.keys() == (fields if settings else set())
-    assert all(set(values.flatten().tolist()) == {0, 1} for values in batch.values())
+    assert {field for field in batch if "token_type" in field} == (fields if settings else set())
+    assert all(set(batch[field]) == {0, 1} for field in fields if settings)
 
 
 def save_bert_s_pairs(tokenizer, folder):

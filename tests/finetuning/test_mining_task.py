@@ -66,15 +66,6 @@ def test_the_threshold_is_that_of_dev_and_scores_are_those_of_brute_force(featur
     assert re.search(r"\b13 gold .* 40 and 40\b", warnings)
 
 
-def test_a_part_of_the_pools_can_be_kept_apart(mined, tmp_path, pools):
-    main([*mined, mining_of(pools(slice(0, 60))), "dev_fraction=0.5"])
-    results = read_results(tmp_path / "out")
-    protocol = results["protocol"]
-    assert protocol["dev_sizes"] == protocol["pool_sizes"] == {"xx-en": [30, 30]}
-    assert (protocol["dev_rows"], protocol["evaluated_rows"]) == ({"xx-en": 10}, {"xx-en": 10})
-    assert any("50% of the pools" in line for line in results["lines"])
-
-
 def test_pools_are_divided_without_a_common_text_and_the_same_way_each_time():
     gold = {(n, n) for n in range(40)} | {(0, 1), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)

@@ -47,17 +47,6 @@ def test_scores_are_those_of_brute_force(feature_run, tiny_model, sample_corpus_
         assert shown == pytest.approx(expected)
 
 
-def test_equal_texts_are_right_for_each_of_their_pairs(found, write, tmp_path):
-    """Every source finds itself: the target has the same texts in another order, and one text occurs twice."""
-    texts = ["The train is late.", "It rains.", "Anna bakes bread.", "It rains."]
-    rows = [{"x": text, "y": text} for text in texts]
-    table = {"path": write("pairs", rows), "source_language": "en", "target_language": "EN"}
-    main([*found, pairs_of({**table, "source_column": "x", "target_column": "y"})])
-    results = read_results(tmp_path / "out")
-    assert {results.average["mean"], *(results.of("en-EN", name)["mean"] for name in results.metrics)} == {100.0}
-    assert results["protocol"]["chance"]["en-EN"]["accuracy"] == pytest.approx(100 / 3)
-
-
 def test_scores_by_hand_where_texts_repeat():
     source, target = Side.of(["a", "b", "a", "c"]), Side.of(["A", "B", "X", "A"])
     assert (source.texts, source.of_pairs, target.of_pairs) == (["a", "b", "c"], [0, 1, 0, 2], [0, 1, 2, 0])

@@ -54,14 +54,14 @@ def test_special_tokens_that_a_text_spells_are_no_tokens_of_it(encoder_of):
 
 def test_layers_come_in_several_passes_where_memory_is_short(encoder_of, monkeypatch):
     encoder = encoder_of()
-    sides = tuple(encoder.tokens(texts) for texts in (TEXTS, TEXTS[:3]))
+    sides = [TEXTS, TEXTS[:3]]
     asked, vectors = [], encoder.vectors
     monkeypatch.setattr(encoder, "vectors", lambda side, layers: asked.append(layers) or vectors(side, layers))
-    whole = list(vectors_by_layer(encoder, sides, [0, 1, 2]))
+    whole = list(vectors_by_layer(encoder, sides, [0, 1, 2])[1])
     assert asked == [[0, 1, 2]] * 2
     asked.clear()
     monkeypatch.setattr(retrieval_search, "BYTES_OF_VECTORS", 2 * 4 * 8 * 32)  # two layers of 8 texts
-    parts = list(vectors_by_layer(encoder, sides, [0, 1, 2]))
+    parts = list(vectors_by_layer(encoder, sides, [0, 1, 2])[1])
     assert asked == [[0, 1], [0, 1], [2], [2]]
     for (layer, *one), (same, *other) in zip(whole, parts, strict=True):
         assert layer == same

@@ -88,12 +88,16 @@ class SentenceEncoder:
 
 
 def vectors_by_layer(
-    encoder: SentenceEncoder, sides: tuple[list[list[int]], list[list[int]]], layers: list[int]
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """(layer, source vectors (S, H), target vectors (D, H)), one layer after the other.
+    encoder: SentenceEncoder, texts: list[list[str]], layers: list[int]
+) -> tuple[dict[str, Any], Iterator[tuple[int, torch.Tensor, torch.Tensor]]]:
+    """How many texts of source and target are cut; and (layer, vectors (S, H), vectors (D, H)), a layer at a time."""
+    sides = [encoder.tokens(side) for side in texts]
+    counts = {"max_length": encoder.max_length, "cut": [sum(map(encoder.is_cut, side)) for side in sides]}
+    return counts, _by_layer(encoder, sides, layers)
 
-    One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS.
-    """
+
+def _by_layer(encoder: SentenceEncoder, sides: list[list[list[int]]], layers: list[int]) -> Iterator[tuple]:
+    """One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS."""
     size = 4 * sum(map(len, sides)) * encoder.states.model.config.hidden_size
     at_once = max(1, BYTES_OF_VECTORS // size)
     for start in range(0, len(layers), at_once):

@@ -23,7 +23,7 @@ from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.vectors.recipe import MiningPools, MiningRecipe, Pools, expanded
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
@@ -111,7 +111,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
         for pool in (pair.dev, pair.pool):  # dev first: only its threshold is kept
-            counts, by_layer = self.read_by_layer(encoder, [pool.source, pool.target], facts["layers"])
+            counts, by_layer = vectors_by_layer(encoder, [pool.source, pool.target], facts["layers"])
             for layer, *vectors in by_layer:
                 mined = mine(*vectors, NEIGHBORS, encoder.states.device)
                 if pool is pair.dev:

@@ -12,7 +12,7 @@ from finetuning.data.task_tables import PairData
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
 from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.vectors.recipe import RetrievalRecipe, expanded
 from finetuning.tasks.vectors.search import nearest_neighbors
 
@@ -63,7 +63,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         return len(pair[0].of_pairs)
 
     def evaluate(self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts) -> Found:
-        counts, by_layer = self.read_by_layer(encoder, [side.texts for side in pair], facts["layers"])
+        counts, by_layer = vectors_by_layer(encoder, [side.texts for side in pair], facts["layers"])
         scores, rows = [], None
         for layer, *vectors in by_layer:
             (_, forward_S1), (_, backward_D1) = nearest_neighbors(*vectors, 1, encoder.states.device)
