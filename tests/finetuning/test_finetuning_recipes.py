@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
@@ -388,15 +387,3 @@ def test_the_layer_of_benchmarks_and_papers_is_two_thirds_up():
     of_papers = ("xlm_align/word_alignment", "metaxlm/word_alignment", "metaxlm/tatoeba")
     for recipe in map(load, ("bucc_pools", "xtreme/bucc", "xtreme/tatoeba", *of_papers)):
         assert [reported_layer(recipe.layer, recipe.layers, depth)[0] for depth in (6, 12, 24)] == [4, 8, 16]
-
-
-def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchmark():
-    translated, english = load("veco/tydiqa_plug_in").evaluation
-    found = filled(translated, "ar")
-    assert (found.where, found.translations.path) == ({"id": "arabic-*"}, "translations/tydiqa/ar")
-    assert (english.where, english.languages) == ({"id": "english-*"}, ["en"])
-    tables = load("veco/udpos_plug_in").evaluation
-    assert [filled(table, table.languages[0]).path for table in tables[1:]] == [
-        "translations/udpos/af",
-        "translations/udpos/kk",
-    ]
