@@ -60,10 +60,7 @@ def describe_model(
     check_vocabulary(loaded, config, tokenizer_path, path, "Name the model's own tokenizer.")
     positions = longest_input(config)
     if None not in (positions, max_length) and max_length > positions:
-        raise ValueError(
-            f"max_length is {max_length}, and the model of {path} has {positions} positions. Set max_length to "
-            f"{positions} or less."
-        )
+        raise ValueError(f"max_length is {max_length}, and the model of {path} has {positions} positions. Lower it.")
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
 

@@ -36,7 +36,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
+def test_vector_run_writes_results(kind, feature_run):
     facts, out = KINDS[kind], feature_run(kind)[0]
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1",
@@ -66,12 +66,12 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     assert len(rows) == len(facts.rows) * 3 * len(facts.methods) * (4 if kind == "word_alignment" else 3)
 
 
-def test_a_layer_is_that_of_the_depth():
+def test_reported_layer_by_depth():
     named = (("middle", 5), ("two_thirds", 12), (None, 12))
     assert [reported_layer(name, [], depth)[0] for name, depth in named] == [2, 8, 7]
 
 
-def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):
+def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights, tmp_path, refused):
     out = tmp_path / "out"
     recipe = [*feature_recipe("word_alignment", tmp_path), two_seeds]
     main([*recipe, "seeds=[2]"])
@@ -122,16 +122,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "named"), [(kind, named) for kind, of_kind in REFUSED.items() for named in of_kind])
-def test_what_cannot_be_run_is_refused_before_anything_is_written(
-    kind, named, feature_recipe, tmp_path, refused, write
-):
+def test_vector_run_refuses(kind, named, feature_recipe, tmp_path, refused, write):
     path = write("same", [{"x": "x", "y": "z"}] * 3)
     changes = [change.replace("SAME", path) for change in REFUSED[kind][named]]
     assert named in " ".join(refused([*feature_recipe(kind, tmp_path), *changes]).split())
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(feature_run):
+def test_retrieval_predictions_give_the_accuracy(feature_run):
     out, _ = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
@@ -142,7 +140,7 @@ def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(f
             assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
 
 
-def test_mined_pairs_are_those_that_the_reported_layer_counts(feature_run):
+def test_mining_predictions_are_those_counted(feature_run):
     out, _ = feature_run("mining")
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"]["1"].items():

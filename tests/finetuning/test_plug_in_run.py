@@ -30,7 +30,7 @@ def read(train, evaluation, *overrides):
 # --- translate-train-all, plug-out ---
 
 
-def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path):
+def test_read_every_table_and_language(write, tmp_path):
     gold = {"path": write("gold", texts(prefix="gold"))}
     for language in ("de", "fr"):
         write(f"train.{language}", texts(prefix=language))
@@ -51,7 +51,7 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
         read([one_each], test)
 
 
-def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
+def test_read_refuses_to_hold_out_translated_rows(tmp_path, write):
     gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
     translated = {"path": write("de", texts()), "languages": ["de"]}
     with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
@@ -71,7 +71,7 @@ def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
 # --- plug-in: where the translations come from ---
 
 
-def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
+def test_read_translations_of_columns(write, sample_tokenizer):
     pairs = [{**row, "other": f"hypothesis {i}", "other_en": f"en hypothesis {i}"} for i, row in enumerate(texts())]
     columns = {"text_columns": ["text", "other"], "translation_columns": ["text_en", "other_en"]}
     train = {"path": write("train", pairs), "languages": ["de"], **columns}
@@ -96,7 +96,7 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_joined_translations_are_those_of_columns(kind, write):
+def test_read_joined_translations(kind, write):
     of = KINDS[kind]
     rows = of.rows(6)
     path, test = write("train", rows), write("test", rows)
@@ -127,7 +127,7 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
         ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
     ],
 )
-def test_missing_translations_are_named(kind, train, test, changes, named, write):
+def test_read_refuses_missing_translations(kind, train, test, changes, named, write):
     of = KINDS[kind]
     rows = of.rows(6)
     evaluated = of.table(write("test", rows), False, **test)
@@ -143,13 +143,13 @@ def test_missing_translations_are_named(kind, train, test, changes, named, write
         (texts("abab") + texts("a"), {}, "row 4 .* column id"),
     ],
 )
-def test_translations_that_cannot_be_joined_are_named(write, other, fields, named):
+def test_read_refuses_what_cannot_be_joined(write, other, fields, named):
     table = {"languages": ["de"], "translations": {"path": write("other", other), **fields}}
     with pytest.raises(ValueError, match=named):
         read([{"path": write("train", texts()), **table}], [{"path": write("test", texts()), **table}], *PLUG_IN)
 
 
-def test_settings_that_contradict_each_other_are_refused():
+def test_check_refuses_contradictory_settings():
     for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
         recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
         with pytest.raises(ValueError, match="plug_in|translations_from"):
@@ -198,7 +198,7 @@ def plug_in_run(plug_in_veco, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_run):
+def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_run):
     out = plug_in_run(kind)
     folder = out / "seed-1" / "model"
     recipe = load_recipe(KINDS[kind].recipe, str(out / "recipe.yaml"), [])
@@ -235,9 +235,7 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
-    kind, plug_in_veco, write, sample_tokenizer, tmp_path
-):
+def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer, tmp_path):
     of = KINDS[kind]
     recipe = of.load(write("train", of.rows(9)), write("test", of.rows(9)))
     task = task_with(recipe, sample_tokenizer)
@@ -264,7 +262,7 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
 
 
 @pytest.mark.slow
-def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_in_veco, tmp_path):
+def test_step_of_both_sides_accumulated(plug_in_veco, tmp_path):
     one = [*recipe_of("tagging", tmp_path, plug_in_veco), "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
     main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
@@ -272,7 +270,7 @@ def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
 
 
-def test_batches_pad_each_side_by_itself(sample_tokenizer):
+def test_two_sided_collator(sample_tokenizer):
     fields = ["input_ids", "attention_mask", "labels"]
     collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer), fields)
     lengths = [(3, 5), (4, 2)]

@@ -24,9 +24,7 @@ def of_kind(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of_kind", KINDS, indirect=True)
-def test_bf16_and_checkpointing_run_on_a_cpu_and_an_infinite_norm_leaves_a_run_finishable(
-    of_kind, tmp_path, monkeypatch
-):
+def test_run_in_bf16_with_checkpointing_and_infinite_norms(of_kind, tmp_path, monkeypatch):
     seen, step, log = [], Trainer.training_step, Trainer.log
 
     def watched(self, model, *args, **kwargs):
@@ -46,18 +44,18 @@ def test_bf16_and_checkpointing_run_on_a_cpu_and_an_infinite_norm_leaves_a_run_f
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_only_what_is_no_number_becomes_none():
+def test_finite():
     numbers = {"c": "nan", "d": 3, "e": True}
     found = finite({"a": [1.5, -math.inf, {"b": math.nan}], **numbers})
     assert found == {"a": [1.5, None, {"b": None}], **numbers}
 
 
-def test_fp16_is_refused_on_a_cpu_before_anything_is_written(topics, tmp_path, refused):
+def test_check_hardware_refuses_fp16_on_a_cpu(topics, tmp_path, refused):
     assert "training.precision is fp16" in refused([*topics, *SHORT, "training.precision=fp16"])
     assert not (tmp_path / "out").exists()
 
 
-def test_arithmetic_is_the_recipes_and_not_that_of_accelerate_config(topics, tmp_path, monkeypatch):
+def test_training_arguments_precision(topics, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     arguments = task_of(load_recipe(Recipe, None, topics)).arguments(1, tmp_path)
     assert arguments.mixed_precision == "no"

@@ -19,7 +19,7 @@ def encoder_of(tiny_model):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooling):
+def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
     encoder = encoder_of(pooling=pooling)
     tokens = encoder.tokens(TEXTS)
     found = encoder.vectors(tokens, [0, 1, 2])
@@ -34,7 +34,7 @@ def test_a_vector_is_the_pooling_of_the_states_of_a_text_alone(encoder_of, pooli
             torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
+def test_vectors_of_long_texts_are_cut(encoder_of):
     encoder = encoder_of(max_length=6)
     tokens = encoder.tokens(TEXTS)
     assert [encoder.is_cut(ids) for ids in tokens] == [len(ids) > 4 for ids in tokens]
@@ -45,14 +45,14 @@ def test_long_texts_are_cut_to_what_fits_beside_the_special_tokens(encoder_of):
         encoder_of(max_length=2)
 
 
-def test_special_tokens_that_a_text_spells_are_no_tokens_of_it(encoder_of):
+def test_tokens_without_spelled_special_tokens(encoder_of):
     encoder = encoder_of()
     special = set(encoder.tokenizer.all_special_ids) - {encoder.tokenizer.unk_token_id}
     assert encoder.tokens(["</s><pad>", "a"])[0] == []
     assert special.isdisjoint(encoder.tokens(["a <mask> b </s>"])[0])
 
 
-def test_layers_come_in_several_passes_where_memory_is_short(encoder_of, monkeypatch):
+def test_vectors_by_layer_in_several_passes(encoder_of, monkeypatch):
     encoder = encoder_of()
     sides = [TEXTS, TEXTS[:3]]
     asked, vectors = [], encoder.vectors

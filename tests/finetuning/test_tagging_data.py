@@ -114,7 +114,7 @@ def test_read_leaves_out_rows_without_words(write):
 
 
 @pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])
-def test_words_without_a_label_are_not_learned_or_scored(write, sample_tokenizer, tags):
+def test_encode_words_without_a_label(write, sample_tokenizer, tags):
     train, test = write("train", rows([*tags, ["_", "_"]])), write("test", rows(tags))
     data = read({"path": train}, {"path": test})
     assert data.train["words"][:] == [["word0", "word1", "word2"], ["word0"]]

@@ -18,7 +18,7 @@ def aligned(feature_recipe, tmp_path):
     return feature_recipe("word_alignment", tmp_path)
 
 
-def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_corpus_dir):
+def test_word_alignment_task_scores_as_the_aligner(aligned, tmp_path, tiny_model, sample_corpus_dir):
     main([*aligned, "encoding=joint", "batch_size=3", "layer=2"])
     results = read_results(tmp_path / "out")
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_aligner(aligned, tmp_path, tiny_model, sample_c
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
 
 
-def test_a_half_of_the_sentences_is_scored(aligned, feature_run, tmp_path):
+def test_word_alignment_task_scores_a_half(aligned, feature_run, tmp_path):
     whole = read_results(feature_run("word_alignment")[0])
     rows, links, scores = [], [], []
     for half in ("even", "odd"):

@@ -123,10 +123,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             split_texts=counts["split"],
             inexact_answers=counts["inexact"],
             facts=[
-                f"answers: the best of {N_BEST} starts and as many ends per window, at most "
-                f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
-                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context; "
-                f"questions of at most {recipe.max_question_length} tokens",
+                f"answers: the best of {N_BEST} starts and ends per window; F1 and exact match of {recipe.metric}",
+                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context",
                 f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
             ],
         )

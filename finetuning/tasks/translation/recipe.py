@@ -69,7 +69,7 @@ class TranslationTraining(Hyperparameters):
 class Generation:
     """How the test sentences are translated."""
 
-    beams: Annotated[int, Ge(1), LARGEST] = option(5, "hypotheses that beam search keeps; 1: greedy search")
+    beams: Positive = option(5, "hypotheses that beam search keeps; 1: greedy search")
     length_penalty: float = option(1.0, "power of the length by which a hypothesis' log-probability is divided")
     max_tokens: Positive = option(2048, "tokens per batch of source sentences and process, with padding")
 

@@ -240,15 +240,13 @@ class TranslationTask(Task[TranslationRecipe]):
         facts, settings = results["protocol"], results["hyperparameters"]
         selection, generation = facts["selection"], settings["generation"]
         steps = "; ".join(str(step).strip("[]") for step in selection["selected_steps"])
-        empty, long, cut = (
-            sum(of.values())
-            for of in (facts["empty_pairs"]["train"], facts["long_pairs"]["train"], facts["long_pairs"]["evaluation"])
-        )
+        empty, long = facts["empty_pairs"]["train"]["all"], facts["long_pairs"]["train"]["all"]
+        evaluated, cut = (sum(of.values()) for of in (facts["evaluated_rows"], facts["long_pairs"]["evaluation"]))
         return [
             f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} pairs; {empty} with an "
             f"empty side left out, {long} too long: {facts['too_long']})",
-            f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs; "
-            f"{cut} sources cut at {facts['max_source_length']} tokens)",
+            f"evaluated: {table_names(facts['evaluation_data'])} ({evaluated:,} pairs; {cut} sources cut at "
+            f"{facts['max_source_length']} tokens)",
             f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
             f"selection: {selection['rule']} (step {steps})",
             f"generation: {generation['beams']} beams, length penalty {generation['length_penalty']}",
@@ -257,8 +255,7 @@ class TranslationTask(Task[TranslationRecipe]):
                 for pair, of_pair in facts["metric"]["signatures"].items()
                 for name, signature in of_pair.items()
             ),
-            "bleu: corresponds to multi-bleu.perl -lc on Moses tokens, without its decimals, because the tokens are "
-            "sacreBLEU's. Compare sacrebleu if both are published",
+            "bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",
             f"weights at the start: {settings['initialize']}",
         ]
 
