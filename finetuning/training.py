@@ -251,15 +251,17 @@ def train_or_resume(trainer: Trainer, progress: SeedProgress, size: str) -> None
 class Diverged(ValueError):
     """A seed's training has diverged: its weights or losses are not finite."""
 
-    def __init__(self, seed: int, what: str):
-        advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
-        super().__init__(f"seed {seed}: {what}, training has diverged. {advice}")
+
+def diverged(seed: int, what: str) -> Diverged:
+    """Returns the error of a seed whose training has diverged; `what` says how this was detected."""
+    advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
+    return Diverged(f"seed {seed}: {what}, training has diverged. {advice}")
 
 
 def check_weights(model: torch.nn.Module, seed: int) -> None:
     """Raises `Diverged` for weights that are not numbers."""
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise Diverged(seed, "the fine-tuned weights are not finite")
+        raise diverged(seed, "the fine-tuned weights are not finite")
 
 
 def finite(value: Any) -> Any:

@@ -37,7 +37,7 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import Diverged, SeedProgress, check_weights, finish, finite, train_or_resume
+from finetuning.training import SeedProgress, check_weights, diverged, finish, finite, train_or_resume
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
@@ -182,7 +182,7 @@ class TranslationTask(Task[TranslationRecipe]):
             if recipe.selection == "average":
                 steps = saved_steps(recipe, plan)[-recipe.average_checkpoints :]
             if None in steps:
-                raise Diverged(seed, "the loss on dev was never finite")
+                raise diverged(seed, "the loss on dev was never finite")
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
             hypotheses, scores = {}, {}
