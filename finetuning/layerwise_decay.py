@@ -22,10 +22,7 @@ class LayerwiseDecay:
     layerwise_decay: float = 1.0
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """The Trainer's optimizer with a group for each share of the rate and each weight decay.
-
-        Raises ValueError for a model without layers that are numbered.
-        """
+        """The Trainer's optimizer with a group for each share of the rate and each weight decay."""
         model = self.model if model is None else model
         optimizer = super().create_optimizer(model)
         if self.layerwise_decay == 1.0:
@@ -35,9 +32,7 @@ class LayerwiseDecay:
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 scale = scales[id(parameter)]
-                settings = {key: value for key, value in group.items() if key != "params"}
-                split = groups.setdefault((number, scale), {**settings, "params": []})
-                split["lr"] = group["lr"] * scale
+                split = groups.setdefault((number, scale), {**group, "lr": group["lr"] * scale, "params": []})
                 split["params"].append(parameter)
         optimizer.param_groups.clear()
         for group in groups.values():
@@ -48,13 +43,11 @@ class LayerwiseDecay:
 def layer_scales(model: torch.nn.Module, decay: float) -> dict[int, float]:
     """Share of the learning rate of each parameter, by its `id`.
 
-    d^(n-i) in encoder layer i of n (from 0), cross-attention included; d^(n+1) in the embeddings of words, positions
-    and languages; 1 in pooler, heads and the LayerNorm of the embeddings. ERNIE-M (Ouyang et al. 2021, Tables 11 and
-    12) prints d alone; the rule is that of its authors' code, which decays parameters with "embedding" in their names
-    (PaddlePaddle/ERNIE, ernie-m/model/optimization.py). Their LayerNorm is called `pre_encoder_layer_norm`.
-
-    A decoder layer has the share of the encoder layer that it was made from, d^(n-i), tied to it or not: it has the
-    same pre-trained weights. Tied parameters have one share, that of the first name: an LM head that of the embeddings.
+    d^(n-i) in encoder layer i of n (from 0), cross-attention included, and in a decoder layer that was made from it;
+    d^(n+1) in the embeddings of words, positions and languages; 1 in pooler, heads and the LayerNorm of the embeddings.
+    ERNIE-M (Ouyang et al. 2021, Tables 11 and 12) prints d alone; the rule is that of its authors' code, which decays
+    parameters with "embedding" in their names (PaddlePaddle/ERNIE, ernie-m/model/optimization.py). Tied parameters have
+    one share, that of the first name: an LM head that of the embeddings.
 
     Raises ValueError for a model without numbered layers: all of it would be trained at the full rate.
     """

@@ -37,11 +37,9 @@ def describe_model(
 ) -> Start:
     """Returns the path, configuration, tokenizer and identity of a model, without its weights.
 
-    `model` is a folder or a Hub id (`owner/name@revision` pins it), and so is `tokenizer` (default: the model's).
-    `hub_root` is a folder that mirrors the Hub. Their code runs only with `trust_remote_code`.
-
+    `model` and `tokenizer` are folders or Hub ids (`owner/name@revision`), `hub_root` a folder that mirrors the Hub.
     Raises ValueError if the model is not found, has no tokenizer, has another vocabulary than the tokenizer, has fewer
-    positions than `max_length`, or needs code that must not run.
+    positions than `max_length`, or needs code and `trust_remote_code` is false.
     """
     path = find_model(model, hub_root)
     if Path(path).is_dir():
@@ -66,8 +64,8 @@ def fine_tuned_on(config: Any) -> list[str]:
 def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
-    Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model. Raises
-    ValueError as `describe_model`, and if `init_from` is no finished run that was fine-tuned from this model.
+    The identity is that of `model`, and `init_from` in it names the fine-tuned model. Raises ValueError as
+    `describe_model` and `best_seed`.
     """
     options = recipe.hub_root, max_length, recipe.trust_remote_code
     described = describe_model(recipe.model, recipe.tokenizer, *options)
@@ -83,7 +81,7 @@ def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
 def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, Any]]:
     """Returns the model folder of the seed with the best development score, and the facts that results show of it.
 
-    It is the first seed of a run without selection (`selection: last`). `fingerprint` is that of `model`.
+    It is the first seed of a run without selection. `fingerprint` is that of `model`, from which the run must start.
     """
     results = read_json(Path(run) / "results.json", {}, needs=("model", "protocol", "seeds", "task", "setting"))
     if not results:
@@ -122,16 +120,6 @@ def names_as_text(tokenizer: Any) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **options)
 
 
-def check_positions(max_length: int, config: Any, path: str) -> None:
-    """Raises ValueError if the model of `path` has fewer positions than `max_length`."""
-    positions = longest_input(config)
-    if positions is not None and max_length > positions:
-        raise ValueError(
-            f"max_length is {max_length}, and the model of {path} has {positions} positions. Set max_length to "
-            f"{positions} or less."
-        )
-
-
 def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:
     """Returns the path of a model: an existing folder or a Hub id; `owner/name@revision` is downloaded.
 
@@ -142,10 +130,8 @@ def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> 
     if looks_like_missing_folder(path) or folder.is_file():
         parent = folder.parent
         names = sorted(item.name for item in parent.iterdir()) if parent.is_dir() else []
-        raise ValueError(
-            f"{what} folder not found: {model}. Name a folder that save_pretrained wrote, or an id of the Hub "
-            f"(owner/name). {nearest(folder.name, names)}"
-        )
+        advice = f"Name a folder of save_pretrained, or an id of the Hub (owner/name). {nearest(folder.name, names)}"
+        raise ValueError(f"{what} folder not found: {model}. {advice}")
     return path
 
 
@@ -169,9 +155,5 @@ def readable_errors(name: str):
         yield
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
-        is_there = Path(name).exists()
-        taken = "" if is_there else f" {Path.cwd()} has no folder {name}, so it was taken for an id of the Hub."
-        raise ValueError(
-            f"The model {name} cannot be loaded: {reason}{taken} Check the name, and the connection "
-            "for an id of the Hub."
-        ) from error
+        taken = "" if Path(name).exists() else " There is no such folder, so it was taken for an id of the Hub."
+        raise ValueError(f"The model {name} cannot be loaded: {reason}{taken}") from error

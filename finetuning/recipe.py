@@ -16,26 +16,18 @@ from zoo_core.command_line import TRUST_REMOTE_CODE
 from zoo_core.recipes import LARGEST, BatchSize, Count, Fraction, Positive, Seed, option
 from zoo_core.tables import Table
 
-INIT_FROM = (
-    "folder of a finished run that was fine-tuned from the same `model`; this run starts from the model of its seed "
-    "with the best development score, and the results name it"
-)
+INIT_FROM = "folder of a finished run of the same `model`, whose best seed this run starts from; the results name it"
+NOTE = "how the data differ from the benchmark's own; the results show it as a warning"
 
 
 @dataclass
 class Translations:
     """A table with translations of the rows of another table, joined on an id, split by split."""
 
-    path: str = option(
-        MISSING, "as in train; `{language}` is replaced by the language code of the rows that are translated"
-    )
+    path: str = option(MISSING, "as in train; `{language}` is the language code of the rows that are translated")
     config: str | None = option(None, "as in train; `{language}` as in path")
     revision: str | None = option(None, "branch, tag or commit of a dataset on the Hub")
-    text_columns: list[str] = option(
-        ["text"],
-        "columns of the translations, in the order of the translated columns; tagging and question_answering also need "
-        "the column of their labels, in training tables",
-    )
+    text_columns: list[str] = option(["text"], "columns of the translations, as in translation_columns")
     join_on: str = option("id", "column of both tables; rows with the same value are translations of each other")
 
 
@@ -44,68 +36,39 @@ class LabeledTable(Table):
     """Rows of text with a label."""
 
     text_columns: list[str] = option(
-        ["text"],
-        "one column of text, or two columns that are encoded as a pair; tagging: one column of lists of words; "
-        "question_answering: question and context",
+        ["text"], "one column of text, or two that are encoded as a pair; tagging: the column of the words"
     )
-    label_column: str = option(
-        "label",
-        "column of the label: class labels, whole numbers or strings; tagging: lists with a label for each word; "
-        "question_answering: answers with the fields text and answer_start",
-    )
-    label_names: list[str] = option(
-        [], "names of the labels 0, 1, ... if the column has numbers; otherwise the order of its labels"
-    )
+    label_column: str = option("label", "column of the label; tagging: of lists of labels; answers: as in SQuAD")
+    label_names: list[str] = option([], "names of the labels 0, 1, ... if the column has numbers; default: its own")
     language_column: str | None = option(None, "column with the language of each row, for a table of several languages")
-    where: dict[str, str] = option(
-        {},
-        "use only the rows whose columns have these values, as in {domain: books}; `*` matches any text, and "
-        "`{language}` is as in path",
-    )
-    language_names: dict[str, str] = option(
-        {}, "value of `{language}` if it is not the language code, as in {sw: swahili}"
-    )
+    where: dict[str, str] = option({}, "columns and values of the rows to use; `*` is any text, {language} as in path")
+    language_names: dict[str, str] = option({}, "value of `{language}` if it is not the language code: {sw: swahili}")
     translation_columns: list[str] = option(
         [],
-        "plug-in: columns of the same rows with the translations of `text_columns`, in the same order; tagging and "
-        "question_answering also need the column of their labels, in training tables",
+        "plug-in: columns with translations of `text_columns` and, to train on, with their labels of words or answers",
     )
-    translations: Translations | None = option(
-        None, "plug-in: table of the translations, if they are not columns of this one"
-    )
+    translations: Translations | None = option(None, "plug-in: table of the translations, if they are in another one")
 
 
 @dataclass
 class TrainingTable(LabeledTable):
     """Labeled rows to train on."""
 
-    languages: list[str] = option(
-        [],
-        "translate_train_all and supervised: languages of the rows, as in evaluation; default: the source language",
-    )
-
-    dev_split: str | None = option(
-        None, "split of the same dataset for `selection: source_dev`; used if `evaluation` names none"
-    )
+    languages: list[str] = option([], "languages of the rows, as in evaluation; default: the source language")
+    dev_split: str | None = option(None, "split for `selection: source_dev`, used if `evaluation` names none")
 
 
 @dataclass
 class EvaluationTable(LabeledTable):
     """Labeled rows to evaluate on, in every language."""
 
-    path: str = option(
-        MISSING, "as in train; `{language}` is replaced by each of `languages`, with one table per language"
-    )
-    config: str | None = option(None, "as in train; `{language}` is replaced by each of `languages`")
+    path: str = option(MISSING, "as in train; `{language}` is replaced by each of `languages`, a table per language")
+    config: str | None = option(None, "as in train; `{language}` as in path")
     split: str = option("test", "split that is evaluated; never used for selection")
     languages: list[str] = option([], "languages to evaluate; default: every language of `language_column`")
     dev_split: str | None = option(None, "split that `selection` uses; must not be the evaluated one")
-    note: str | None = option(None, "how the split differs from the benchmark's own; the results show it as a warning")
-    differs: str | None = option(
-        None,
-        "in a few words, how these rows differ from those of published scores, as in 'other tokens'; the results and "
-        "their published rows show it",
-    )
+    note: str | None = option(None, NOTE)
+    differs: str | None = option(None, "how these rows differ from those of published scores, as in 'other tokens'")
 
 
 @dataclass
@@ -121,22 +84,14 @@ class Hyperparameters:
     warmup_steps: Annotated[float, Ge(0), Le(2**31 - 1)] = option(
         0.1, "steps of linear warm-up; below 1: share of all steps"
     )
-    schedule: Literal["linear", "constant", "cosine"] = option(
-        "linear", "schedule of the learning rate after the warm-up"
-    )
+    schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option("linear", "schedule after the warm-up")
     weight_decay: Annotated[float, Ge(0)] = option(0.0, "decoupled weight decay; not applied to biases and LayerNorms")
     betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.999], "AdamW's beta1 and beta2")
     epsilon: Annotated[float, Gt(0)] = option(1e-6, "AdamW's epsilon")
     max_grad_norm: Annotated[float, Ge(0)] = option(1.0, "global norm that gradients are clipped to; 0: no clipping")
-    gradient_accumulation_steps: Positive = option(
-        1, "micro-batches per step and process; more need less memory and compute the same step"
-    )
-    gradient_checkpointing: bool = option(
-        False, "recompute activations in the backward pass; needs less memory, ~30% slower"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = option(
-        "fp32", "precision of the forward and backward pass; weights stay fp32"
-    )
+    gradient_accumulation_steps: Positive = option(1, "micro-batches per step and process; the step is the same")
+    gradient_checkpointing: bool = option(False, "recompute activations: less memory, ~30% slower")
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "precision of the passes; weights stay fp32")
 
 
 @dataclass
@@ -165,33 +120,22 @@ class TaskRecipe:
     # the defaults of fields that only some kinds have
     init_from = max_length = tracker = push_to_hub = published = None
 
-    model: str = option(MISSING, "checkpoint to fine-tune: a folder, or a Hub id, owner/name or owner/name@revision")
+    model: str = option(MISSING, "checkpoint: a folder, or a Hub id, owner/name or owner/name@revision")
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: the model's")
     output_dir: str = option(
-        "runs/{model}/{task}",
-        "folder of the results: results.{json,md,csv}, a plot and one folder per seed; `{model}` is the name of the "
-        "model's run, `{task}` the task, with a suffix for plug_in or a setting other than zero_shot",
+        "runs/{model}/{task}", "folder of the results; `{model}` is the name of the model's run, `{task}` the task's"
     )
-    hub_root: str | None = option(
-        None,
-        "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has "
-        "the id, and otherwise from the Hub",
-    )
-    licenses: dict[str, str] = option(
-        {}, "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
-    )
+    hub_root: str | None = option(None, "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>")
+    licenses: dict[str, str] = option({}, "license of a data set by its path, for cards: {local/ntrex: cc-by-sa-4.0}")
     trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     kind: str = option(MISSING, "kind of task")
     task: str = option(MISSING, "name of the task in the results, such as xnli")
-    seeds: list[Seed] = option(
-        [1], "seeds, with one run each; results have the score of each, the mean and the standard deviation"
-    )
+    seeds: list[Seed] = option([1], "seeds, with one run each; results have the score of each, mean and deviation")
 
     def __post_init__(self) -> None:
         if MISSING in (self.model, self.task):
             return
-        words = {"{model}": run_name(self.model), "{task}": self.task + self.suffix}
-        for word, text in words.items():
+        for word, text in {"{model}": run_name(self.model), "{task}": self.task + self.suffix}.items():
             self.output_dir = self.output_dir.replace(word, text)
             self.init_from = self.init_from and self.init_from.replace(word, text)
 
@@ -219,14 +163,13 @@ class TrainedRecipe(TaskRecipe):
     """The fields of all kinds that train."""
 
     training: Hyperparameters = field(default_factory=Hyperparameters)
+    evaluate_every_steps: Count = option(0, "steps between evaluations on dev, each with a checkpoint; 0: one epoch")
+    max_train_examples: Count = option(0, "number of training rows to sample at random; 0: use all")
     num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
     save_models: bool = option(True, "keep each seed's fine-tuned model, in seed-N/model")
-    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(
-        None, "experiment tracker that also receives the run's figures; default: none"
-    )
-    push_to_hub: str | None = option(
-        None, "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
-    )
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(None, "tracker that also gets the figures")
+    push_to_hub: str | None = option(None, "Hub repository, owner/name, to which the run uploads its checkpoints")
+    published: Published | None = option(None, "published scores to print next to ours")
 
     @property
     def precision(self) -> str:
@@ -234,16 +177,13 @@ class TrainedRecipe(TaskRecipe):
 
     def check(self) -> None:
         super().check()
-        training = self.training
-        if not training.epochs and not training.max_steps:
+        if not self.training.epochs and not self.training.max_steps:
             raise ValueError("training.epochs and training.max_steps are both 0. Set one of them.")
-        if self.push_to_hub and len(self.seeds) > 1:
+        if self.push_to_hub and (len(self.seeds) > 1 or not self.save_models):
             raise ValueError(
-                f"push_to_hub is {self.push_to_hub}, which has room for one model, and seeds is {self.seeds}. Set "
-                "seeds=[1]."
+                f"push_to_hub is {self.push_to_hub}, seeds {self.seeds} and save_models {self.save_models}. A "
+                "repository has one model: set seeds=[1] and save_models=true."
             )
-        if self.push_to_hub and not self.save_models:
-            raise ValueError(f"push_to_hub is {self.push_to_hub}, and save_models is false. Set save_models=true.")
 
 
 @dataclass
@@ -255,46 +195,28 @@ class Recipe(TrainedRecipe):
     init_from: str | None = option(None, INIT_FROM)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
-        "zero_shot",
-        "every language is evaluated; zero_shot: train on the source language; translate_train_all: train on the "
-        "source language and its translations; supervised: train on labeled rows of every evaluated language",
+        "zero_shot", "train on the source language, also on its translations, or on rows of every evaluated language"
     )
     plug_in: bool = option(
-        False,
-        "VECO with translate_train_all: the head reads two states of each token, computed without and with cross-"
-        "attention to the translation ([H:S] in the paper). Every table must name the "
-        "translations. Training uses both sides, and evaluation scores the texts of the evaluated language",
+        False, "VECO's [H:S]: the head also reads each token's state with cross-attention to the translation"
     )
-    translations_from: str | None = option(
-        None, "translate_train_all: who or what translated which texts; the results show it"
-    )
+    translations_from: str | None = option(None, "translate_train_all: who or what translated; the results show it")
     source_language: str = option("en", "language of the original training rows")
     train: list[TrainingTable] = option([], "training rows; several tables are read one after another")
     evaluation: list[EvaluationTable] = option([], "tables to evaluate; a language may occur in one of them only")
     selection: Literal["last", "source_dev", "mean_dev"] = option(
-        "source_dev",
-        "checkpoint that is evaluated: the last one, the one with the best score on the source language's development "
-        "rows, or the one with the best mean over the development rows of all languages",
+        "source_dev", "checkpoint to evaluate: the last, or the best on dev of the source or, on average, all languages"
     )
-    dev_fraction: Fraction = option(
-        0.1, "share of the training rows held out for `source_dev` if no table has a `dev_split`"
-    )
-    evaluate_every_steps: Count = option(0, "steps between checkpoints, each evaluated on dev; 0: one epoch")
+    dev_fraction: Fraction = option(0.1, "share of the training rows held out for `source_dev` without a `dev_split`")
     max_length: Annotated[int, Ge(8), LARGEST] = option(
         128, "tokens of an example with special tokens; longer texts are cut, and the results count them"
     )
-    max_train_examples: Count = option(0, "number of training rows to sample at random; 0: use all")
-    max_evaluation_examples: Count = option(
-        0, "number of rows per language to sample at random for evaluation; 0: use all"
-    )
+    max_evaluation_examples: Count = option(0, "number of rows per language to sample for evaluation; 0: use all")
     evaluation_batch_size: BatchSize = option(64, "examples per forward pass and process in evaluation")
     training: Training = field(default_factory=Training)
     sweep: dict[str, list[Any]] = option(
-        {},
-        "values to try with --sweep, by dotted field, as in {training.epochs: [3, 5]}; every combination is tried, and "
-        "the one with the best development score is run",
+        {}, "values to try with --sweep, by dotted field; the combination with the best development score is run"
     )
-    published: Published | None = option(None, "published scores to print next to ours")
 
     @property
     def suffix(self) -> str:
@@ -303,16 +225,10 @@ class Recipe(TrainedRecipe):
     def check(self) -> None:
         super().check()
         is_translated = self.setting == "translate_train_all"
-        if self.plug_in and not is_translated:
+        if is_translated != bool(self.translations_from) or self.plug_in > is_translated:
             raise ValueError(
-                f"plug_in is true, and setting is {self.setting}. Use setting=translate_train_all with translations in "
-                "every table, or plug_in=false."
-            )
-        if is_translated != bool(self.translations_from):
-            raise ValueError(
-                f"setting is {self.setting}, and translations_from is {self.translations_from!r}. Scores depend on the "
-                "translator: translate_train_all needs this field, and other settings must not have it. "
-                + ("Set translations_from." if is_translated else "Leave translations_from out.")
+                f"setting is {self.setting}, translations_from {self.translations_from!r} and plug_in {self.plug_in}. "
+                "translate_train_all needs translations_from; the other settings must have neither."
             )
 
 
@@ -324,9 +240,7 @@ class TaggingRecipe(Recipe):
     measures = "labels of words"
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
-        "first_with_text",
-        "token of a word that has its label; first: its first token, as in XTREME; first_with_text: its first token "
-        "with text, because most Chinese words begin with a token that only marks their start",
+        "first_with_text", "token that has a word's label; first: as in XTREME, which in Chinese is mostly a lone mark"
     )
 
 
@@ -341,13 +255,8 @@ class QuestionAnsweringRecipe(Recipe):
     main_score, task_type = "f1", "question-answering"
     measures = "answers found in a text"
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
-    metric: Literal["squad", "mlqa"] = option(
-        "squad",
-        "squad: F1 of SQuAD in every language, as for XQuAD and TyDiQA; mlqa: F1 of MLQA, with rules by language",
-    )
-    max_length: Annotated[int, Ge(8), LARGEST] = option(
-        384, "tokens of a window: the question, a part of the context and special tokens"
-    )
+    metric: Literal["squad", "mlqa"] = option("squad", "F1 of SQuAD (also of XQuAD and TyDiQA), or MLQA's by language")
+    max_length: Annotated[int, Ge(8), LARGEST] = option(384, "tokens of a window: question, part of a context, special")
     doc_stride: Positive = option(128, "tokens of the context from the start of a window to the start of the next")
     max_question_length: Positive = option(64, "tokens of a question; longer ones are cut, and the results count them")
     max_answer_length: Positive = option(30, "maximum tokens of an answer")

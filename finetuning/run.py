@@ -4,9 +4,8 @@
     python finetuning/run.py --config finetuning/recipes/veco/wmt14_en_de.yaml model=runs/veco-large/model
 
 The recipe's `kind` determines its fields: classification (the default), tagging, question_answering, translation,
-word_alignment, retrieval or mining. The last three train nothing.
-`--help` lists the fields of classification, and `--help kind=translation` those of translation. With --config it lists
-the fields of the file's kind.
+word_alignment, retrieval or mining. The last three train nothing. `--help kind=translation` lists those of translation,
+and --help with --config those of the file's kind.
 
     python finetuning/run.py --suite xtreme model=FacebookAI/xlm-roberta-base
 
@@ -15,7 +14,6 @@ This command runs every task of a benchmark with its recipe, and writes one tabl
 A run writes into output_dir, by default runs/<model>/<task>: results.json, results.md, results.csv and a plot;
 recipe.yaml and run.json; seed-N/model and seed-N/predictions, with one file per language.
 Ctrl-C or SIGTERM finishes the current step and saves a checkpoint; a second one stops the run at once.
---resume resumes an interrupted run: finished seeds are kept, and the current seed restarts from its last checkpoint.
 """
 
 import os
@@ -28,19 +26,9 @@ from zoo_core.processes import stop_signals
 USAGE = "%(prog)s --config FILE | --suite NAME [field=value ...] [flags]"
 FLAGS = {
     "--resume": dict(action="store_true", help="resume the run in output_dir, and keep its finished seeds"),
-    "--sweep": dict(
-        action="store_true",
-        help="first run every combination of the values in the recipe's `sweep`, with one seed each; then run the "
-        "recipe with the combination that has the best development score",
-    ),
-    "--skip_missing": dict(
-        action="store_true",
-        help="leave out languages whose tables are not found; the results list them",
-    ),
-    "--check_data": dict(
-        action="store_true",
-        help="read and encode all data, list by language what is cut or left out, or name a faulty row; then stop",
-    ),
+    "--sweep": dict(action="store_true", help="first try the values in the recipe's `sweep`, then run the best ones"),
+    "--skip_missing": dict(action="store_true", help="leave out languages without tables; the results list them"),
+    "--check_data": dict(action="store_true", help="read and encode all data, list what is cut or left out, and stop"),
 }
 
 

@@ -1,7 +1,7 @@
 """The steps of an epoch, and how each is divided among processes and accumulated micro-batches."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +13,6 @@ from zoo_core.keyed_random import short_seed
 from zoo_core.processes import leave_signals_to_main
 
 Key = tuple[int, int, bool]  # row, epoch, whether its labels count
-
-
-class StepPlan(Protocol):
-    """Which rows make up each step, in the order of training."""
-
-    def __len__(self) -> int:
-        """Steps of an epoch, the same number in each."""
-
-    def updates(self, epoch: int) -> list[np.ndarray]:
-        """Row numbers of each step, the same in every process."""
 
 
 class LengthGroups:
@@ -39,7 +29,7 @@ class LengthGroups:
         return -(-len(self.lengths) // self.batch_size)
 
     def updates(self, epoch: int) -> list[np.ndarray]:
-        """As in `StepPlan`."""
+        """Returns the row numbers of each step, in the order of training, the same in every process."""
         generator = torch.Generator().manual_seed(short_seed(self.seed, "updates", epoch))
         rows = np.asarray(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
         return np.split(rows, range(self.batch_size, len(rows), self.batch_size))
@@ -48,11 +38,12 @@ class LengthGroups:
 class MicroBatches:
     """Batch sampler of one process: keys of rows, one list a micro-batch.
 
-    Every process gets `accumulation` micro-batches of each step. Where a step has fewer rows than micro-batches,
-    one of its rows fills each gap and is not counted.
+    `plan.updates(epoch)` lists the rows of each step, `len(plan)` in every epoch. Every process gets `accumulation`
+    micro-batches of each step. Where a step has fewer rows than micro-batches, one of its rows fills each gap and is
+    not counted.
     """
 
-    def __init__(self, plan: StepPlan, accumulation: int, processes: int, process: int):
+    def __init__(self, plan: Any, accumulation: int, processes: int, process: int):
         self.plan, self.accumulation, self.processes, self.process = plan, accumulation, processes, process
         self.epoch = 0
 
@@ -74,7 +65,7 @@ class MicroBatches:
 class TrainsByPlan:
     """Mixin of a Trainer: its steps are those of a plan, the same on any number of processes."""
 
-    def train_by(self, plan: StepPlan, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
+    def train_by(self, plan: Any, rows: Dataset, collate: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
         """`rows` are looked up by `Key`, and made a batch by `collate`."""
         processes, process = self.accelerator.num_processes, self.accelerator.process_index
         self.batches = MicroBatches(plan, self.args.gradient_accumulation_steps, processes, process)

@@ -1,5 +1,6 @@
 """The Trainer of tasks that are evaluated by language: one pass over all languages, and texts with translations."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,10 @@ import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import SequentialSampler
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction, Trainer, TrainingArguments
 
 from finetuning.data.task_tables import TRANSLATION, TaskData
 from finetuning.layerwise_decay import LayerwiseDecay
-from finetuning.recipe import Training
 from finetuning.results import LabelScores
 from finetuning.steps import Key, LengthGroups, TrainsByPlan
 from zoo_core.masking import IGNORED
@@ -40,38 +40,30 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
     `eval_<language>_<score>` are the development scores, `eval_selection` is the mean of the scores that select.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        data: TaskData,
-        training: Training,
-        score: Callable[[str, str, Any], Outcome],
-        main_score: str,
-        loss: Callable[..., torch.Tensor],
-        loss_reads_padding: bool,
-        plug_in: bool,
-        **kwargs: Any,
-    ):
-        """`score` returns the outcome of (`dev` or `evaluation`, language, predictions); `main_score` selects.
-
-        `loss` is that of (outputs, labels, items of the step and, plug-in, the share of its translated labels).
-        """
+    def __init__(self, task: Any, model: torch.nn.Module, data: TaskData, arguments: TrainingArguments):
+        """`task` is a `LanguageTask`, `data` what it has encoded."""
+        recipe, tokenizer = task.recipe, task.start.tokenizer
+        self.task, self.data = task, data
         self.dev, self.evaluation = MergedLanguages(data.dev), MergedLanguages(data.evaluation)
-        self.score, self.main_score, self.loss = score, main_score, loss
-        self.loss_reads_padding = loss_reads_padding
+        collator = task.collator(tokenizer)
+        if recipe.plug_in:
+            collator = TwoSidedCollator(collator, [*inspect.signature(model.forward).parameters, "labels"])
         super().__init__(
-            *args,
+            model=model,
+            args=arguments,
+            data_collator=collator,
+            processing_class=tokenizer,
             train_dataset=data.train,
             eval_dataset=self.dev.rows,
-            compute_loss_func=self._loss_of_sides if plug_in else loss,
+            compute_loss_func=self._loss_of_sides if recipe.plug_in else task.loss,
             compute_metrics=self._selection,
-            **kwargs,
+            preprocess_logits_for_metrics=task.kept,
         )
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
         self.translation_share: Any = None  # those of the micro-batch over these
-        self.layerwise_decay = training.layerwise_decay
+        self.layerwise_decay = recipe.training.layerwise_decay
         rows = self._remove_unused_columns(data.train, description="training")
-        plan = LengthGroups(data.train["length"][:], training.batch_size, self.args.seed)
+        plan = LengthGroups(data.train["length"][:], recipe.training.batch_size, self.args.seed)
         self.train_by(plan, CountedRows(rows), self.data_collator)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler:
@@ -82,7 +74,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         """As the Trainer's method, which counts the labels of a step. Labels of the translations are counted, too, and
         micro-batches are padded alike where the loss needs it."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if self.loss_reads_padding:
+        if self.task.loss_reads_padding:
             for side in ("", TRANSLATION):
                 self._pad_alike([batch for batch in batches if f"{side}input_ids" in batch], side)
         sides = [{"labels": labels} for batch in batches if (labels := translated_labels(batch)) is not None]
@@ -112,7 +104,7 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
 
     def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The kind's loss, given the share of the step's translated labels that are in this micro-batch."""
-        return self.loss(outputs, labels, num_items_in_batch, self.translation_share)
+        return self.task.loss(outputs, labels, num_items_in_batch, self.translation_share)
 
     def outcomes(self) -> dict[str, Outcome]:
         """Scores and predictions of the evaluated rows, by language."""
@@ -127,11 +119,11 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
         """The Trainer's `compute_metrics`: scores of the development rows."""
         scores = {name: found.scores for name, found in self._outcomes("dev", prediction.predictions).items()}
         named = {f"{language}_{name}": score for language, own in scores.items() for name, score in own.items()}
-        return {**named, "selection": float(np.mean([own[self.main_score] for own in scores.values()]))}
+        return {**named, "selection": float(np.mean([own[self.task.recipe.main_score] for own in scores.values()]))}
 
     def _outcomes(self, part: str, batches: list[Any]) -> dict[str, Outcome]:
-        merged: MergedLanguages = getattr(self, part)
-        return {language: self.score(part, language, predictions) for language, predictions in merged.split(batches)}
+        found = getattr(self, part).split(batches)
+        return {language: self.task.score(self.data, part, language, predictions) for language, predictions in found}
 
 
 class CountedRows(torch.utils.data.Dataset):
@@ -157,8 +149,8 @@ class CountedRows(torch.utils.data.Dataset):
 class MergedLanguages:
     """Rows of all languages as one data set, the longest first.
 
-    So there is little padding, no small last batch per language, and a lack of memory
-    shows at once. The order is stable: the same in every process and every run.
+    So there is little padding, no small last batch per language, and a lack of memory shows at once. The order is
+    stable: the same in every process and every run.
     """
 
     def __init__(self, by_language: dict[str, Dataset]):
@@ -185,8 +177,8 @@ class MergedLanguages:
 def join(batches: list[Any], order: np.ndarray) -> Any:
     """Batches (B, ...) as one array (N, ...) whose row `order[i]` is the i-th of the batches; tuples part by part.
 
-    Shorter batches are padded with -100, as in the Trainer. The Trainer copies all earlier batches for
-    each batch, which takes minutes for the languages of a benchmark.
+    Shorter batches are padded with -100, as in the Trainer, which copies all earlier batches for each batch: that takes
+    minutes for the languages of a benchmark.
     """
     if isinstance(batches[0], (tuple, list)):
         return tuple(join(list(part), order) for part in zip(*batches, strict=True))
@@ -217,18 +209,11 @@ class TwoSidedCollator:
     """
 
     def __init__(self, one_side: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]], fields: Iterable[str]):
-        self.one_side, self.fields = one_side, set(fields)
+        self.one_side, self.fields = one_side, [name for name in fields if not name.startswith(TRANSLATION)]
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        def side(is_translation: bool) -> list[dict[str, Any]]:
-            return [
-                {
-                    name.removeprefix(TRANSLATION): value
-                    for name, value in row.items()
-                    if name.startswith(TRANSLATION) == is_translation and name.removeprefix(TRANSLATION) in self.fields
-                }
-                for row in rows
-            ]
-
-        translations = self.one_side(side(True))
-        return {**self.one_side(side(False)), **{TRANSLATION + name: value for name, value in translations.items()}}
+        batch = {}
+        for prefix in ("", TRANSLATION):
+            side = [{name: row[prefix + name] for name in self.fields if prefix + name in row} for row in rows]
+            batch |= {prefix + name: values for name, values in self.one_side(side).items()}
+        return batch

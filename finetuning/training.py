@@ -1,5 +1,6 @@
 """Runs a task: its seeds, each trained or resumed, and its results. Signals save a checkpoint first."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ import pandas
 import torch
 from accelerate import DistributedType, PartialState
 from accelerate.utils import gather, release_memory
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
@@ -100,12 +101,10 @@ def check_hardware(precision: str) -> None:
         )
 
 
-def training_arguments(
-    arguments_class: type, recipe: TrainedRecipe, seed: int, folder: Path, **of_the_kind: Any
-) -> Any:
+def training_arguments(arguments_class: Any, recipe: TrainedRecipe, seed: int, folder: Path, **of_kind: Any) -> Any:
     """The hyperparameters that all kinds of task have, in the Trainer's terms, and what the kind adds to them."""
     training = recipe.training
-    arguments: TrainingArguments = arguments_class(
+    arguments = arguments_class(
         output_dir=str(folder),
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         learning_rate=training.learning_rate,
@@ -130,7 +129,7 @@ def training_arguments(
         report_to=[recipe.tracker] if recipe.tracker else [],
         project=PROJECT,
         run_name=f"{run_name(recipe.model)}-{Path(recipe.output_dir).name}-seed-{seed}",
-        **of_the_kind,
+        **of_kind,
     )
     # with fp32, the Trainer would use the precision of `accelerate config`
     arguments.mixed_precision = "no" if training.precision == "fp32" else training.precision
@@ -140,13 +139,13 @@ def training_arguments(
 class SeedProgress(TrainerCallback):
     """Shows the progress of one seed, uploads its checkpoints, and stops it after a signal.
 
-    After a signal, the step that is being trained is saved, and all processes raise `Stopped`. After the last step of
-    an epoch, or of the seed, there may be an evaluation. It runs before the step is saved, because the resumed run
-    begins after it.
+    After a signal, the step that is being trained is saved, and all processes raise `Stopped`. An evaluation after that
+    step runs before, because the resumed run begins after it.
     """
 
     def __init__(self, seed: int, recipe: TrainedRecipe):
-        self.name, self.bar = f"seed {seed}", RunBar(PartialState().is_main_process)
+        self.name, self.recipe = f"seed {seed}", recipe
+        self.bar = RunBar(PartialState().is_main_process)
         self.uploads = CheckpointUploads(recipe.push_to_hub, self.bar.say)
         self.signal = None
 
@@ -217,33 +216,28 @@ def trainer_checkpoints(folder: Path) -> list[Path]:
 def last_complete_checkpoint(folder: Path) -> str | None:
     """Returns the newest complete checkpoint of the Trainer, which has a trainer_state.json."""
 
-    def is_complete(checkpoint: Path) -> bool:
-        try:
-            return bool(read_json(checkpoint / TRAINER_STATE_NAME))
-        except (OSError, ValueError):
-            return False
-
-    return next((str(path) for path in reversed(trainer_checkpoints(folder)) if is_complete(path)), None)
+    for path in reversed(trainer_checkpoints(folder)):
+        with contextlib.suppress(OSError, ValueError):
+            if read_json(path / TRAINER_STATE_NAME):
+                return str(path)
+    return None
 
 
-def train_or_resume(trainer: Trainer, recipe: TrainedRecipe, progress: SeedProgress, size: str) -> None:
+def train_or_resume(trainer: Trainer, progress: SeedProgress, size: str) -> None:
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved, and ValueError for
-    trained weights that are not finite.
+    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(progress)
-    if recipe.training.gradient_checkpointing:
-        # renamed in transformers 5.2x; our oldest supported version has only the old name
-        model = trainer.model
+    if progress.recipe.training.gradient_checkpointing:
+        model = trainer.model  # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-    said = [f"{progress.name}: {size}"]
-    if fresh := getattr(trainer.model, "fresh_parameters", None):
-        said.append(f"{fresh['count']:,} new parameters")
-    progress.bar.say(", ".join([*said, f"resumed from {resumed}"] if resumed else said))
+    fresh = getattr(trainer.model, "fresh_parameters", {"count": 0})["count"]
+    said = f"{progress.name}: {size}" + (f", {fresh:,} new parameters" if fresh else "")
+    progress.bar.say(said + (f", resumed from {resumed}" if resumed else ""))
     state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
     if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
         trainer.state = state
@@ -260,39 +254,29 @@ class Diverged(ValueError):
 
 def diverged(seed: int, what: str) -> Diverged:
     """Returns the error of a seed whose training has diverged; `what` says how this was detected."""
-    return Diverged(
-        f"seed {seed}: {what}, training has diverged. Lower training.learning_rate or raise training.warmup_steps, and "
-        "name another output_dir."
-    )
+    advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
+    return Diverged(f"seed {seed}: {what}, training has diverged. {advice}")
 
 
 def check_weights(model: torch.nn.Module, seed: int) -> None:
-    """Raises ValueError for weights that are not numbers."""
+    """Raises `Diverged` for weights that are not numbers."""
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         raise diverged(seed, "the fine-tuned weights are not finite")
 
 
 def finite(value: Any) -> Any:
-    """Replaces NaN and infinity, which JSON does not have, by None in lists and dictionaries.
-
-    A gradient norm is infinite when fp16's loss scaling skips an update.
-    """
+    """Replaces NaN and infinity by None, such as gradient norms of updates that fp16's loss scaling skips."""
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
 def finish(
-    trainer: Trainer,
-    progress: SeedProgress,
-    outcome: dict[str, Any],
-    predictions: Predictions,
-    folder: Path,
-    save_model: bool,
+    trainer: Trainer, progress: SeedProgress, outcome: dict[str, Any], predictions: Predictions, folder: Path
 ) -> "Record":
     """Leaves scores.json, predictions/ and, if it is to be kept, model/ in a seed's folder; removes its checkpoints.
 
     Returns what scores.json holds: `outcome` (of the kind of task) and what every trained seed records.
     """
-    state = PartialState()
+    state, save_model = PartialState(), progress.recipe.save_models
     record = {
         "seed": trainer.args.seed,
         **outcome,

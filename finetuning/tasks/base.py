@@ -71,12 +71,11 @@ class Task(ABC, Generic[R]):
 
     def results(self, model: dict[str, Any], facts: Facts, records: list[Record], warnings: list[str]) -> Results:
         """results.json of the task (ARCHITECTURE.md, "Results")."""
-        recipe = self.recipe
+        recipe, seeds = self.recipe, [record["seed"] for record in records]
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
         fields = self.fields(facts, records)
-        split = facts["evaluated_split"]
         scores = [
-            {**row, "seed": record["seed"], "split": split}
+            {**row, "seed": record["seed"], "split": facts["evaluated_split"]}
             for record in records
             for row in record["scores"]
             if not self.metrics or row["metric"] in self.metrics
@@ -87,7 +86,7 @@ class Task(ABC, Generic[R]):
                 "format": FORMAT,
                 "task": recipe.task,
                 "kind": recipe.kind,
-                "seeds": [record["seed"] for record in records],
+                "seeds": seeds,
                 "processes": [record.get("processes") for record in records],
                 **fields,
                 # with one model per seed, `fields` have the fingerprints
@@ -121,21 +120,16 @@ class Task(ABC, Generic[R]):
         """
         warnings, place = [], (facts.get("method"), facts.get("layer"), facts["metric"]["name"])
         for record in records:
-            guessed, zero = [], []
+            guessed = []
             for row in record["scores"]:
                 if (row.get("method"), row.get("layer"), row["metric"]) != place:
                     continue
                 name, score = row["language"], row["value"]
-                chance = facts.get("chance", {}).get(name, {}).get(row["metric"])
-                if chance is None:
-                    zero += [name] if score == 0 else []
-                    continue
+                chance = facts.get("chance", {}).get(name, {}).get(row["metric"], 0.0)
                 error = math.sqrt(chance * (100 - chance) / facts["evaluated_rows"][name])
                 if score <= chance + 2 * error if self.is_higher_better else score >= chance:
                     guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
-            seed = f"seed {record['seed']}: {place[2]}"
-            warnings += [f"{seed} is at chance in {', '.join(guessed)}"] if guessed else []
-            warnings += [f"{seed} is 0 in {', '.join(zero)}"] if zero else []
+            warnings += [f"seed {record['seed']}: {place[2]} is at chance in {', '.join(guessed)}"] if guessed else []
         return warnings
 
     def data_lines(self, read: Any, encoded: Any) -> list[dict[str, Any]]:
@@ -144,13 +138,13 @@ class Task(ABC, Generic[R]):
         for part in ("train", "dev", "evaluation"):
             before, after = ({"all": of.train} if part == "train" else getattr(of, part) for of in (read, encoded))
             for name, rows in after.items():
-                lengths = {column: int(np.max(rows[column][:])) for column in rows.column_names if "length" in column}
-                counts = {
-                    shown: (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
-                    for field, shown in self.counts.items()
-                }
-                own = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows)}
-                lines.append(own | {f"longest {column}": longest for column, longest in lengths.items()} | counts)
+                line = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows)}
+                for column in rows.column_names:
+                    if "length" in column:
+                        line[f"longest {column}"] = int(np.max(rows[column][:]))
+                for field, shown in self.counts.items():
+                    line[shown] = (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
+                lines.append(line)
         return lines
 
 

@@ -1,7 +1,6 @@
 """Tasks that are fine-tuned on labeled texts and evaluated in each language separately."""
 
 import dataclasses
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
 from finetuning.run_folder import RunFolder
 from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
-from finetuning.trainer import FineTuningTrainer, Outcome, TwoSidedCollator
+from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from zoo_core.masking import IGNORED
@@ -31,19 +30,14 @@ R = TypeVar("R", bound=Recipe)
 class LanguageTask(Task[R]):
     """Fine-tuning of a model with a head, for each seed, and a score of each language.
 
-    A kind defines how rows are read and encoded, its Auto class, head, loss and scores. Encoded rows have `labels`,
-    also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a batch. They may have columns
-    that the model does not use.
+    Encoded rows have `labels`, also in `dev` and `evaluation`, and `length`, which puts rows of similar length into a
+    batch. They may have columns that the model does not use.
     """
 
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
-    counts: ClassVar[dict[str, str]] = {
-        "cut_texts": "cut",
-        "split_texts": "split",
-        "cut_translations": "translations cut",
-    }
+    counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
     # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
     # labels other than -100, divided by the items.
     loss: ClassVar[Callable[..., torch.Tensor]]
@@ -60,20 +54,7 @@ class LanguageTask(Task[R]):
         names = dict(enumerate(data.label_names))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
 
-    def micro_batch_size(self) -> int:
-        """Examples in a forward pass of one process. Raises ValueError where batch_size cannot be split evenly."""
-        training, processes = self.recipe.training, PartialState().num_processes
-        parts = training.gradient_accumulation_steps * processes
-        if training.batch_size % parts:
-            raise ValueError(
-                f"training.batch_size is {training.batch_size}, for {processes} processes with "
-                f"{training.gradient_accumulation_steps} accumulated micro-batches each. It must be a multiple of "
-                f"{parts}."
-            )
-        return training.batch_size // parts
-
     def open(self) -> Start:
-        self.micro_batch_size()
         start = super().open()
         config = start.config
         if self.recipe.plug_in and not (hasattr(config, "plug_in") and config.cross_attention):
@@ -84,10 +65,8 @@ class LanguageTask(Task[R]):
         tokenizer = names_as_text(start.tokenizer)
         # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
-        # BERT's tokenizer gives the second text of a pair another type; a model with one type has no row for it
-        if getattr(config, "type_vocab_size", 2) < 2:
-            names = tokenizer.model_input_names
-            tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
+        if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
+            tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
         return start._replace(tokenizer=tokenizer)
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
@@ -104,9 +83,8 @@ class LanguageTask(Task[R]):
     def load_model(self, path: str, seed: int, data: TaskData) -> torch.nn.Module:
         """Loads the encoder of a folder, with a head that is initialized from the seed.
 
-        If the folder has a head of the same kind and size, it is kept. `fresh_parameters` of the model describes what
-        is not read from the folder: `count` numbers, and the `names` of their parameters. The config of a plug-in model
-        says that it is one, so that nobody uses it without translations by accident.
+        A head of the same kind and size is kept. `fresh_parameters` of the model describes what is not read from the
+        folder: `count` numbers, and the `names` of their parameters.
         """
         recipe = self.recipe
         set_seed(seed)
@@ -130,8 +108,14 @@ class LanguageTask(Task[R]):
         return without_padding(model)
 
     def arguments(self, seed: int, folder: Path) -> TrainingArguments:
-        """The recipe in the Trainer's terms."""
-        recipe = self.recipe
+        """The recipe in the Trainer's terms. Raises ValueError where batch_size cannot be split evenly."""
+        recipe, training = self.recipe, self.recipe.training
+        parts = training.gradient_accumulation_steps * PartialState().num_processes
+        if training.batch_size % parts:
+            raise ValueError(
+                f"training.batch_size is {training.batch_size}. It must be a multiple of {parts}, the number of "
+                "processes times gradient_accumulation_steps."
+            )
         strategy = "steps" if recipe.evaluate_every_steps else "epoch"
         selects = recipe.selection != "last"
         return training_arguments(
@@ -139,10 +123,10 @@ class LanguageTask(Task[R]):
             recipe,
             seed,
             folder,
-            per_device_train_batch_size=self.micro_batch_size(),
+            per_device_train_batch_size=training.batch_size // parts,
             per_device_eval_batch_size=recipe.evaluation_batch_size,
-            num_train_epochs=recipe.training.epochs,
-            max_steps=recipe.training.max_steps or -1,
+            num_train_epochs=training.epochs,
+            max_steps=training.max_steps or -1,
             eval_strategy=strategy if selects else "no",
             save_strategy=strategy,
             eval_steps=recipe.evaluate_every_steps or None,
@@ -156,40 +140,19 @@ class LanguageTask(Task[R]):
             remove_unused_columns=not recipe.plug_in,  # the Trainer does not know the columns of y
         )
 
-    def trainer(self, model: torch.nn.Module, data: TaskData, arguments: TrainingArguments) -> FineTuningTrainer:
-        """The Trainer of a model on encoded data."""
-        recipe, tokenizer = self.recipe, self.start.tokenizer
-        collator = self.collator(tokenizer)
-        if recipe.plug_in:
-            collator = TwoSidedCollator(collator, [*inspect.signature(model.forward).parameters, "labels"])
-        return FineTuningTrainer(
-            model=model,
-            args=arguments,
-            data_collator=collator,
-            processing_class=tokenizer,
-            preprocess_logits_for_metrics=self.kept,
-            data=data,
-            training=recipe.training,
-            score=lambda part, language, predictions: self.score(data, part, language, predictions),
-            main_score=recipe.main_score,
-            loss=self.loss,
-            loss_reads_padding=self.loss_reads_padding,
-            plug_in=recipe.plug_in,
-        )
-
     def run_seed(
         self, seed: int, model: torch.nn.Module, data: TaskData, folder: Path, evaluate: bool = True
     ) -> Record:
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
-        recipe, name_and_version = self.recipe, zip(("module", "version"), self.metric, strict=True)
-        trainer = self.trainer(model, data, self.arguments(seed, folder / "checkpoints"))
-        size = f"{data.protocol['training_rows']} training rows, {len(data.train)} inputs"
+        recipe, (module, version) = self.recipe, self.metric
+        trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
         with SeedProgress(seed, recipe) as progress:
-            train_or_resume(trainer, recipe, progress, size)
+            rows = data.protocol["training_rows"]
+            train_or_resume(trainer, progress, f"{rows} training rows, {len(data.train)} inputs")
             check_weights(model, seed)
             outcomes = trainer.outcomes() if evaluate else {}
             record = {
-                "metric": {"name": recipe.main_score, **dict(name_and_version)},
+                "metric": {"name": recipe.main_score, "module": module, "version": version},
                 "scores": scores_of({language: found.scores for language, found in outcomes.items()}),
                 "label_scores": [
                     {"language": language, "label": label, **scores}
@@ -200,7 +163,7 @@ class LanguageTask(Task[R]):
                 "fresh_parameters": model.fresh_parameters,
             }
             predictions = {language: found.records for language, found in outcomes.items()}
-            return finish(trainer, progress, record, predictions, folder, recipe.save_models)
+            return finish(trainer, progress, record, predictions, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
@@ -220,8 +183,7 @@ class LanguageTask(Task[R]):
         facts = results["protocol"]
         selection, metric, fresh = facts["selection"], facts["metric"], facts["fresh_parameters"]
         trained_on = dict.fromkeys(name for table in facts["training_data"] for name in table["languages"])
-        data = selection["data"] or "no rows"
-        data, sweep = data if isinstance(data, str) else table_names(data), selection.get("sweep")
+        data, sweep = selection["data"] or "no rows", selection.get("sweep")
         cut, split = (
             sum(sum(of.values()) for of in facts.get(name, {}).values()) for name in ("cut_texts", "split_texts")
         )
@@ -230,7 +192,7 @@ class LanguageTask(Task[R]):
             *([f"translations: {facts['translations']}"] if facts.get("translations") else []),
             f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} rows)",
             f"evaluated: {table_names(facts['evaluation_data'])}",
-            f"selection: {selection['rule']}, by {data}",
+            f"selection: {selection['rule']}, by {data if isinstance(data, str) else table_names(data)}",
             *([f"tuned on the same rows: best of {sweep['points']} points of {sweep['fields']}"] if sweep else []),
             f"new parameters: {fresh['count']:,}, initialized with each seed ({', '.join(fresh['names'])})",
             f"max length: {facts['max_length']} tokens ({cut} texts cut, {split} split)",
@@ -262,8 +224,6 @@ def mean_cross_entropy(
     translation_share: torch.Tensor | float | None = None,
 ) -> torch.Tensor:
     """Cross-entropy over the labels of the whole step: logits (..., L), labels (...), -100 where none is wanted.
-
-    Plug-in, `mean_of_sides`.
 
     `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects that
     models whose forward takes **kwargs divide by it. Many, such as XLM-R, return the mean of their micro-batch, so that

@@ -72,8 +72,8 @@ class ClassificationTask(LanguageTask[Recipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Texts to input_ids and attention_mask; two texts become `<s> premise </s></s> hypothesis </s>`.
 
-        Longer inputs are cut, the longer text of a pair first; the facts say how many, by language. A translation
-        is an input of its own, cut and counted likewise; in `train` it has its text's label, as `translation_labels`.
+        Longer inputs are cut, the longer text of a pair first, and counted. A translation is an input of its own; in
+        `train` it has its text's label, as `translation_labels`.
         """
         length = self.recipe.max_length
         encoded, counts = encode_parts(data, encode_batch, ["cut"], tokenizer=self.start.tokenizer, max_length=length)
@@ -112,12 +112,9 @@ def encode_batch(
             fields[prefix + "labels"] = batch["labels"]
         lengths = [len(ids) for ids in encoded["input_ids"]]
         fields["length"] = [sum(both) for both in zip(fields["length"], lengths, strict=True)]
-        # only an input of maximum length can have been cut: encode such inputs again to find out
-        full = [row for row, length in enumerate(lengths) if length == max_length]
-        if full:
-            whole = tokenizer(*[[column[row] for row in full] for column in texts], verbose=False)
-            for row, ids in zip(full, whole["input_ids"], strict=True):
-                fields["cut"][row] += int(len(ids) > max_length)
+        for row in np.flatnonzero(np.asarray(lengths) == max_length):  # only these can have been cut
+            whole = tokenizer(*(column[row] for column in texts), verbose=False)
+            fields["cut"][row] += int(len(whole["input_ids"]) > max_length)
     return fields
 
 
@@ -129,8 +126,7 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
             texts = columns[prefix + new] = typed_column(rows, column, "text", "string")
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
-    pairs = [(texts, columns.get(TRANSLATION + name)) for name, texts in columns.items() if name in TEXTS]
-    if all(texts == translations for texts, translations in pairs):
+    if all(columns[name] == columns.get(TRANSLATION + name) for name in TEXTS if name in columns):
         warnings.append(f"{rows.place}: the translation of each text is the text itself")
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
     return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})

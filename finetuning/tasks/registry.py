@@ -2,8 +2,7 @@
 
 import itertools
 import pkgutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe, TaskRecipe, TrainedRecipe
 from finetuning.tasks.translation.recipe import TranslationRecipe
@@ -14,17 +13,11 @@ if TYPE_CHECKING:
     from finetuning.tasks.base import Task
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of task. `task_class` imports its Task, and with it torch, which `--help` does not need."""
+class Kind(NamedTuple):
+    """A kind of task: its recipe, and module of finetuning/tasks and name of its Task, which imports torch."""
 
     recipe_class: type[TaskRecipe]
-    task: str  # module of finetuning/tasks and name of the class
-
-    @property
-    def task_class(self) -> type["Task"]:
-        """Returns the Task class."""
-        return pkgutil.resolve_name(f"finetuning.tasks.{self.task}")
+    task: str
 
     @property
     def is_trained(self) -> bool:
@@ -49,7 +42,7 @@ KINDS = {
 
 def task_of(recipe: TaskRecipe) -> "Task":
     """The task of a recipe."""
-    return KINDS[recipe.kind].task_class(recipe)
+    return pkgutil.resolve_name(f"finetuning.tasks.{KINDS[recipe.kind].task}")(recipe)
 
 
 def kind_of(argv: list[str]) -> str:

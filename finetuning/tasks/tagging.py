@@ -1,17 +1,15 @@
 """Tagging: words with a label each. Rows of words become windows of subwords, and the F1 is that of chunks.
 
 Named entities (CoNLL, PAN-X, MasakhaNER) are chunks of words, marked in a scheme of `finetuning.data.label_schemes`.
-All are read as IOB2, so that tables of different schemes can be used together. This does not change chunks or F1, and
-the model predicts IOB2. Other labels (parts of speech) are not changed. A word with the label `_` has no label: the
-model reads it, but it is neither learned nor scored.
+All are read as IOB2, which changes neither chunks nor F1; the model predicts IOB2. Other labels (parts of speech) are
+not changed. A word with the label `_` has no label: the model reads it, but it is neither learned nor scored.
 
 A word's label is that of its first subword, or of the first that holds text (`label_subword`): XLM-R's tokenizer splits
 most Chinese words into `▁`, the mark of a word's beginning, and the word itself. A sentence that is too long becomes
-several windows, cut between words, so that every word is predicted. A word without subwords is read as the unknown
-subword. Chunks are joined over all windows of a sentence.
+several windows, cut between words; chunks are joined over all windows. A word without subwords is read as the unknown
+subword.
 
-Plug-in (VECO, ACL 2021, section 3.1): a row also has the words of a translation y. In training it also has their
-labels, since heads learn from [H_x:S_x] and [H_y:S_y]; a teacher (`label_text`) has made the labels of one side. The
+Plug-in (VECO, ACL 2021, section 3.1): a row also has the words of a translation y and, in training, their labels. The
 paper does not describe windows. Our decisions: each window of x is read with the whole of y, which is cut at the limit
 and counted; y's labels are learned only with the first window of x, so that each word counts once.
 """
@@ -65,8 +63,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def read(self) -> TaskData:
         """Rows have `words`, `tags`, an id for each word, and `row`, their number in the table.
 
-        Plug-in, they also have those of the translation, with `translation_` before their names; tags only in
-        training. Rows without words or labels are left out.
+        Plug-in, they also have those of the translation, as `translation_...`. Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
         check_tables(recipe)
@@ -102,19 +99,15 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     def encode(self, data: TaskData) -> TaskData:
         """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
 
-        Labels are -100 except at one token of each word, according to `label_subword`. `sentence` and `first_word`
-        identify the sentence and the first word of a window.
-
-        A word that is longer than a window loses its last subwords, which have no label. The facts count, by language,
-        such words, words without subwords, words whose first subword has no text but a later one does, and sentences of
-        several windows. Plug-in, the fields of the translation have `translation_` before their names, and cut
-        translations are counted, too, once per sentence.
+        Labels are -100 except at one token of each word. `sentence` and `first_word` identify the sentence and the
+        first word of a window. The facts count words that are longer than a window and cut, words without subwords,
+        words whose first subword has no text but a later one does, sentences of several windows and cut translations.
         """
         tokenizer, recipe = self.start.tokenizer, self.recipe
         if not tokenizer.is_fast:
             raise ValueError(
-                f"{type(tokenizer).__name__} does not say which word a token belongs to. Name the folder of a fast "
-                "tokenizer, one with a tokenizer.json, as `tokenizer`."
+                f"{type(tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, one with a "
+                "tokenizer.json, as `tokenizer`."
             )
         counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
         options = {"tokenizer": tokenizer, "max_length": recipe.max_length, "label_subword": recipe.label_subword}
@@ -124,10 +117,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
         blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
         if blank and recipe.label_subword == "first":
-            encoded.warnings.append(
-                f"words whose label is at a first subword without text: {', '.join(blank)}; "
-                "label_subword=first_with_text labels the first subword with text"
-            )
+            encoded.warnings.append(f"label_subword=first labels a lone mark of many words: {', '.join(blank)}")
         teachers = {teacher: None for table in facts["training_data"] for teacher in table.get(LABELED_BY, [])}
         facts.update(
             max_length=recipe.max_length,
@@ -160,12 +150,11 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
         def records() -> Iterator[dict[str, Any]]:
             for row, *sides in zip(data.as_read[language].to_list(), gold, found, strict=True):
-                # a word without a label is not predicted either
-                of_labeled = [iter(side) for side in sides]
-                own, predicted = (
-                    [UNLABELED if tag == IGNORED else next(labels) for tag in row["tags"]] for labels in of_labeled
-                )
-                yield {"row": row["row"], "words": row["words"], "gold": own, "prediction": predicted}
+                answer = {"row": row["row"], "words": row["words"]}
+                for name, side in zip(("gold", "prediction"), map(iter, sides), strict=True):
+                    # a word without a label is not predicted either
+                    answer[name] = [UNLABELED if tag == IGNORED else next(side) for tag in row["tags"]]
+                yield answer
 
         def label_scores() -> LabelScores:
             if form_of(names):
@@ -258,10 +247,8 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
     if invisible := count_invisible(words):
         warnings.append(f"{rows.place}: {invisible}")
-    if not label_column:
-        return words, []
-    if not any(words):
-        return words, [[] for _ in words]
+    if not label_column or not any(words):
+        return words, [[] for _ in words] if label_column else []
     read = _label_column(rows)
     lists = [own or [] for own in rows.dataset[label_column][:]]
     counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
@@ -269,11 +256,8 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     form = labels.form and (_form_of(read) or labels.form)
     known = [*labels.raw, *labels.names] if form == labels.form else [OUTSIDE] if OUTSIDE in labels.names else []
     if form:  # labels of the same types of chunks, in a scheme of their own
-        known += [
-            name
-            for name in _names(read)
-            if re.fullmatch(FORMS[form], name) and split_label(name, form)[1] in labels.kinds
-        ]
+        marked = (name for name in _names(read) if re.fullmatch(FORMS[form], name))
+        known += [name for name in marked if split_label(name, form)[1] in labels.kinds]
     known = list(dict.fromkeys(known))
     ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
@@ -298,11 +282,7 @@ def windows_of(
     label_subword: str,
     is_train: bool = False,
 ) -> dict[str, list[Any]]:
-    """The windows of some sentences: columns `words` and `tags`, and perhaps those of their translations.
-
-    `is_further` is 1 at a sentence's second window; `cut`, `without_tokens`, `blank_first` and `translation_cut` are
-    counts.
-    """
+    """The windows of some sentences; `is_further` is 1 at the second one of each, and the last columns are counts."""
     tokenizer = names_as_text(tokenizer)
     whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
     start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
@@ -327,14 +307,15 @@ def windows_of(
                 words[word].append(subword)
         return subwords
 
+    @functools.cache
+    def has_text(subword: int) -> bool:
+        return bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
+
     def first_with_text(own: list[int]) -> int:
-        return next((number for number, subword in enumerate(own) if subword not in blank), 0)
+        return next((number for number, subword in enumerate(own) if has_text(subword)), 0)
 
     texts = subwords_of(batch["words"])
     translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
-    firsts = list({own[0] for sentence in [*texts, *(translations or [])] for own in sentence if own})
-    tokens = tokenizer.convert_ids_to_tokens(firsts)
-    blank = {subword for subword, token in zip(firsts, tokens, strict=True) if not token.strip(WORD_MARKS)}
     windows: list[dict[str, Any]] = []
     for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
         kept = [own[:room] or [tokenizer.unk_token_id] for own in subwords]
@@ -344,10 +325,8 @@ def windows_of(
             begins = [0, *itertools.accumulate(map(len, own))]
             is_cut = begins[-1] > room
             own = [one[: room - begin] for one, begin in zip(own, begins, strict=False) if begin < room]
-            own_tags = batch[TRANSLATION + "tags"][row] if has_tags else [0] * len(own)
-            side = {TRANSLATION + name: values for name, values in window(own, own_tags[: len(own)]).items()}
-            if not has_tags:
-                del side[TRANSLATION + "labels"]
+            fields = window(own, batch[TRANSLATION + "tags"][row][: len(own)] if has_tags else [IGNORED] * len(own))
+            side = {TRANSLATION + name: fields[name] for name in fields if has_tags or name != "labels"}
         for number, (begin, end) in enumerate(_bounds(kept, room)):
             fields = window(kept[begin:end], tags[begin:end])
             windows.append(
@@ -371,13 +350,12 @@ def windows_of(
 
 def _bounds(subwords: list[list[int]], room: int) -> list[tuple[int, int]]:
     """Returns the first word and the word after the last one, for each window of at most `room` subwords."""
-    start, size, bounds = 0, 0, []
+    starts, size = [0], 0
     for word, own in enumerate(subwords):
         if size + len(own) > room:
-            bounds.append((start, word))
-            start, size = word, 0
+            starts, size = [*starts, word], 0
         size += len(own)
-    return [*bounds, (start, len(subwords))]
+    return list(itertools.pairwise([*starts, len(subwords)]))
 
 
 def words_of_sentences(rows: Dataset, values: Any) -> list[list[Any]]:
@@ -396,9 +374,8 @@ def chunk_scores(gold: list[list[str]], found: list[list[str]]) -> dict[str, flo
     """Precision, recall and F1 of chunks over all sentences (micro average), and the share of right words, in percent.
 
     A chunk is right where its first word, its last word and its type are. Labels of all schemes are first read as IOB2,
-    as the CoNLL shared tasks' conlleval does: a change of type begins a chunk too. Labels that mark no chunks (parts of
-    speech) are read as chunks of equal neighbors, as XTREME does with seqeval 0.0.12: a label that begins with S is a
-    chunk of its own. Compare their token accuracy, which is of the labels as written.
+    as conlleval does. Labels that mark no chunks (parts of speech) are read as chunks of equal neighbors, as XTREME
+    does with seqeval 0.0.12: a label that begins with S is a chunk of its own. Compare their token accuracy.
     """
     if form := form_of(label for sentence in [*gold, *found] for label in sentence):
         sides = ([to_iob2(labels, form) for labels in side] for side in (gold, found))

@@ -14,37 +14,37 @@ def score(predictions, references):
     return load_metric("aer").compute(predictions=predictions, references=references)
 
 
-def test_the_gold_itself_makes_no_error():
+def test_aer_of_the_gold_itself():
     assert score([SURE], [GOLD]) == pytest.approx({"precision": 100, "recall": 100, "f1": 100, "aer": 0})
     # further possible links change nothing if all sure ones are found
     assert score([POSSIBLE], [GOLD]) == pytest.approx({"precision": 100, "recall": 100, "f1": 100, "aer": 0})
 
 
-def test_nothing_linked_is_wholly_wrong():
+def test_aer_without_links():
     assert score([[]], [GOLD]) == {"precision": 0, "recall": 0, "f1": 0, "aer": 100}
     assert score([[], []], [GOLD, {"sure": [], "possible": [[0, 1]]}])["aer"] == 100
     assert score([[]], [{"sure": [], "possible": [[0, 1]]}])["aer"] == 100  # nor is anything sure
 
 
-def test_gold_of_possible_links_only():
+def test_aer_of_possible_links_alone():
     only_possible = {"sure": [], "possible": [[0, 0], [1, 1]]}
     assert score([[[0, 0]]], [only_possible]) == {"precision": 100, "recall": 0, "f1": 0, "aer": 0}
     # |A| = 2, |S| = 0, |A & P| = 1
     assert score([[[0, 0], [5, 5]]], [only_possible])["aer"] == pytest.approx(50)
 
 
-def test_sure_links_are_possible_whether_or_not_the_gold_repeats_them():
+def test_aer_counts_sure_links_as_possible():
     links = [[0, 0], [2, 1], [9, 9]]
     assert score([links], [{"sure": SURE, "possible": [[2, 1]]}]) == score([links], [GOLD])
 
 
-def test_a_link_counts_once():
+def test_aer_counts_a_link_once():
     assert score([[[0, 0], [0, 0], [3, 3]]], [GOLD]) == score([[[3, 3], [0, 0]]], [GOLD])
     doubled = {"sure": SURE * 2, "possible": POSSIBLE * 3}
     assert score([[[0, 0], [3, 3]]], [doubled]) == score([[[0, 0], [3, 3]]], [GOLD])
 
 
-def test_it_is_the_formula_of_the_paper_on_random_links():
+def test_aer_is_the_formula_of_the_paper():
     random.seed(3)
 
     def draw(share):
@@ -68,7 +68,7 @@ def test_it_is_the_formula_of_the_paper_on_random_links():
     assert found == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
-def test_what_has_no_score_is_refused():
+def test_aer_refuses():
     with pytest.raises(ValueError, match=r"\[1, 2, 3\] is no link"):
         score([[], [[1, 2, 3]]], [GOLD, GOLD])
     with pytest.raises(ValueError, match=r"\[0, -1\] is no link"):

@@ -29,7 +29,7 @@ class KnownAligner:
             }
 
 
-def test_every_layer_and_method_is_scored_on_the_annotated_sentences():
+def test_sweep_scores_every_layer_and_method():
     aligner = KnownAligner()
     scores = sweep(aligner, PAIRS, GOLD, methods=["ot", "mutual"])
     assert aligner.seen == [(["a", "b"], ["x", "y"]), (["c"], ["z", "z z"])]
@@ -42,7 +42,7 @@ def test_every_layer_and_method_is_scored_on_the_annotated_sentences():
     assert list(sweep(aligner, PAIRS, GOLD, [1])["ot"]) == [1]
 
 
-def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch):
+def test_sweep_needs_one_forward_pass(tiny_model, monkeypatch):
     from transformers import AutoModel, AutoTokenizer
 
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
@@ -59,12 +59,12 @@ def test_one_forward_pass_serves_all_layers_and_methods(tiny_model, monkeypatch)
         assert score(links, GOLD) == scores["ot"][layer]
 
 
-def test_links_are_of_the_sentences_of_the_gold():
+def test_score_refuses_other_sentences():
     with pytest.raises(ValueError, match="1 .* 2"):
         score({0: []}, GOLD)
 
 
-def test_links_by_position_run_along_the_diagonal():
+def test_position_links():
     assert position_links(3, 3) == [(0, 0), (1, 1), (2, 2)]
     assert position_links(3, 5) == [(0, 0), (1, 2), (2, 4)]
     assert position_links(5, 1) == [(i, 0) for i in range(5)]

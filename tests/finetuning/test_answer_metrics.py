@@ -62,14 +62,14 @@ def test_mlqa(language, prediction, gold, f1, exact):
     assert mlqa(language, prediction, gold) == scores(f1, exact)
 
 
-def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(ValueError, match="'ru' is not one of MLQA's: en, es, de, ar, hi, vi, zh.*metric squad"):
+def test_score_answers_refuses():
+    with pytest.raises(ValueError, match="'ru' is not one of MLQA's: en, es, de, ar, hi, vi, zh"):
         mlqa("ru", "a", "a")
     for predictions, references in ((["a"], [[]]), ([], [])):
         with pytest.raises(ValueError, match="gold answer"):
             score_answers(predictions, references)
 
 
-def test_the_score_of_a_corpus_is_the_mean_over_its_questions():
+def test_score_answers_is_a_mean_over_questions():
     found = score_answers(["in Paris", "Rome"], [["Paris"], ["Bern", "Rome"]])
     assert found == scores((2 / 3 + 1) / 2, 0.5)

@@ -57,7 +57,7 @@ def encoded(rows, tokenizer, max_length=48, stride=10, max_question_length=20, i
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_a_model_that_knows_the_answers_finds_them_all(language, tokenizer):
+def test_predicted_answers_of_a_model_that_knows_them(language, tokenizer):
     rows = rows_of(language, 12)
     # overlaps of 42 tokens, so that each answer is whole in some window
     windows = encoded(rows, tokenizer, max_length=64, stride=10, max_question_length=8)
@@ -73,7 +73,7 @@ def test_a_model_that_knows_the_answers_finds_them_all(language, tokenizer):
     assert sum(answer == gold for answer, (gold,) in zip(answers, golds, strict=True)) >= 8
 
 
-def test_windows_that_a_tokenizer_loses_are_an_error(tokenizer, monkeypatch):
+def test_encode_windows_refuses_lost_windows(tokenizer, monkeypatch):
     call = PreTrainedTokenizerFast.__call__
 
     def lossy(self, *args, **kwargs):
@@ -92,7 +92,7 @@ def test_windows_that_a_tokenizer_loses_are_an_error(tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize("language", ["en", "zh", "hi"])
-def test_labels_are_where_the_whole_answer_is_and_nowhere_else(language, tokenizer):
+def test_encode_windows_labels(language, tokenizer):
     rows = rows_of(language, 10)
     windows = encoded(rows, tokenizer, max_length=64, stride=10, max_question_length=8)
     held = 0
@@ -112,7 +112,7 @@ def test_labels_are_where_the_whole_answer_is_and_nowhere_else(language, tokeniz
     assert set(with_answer) == set(range(len(rows)))
 
 
-def test_windows_are_question_and_stretches_of_the_context_a_stride_apart(sample_tokenizer):
+def test_encode_windows_are_a_stride_apart(sample_tokenizer):
     rows = rows_of("en", 6)
     windows = encoded(rows, sample_tokenizer)
     start, end = sample_tokenizer.bos_token_id, sample_tokenizer.eos_token_id
@@ -130,7 +130,7 @@ def test_windows_are_question_and_stretches_of_the_context_a_stride_apart(sample
         assert 10 * (len(own) - 1) + room >= len(context) > 10 * (len(own) - 2) + room  # the last one reaches the end
 
 
-def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
+def test_encode_windows_cuts_long_questions(sample_tokenizer):
     row = {"context": SENTENCES["en"] * 4, "answers": ["tower"], "places": [4], "start": 4, "end": 9}
     questions = (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many tokens
     rows = datasets.Dataset.from_list([row | {"question": question} for question in questions])
@@ -144,12 +144,12 @@ def test_long_questions_are_cut_and_counted_once_a_row(sample_tokenizer):
     assert sample_tokenizer(short, add_special_tokens=False).input_ids == whole[:20]
 
 
-def test_training_windows_have_nothing_but_inputs_labels_and_length(sample_tokenizer):
+def test_encode_windows_of_training_rows(sample_tokenizer):
     windows = encoded(rows_of("en", 3), sample_tokenizer, is_train=True)
     assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "inexact"}
 
 
-def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refused(sample_tokenizer):
+def test_windowing_refuses(sample_tokenizer):
     with pytest.raises(ValueError, match="doc_stride is 25, and .* room for 24 "):
         windowing(sample_tokenizer, 48, 25, 20)
     assert windowing(sample_tokenizer, 48, 24, 20).room(20) == 24
@@ -164,7 +164,7 @@ def test_strides_that_leave_tokens_out_and_tokenizers_without_offsets_are_refuse
 
 
 @pytest.mark.parametrize("n_best", [3, 20])
-def test_the_best_span_is_that_of_a_search_of_all_pairs(n_best):
+def test_best_spans_as_brute_force(n_best):
     generator = np.random.default_rng(n_best)
     windows, positions, limit = 60, 16, 4
     start, end = generator.normal(size=(2, windows, positions)).round(1)  # rounded, so that some are equal
@@ -187,7 +187,7 @@ def test_the_best_span_is_that_of_a_search_of_all_pairs(n_best):
             assert (found.first_Q[number], found.last_Q[number]) == best[2:]
 
 
-def test_windows_may_come_in_any_order_and_logits_that_are_not_numbers_are_passed_over(sample_tokenizer):
+def test_predicted_answers_in_any_order_and_without_numbers(sample_tokenizer):
     windows = encoded(rows_of("en", 8), sample_tokenizer)
     logits = np.random.default_rng(1).normal(size=(2, len(windows), 60))
     whole = predicted_answers(windows, tuple(logits), 20, 5)
@@ -198,7 +198,7 @@ def test_windows_may_come_in_any_order_and_logits_that_are_not_numbers_are_passe
     assert answers == [""] * 8 and golds == whole[1]
 
 
-def test_marks_that_the_normalizer_folds_into_a_letter_belong_to_the_answer(sample_tokenizer):
+def test_text_of_with_following_marks(sample_tokenizer):
     context = "au cafe\u0301 noir"  # e and an accent, which the normalizer makes one character
     offsets = sample_tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     begins, ends = zip(*offsets, strict=True)
@@ -211,7 +211,7 @@ def test_marks_that_the_normalizer_folds_into_a_letter_belong_to_the_answer(samp
     assert text_of("कि", [0, 1], [1], 0, 0) == "क" and text_of("कि", [0, 2], [1], 0, 0) == "कि"
 
 
-def test_the_loss_is_a_mean_over_the_windows_of_the_whole_update():
+def test_span_cross_entropy_over_a_step():
     generator = torch.Generator().manual_seed(0)
     outputs = {name: torch.randn(6, 9, generator=generator) for name in ("start_logits", "end_logits")}
     labels = torch.randint(0, 9, (6, 2), generator=generator)
@@ -224,7 +224,7 @@ def test_the_loss_is_a_mean_over_the_windows_of_the_whole_update():
     assert torch.allclose(sum(parts), sum(sides) / 2)
 
 
-def test_answers_of_characters_that_the_normalizer_removes_are_nowhere(tokenizer):
+def test_encode_windows_of_removed_characters(tokenizer):
     zero_width = "\u200b"
     contexts = [f"The tower {zero_width} was built.", zero_width * 3]
     row = {"question": "Who?", "answers": [zero_width]}
@@ -239,7 +239,7 @@ def test_answers_of_characters_that_the_normalizer_removes_are_nowhere(tokenizer
     assert contexts[0].startswith(first) and second == ""
 
 
-def test_answers_that_are_not_at_token_boundaries_are_counted(sample_tokenizer):
+def test_at_token_boundaries_and_inexact(sample_tokenizer):
     context = "A girl is dancing with a dog in the street. She smiles."
     answers = ("girl", " girl ", "ancin", "girl is dancing with a dog", "cat")
     offsets = sample_tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]

@@ -63,20 +63,6 @@ def test_read_bare_numbers_by_names_or_by_value_with_a_warning(write):
     assert "bare numbers" in data.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "fields", "names", "ids"),
-    [
-        (["0", "1", "1"], ["1", "0"], {}, ["0", "1"], [1, 0]),
-        # PAWS-X on the Hub holds "0" and "1"
-        (["0", "1"], ["1", "0"], {"label_names": ["different", "paraphrase"]}, ["different", "paraphrase"], [1, 0]),
-        ([1, 5, 3], [5, 3], {}, ["1", "3", "5"], [2, 1]),
-    ],
-)
-def test_read_digits_as_labels(write, train, test, fields, names, ids):
-    data = read({"path": write("train", rows(train)), **fields}, evaluated(write("test", rows(test)), **fields))
-    assert data.label_names == names and data.evaluation["de"]["labels"][:] == ids
-
-
 HOLES = [{**row, "number": 1, "hole": hole} for row, hole in zip(rows(NLI), ["a", " ", None], strict=True)]
 SWAHILI = rows(NLI, language="de") + rows(["neutral"] * 4, language="sw")
 NAMED = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
@@ -193,11 +179,3 @@ def test_encode_pairs_as_xlm_r_and_count_cut_texts(write, sample_tokenizer):
     assert encoded.protocol["cut_texts"] == {"train": {"all": 1}, "dev": {}, "evaluation": {"de": 1}}
     assert encoded.protocol["max_length"] == 16
     assert set(encoded.train.column_names) == {"input_ids", "attention_mask", "labels", "length"}
-
-
-def test_encode_does_not_cut_a_text_that_just_fits(write, sample_tokenizer):
-    length = len(sample_tokenizer("text 0")["input_ids"])
-    path = write("train", rows(NLI))
-    data = read({"path": path}, evaluated(write("test", rows(NLI))))
-    encoded = encode(Recipe(max_length=length), data, sample_tokenizer)
-    assert encoded.protocol["cut_texts"]["train"] == {"all": 0}

@@ -17,7 +17,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def test_shares_are_about_equal():
+def test_share_is_about_equal():
     sizes = {"a": 5, "b": 1, "c": 4, "d": 3}
     assert share(sizes, 2) == [["a", "b"], ["c", "d"]]
     assert share(sizes, 1) == [["a", "c", "d", "b"]]
@@ -25,7 +25,7 @@ def test_shares_are_about_equal():
 
 
 @pytest.mark.slow
-def test_two_and_three_processes_find_what_one_finds(tiny_model, sample_corpus_dir, tmp_path):
+def test_processes_evaluate_vectors_as_one(tiny_model, sample_corpus_dir, tmp_path):
     def arguments(kind, processes):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)

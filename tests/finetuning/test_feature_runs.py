@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetuning import compare
-from finetuning.results import read_results, summary
+from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.vectors.base import reported_layer
 from hub_cards.card import write_card
@@ -37,7 +36,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
+def test_vector_run_writes_results(kind, feature_run):
     facts, out = KINDS[kind], feature_run(kind)[0]
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1",
@@ -67,35 +66,12 @@ def test_a_run_leaves_results_that_agree_with_each_other(kind, feature_run):
     assert len(rows) == len(facts.rows) * 3 * len(facts.methods) * (4 if kind == "word_alignment" else 3)
 
 
-def test_a_layer_is_that_of_the_depth():
+def test_reported_layer_by_depth():
     named = (("middle", 5), ("two_thirds", 12), (None, 12))
     assert [reported_layer(name, [], depth)[0] for name, depth in named] == [2, 8, 7]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_models_and_seeds_stand_side_by_side(kind, feature_recipe, feature_run, two_seeds, tmp_path, monkeypatch):
-    facts, out, drawn = KINDS[kind], tmp_path / "out", {}
-    monkeypatch.setattr(compare, "plot_lines", lambda panels, *a: drawn.update(panels=panels, levels=a[4]))
-    other = feature_run(kind)[0]
-    together = [*feature_recipe(kind, tmp_path), two_seeds, "seeds=[1, 2]"]
-    together += ["methods=[ot, mutual]"] if kind == "word_alignment" else []
-    main(together)
-    compared = tmp_path / "compared"
-    compare.main(["--run", "Ours", str(out), "--run", "Theirs", str(other), "--output", str(compared)])
-    results, theirs = read_results(out), read_results(other)
-    for pair, entry in results.languages.items():  # the first seed's weights are the other model's
-        assert entry == summary([theirs.languages[pair]["mean"], entry["scores"][1]]) and entry["sd"] is not None
-    panels = drawn["panels"]
-    assert set(panels) == set(results.with_average)
-    assert all(list(models) == ["Ours", "Theirs"] for models in panels.values())
-    for name in panels:
-        assert panels[name]["Theirs"] == {layer: theirs.of(name, layer=layer) for layer in (0, 1, 2)}
-    levels = [results["protocol"]["chance"][pair][facts.metric] for pair in facts.rows]
-    assert drawn["levels"][list(panels)[0]] == pytest.approx(sum(levels) / len(levels))
-
-
-def test_seeds_are_models_and_can_be_added(feature_recipe, two_seeds, change_weights, tmp_path, refused):
+def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights, tmp_path, refused):
     out = tmp_path / "out"
     recipe = [*feature_recipe("word_alignment", tmp_path), two_seeds]
     main([*recipe, "seeds=[2]"])
@@ -135,7 +111,7 @@ REFUSED = {
     "mining": {
         "without dev are [0]": ["pairs.0.dev=null"],
         "column ids": ["pairs.0.source.id_column=ids"],
-        "['s20'] and ['20']": ["pairs.0.gold.source_column=t"],
+        "['21'] in gold": ["pairs.0.gold.source_column=t"],
         "dev_fraction 0.01": ["pairs.0.dev=null", "dev_fraction=0.01"],
     },
     "word_alignment": {
@@ -146,16 +122,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "named"), [(kind, named) for kind, of_kind in REFUSED.items() for named in of_kind])
-def test_what_cannot_be_run_is_refused_before_anything_is_written(
-    kind, named, feature_recipe, tmp_path, refused, write
-):
+def test_vector_run_refuses(kind, named, feature_recipe, tmp_path, refused, write):
     path = write("same", [{"x": "x", "y": "z"}] * 3)
     changes = [change.replace("SAME", path) for change in REFUSED[kind][named]]
     assert named in " ".join(refused([*feature_recipe(kind, tmp_path), *changes]).split())
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(feature_run):
+def test_retrieval_predictions_give_the_accuracy(feature_run):
     out, _ = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
@@ -166,7 +140,7 @@ def test_what_was_found_for_each_pair_gives_the_accuracy_of_the_reported_layer(f
             assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
 
 
-def test_mined_pairs_are_those_that_the_reported_layer_counts(feature_run):
+def test_mining_predictions_are_those_counted(feature_run):
     out, _ = feature_run("mining")
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"]["1"].items():

@@ -5,11 +5,9 @@ import re
 import shlex
 from pathlib import Path
 
-import datasets
 import pytest
 import yaml
 
-from finetuning.data.rows import filled
 from finetuning.data.table_checks import check_tables
 from finetuning.published import find, languages_of, look_up
 from finetuning.runs import points_of
@@ -17,6 +15,7 @@ from finetuning.tasks.question_answering.task import N_BEST
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.translation import task as translation
 from finetuning.tasks.vectors.base import reported_layer
+from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.recipes import TABLE, change_recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).parents[2]
@@ -109,8 +108,9 @@ def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
         assert folder != "veco" or recipe.task == task
         check_named_rows(name, recipe)
     if recipe.task in PAIRS:
-        assert len(set(recipe.pair_names)) == PAIRS[recipe.task]
-        assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
+        names = {pair.name for pair in expanded(recipe.pairs)}
+        assert len(names) == PAIRS[recipe.task]
+        assert {pair.rpartition("-")[2] for pair in names} == {"en"}
     for item in recipe.references:
         assert item["paper"] in ("veco", "ernie_m", "xlm_align", "metaxlm")
 
@@ -387,43 +387,3 @@ def test_the_layer_of_benchmarks_and_papers_is_two_thirds_up():
     of_papers = ("xlm_align/word_alignment", "metaxlm/word_alignment", "metaxlm/tatoeba")
     for recipe in map(load, ("bucc_pools", "xtreme/bucc", "xtreme/tatoeba", *of_papers)):
         assert [reported_layer(recipe.layer, recipe.layers, depth)[0] for depth in (6, 12, 24)] == [4, 8, 16]
-
-
-def test_translations_go_by_the_code_of_a_language_that_has_a_name_in_the_benchmark():
-    translated, english = load("veco/tydiqa_plug_in").evaluation
-    found = filled(translated, "ar")
-    assert (found.where, found.translations.path) == ({"id": "arabic-*"}, "translations/tydiqa/ar")
-    assert (english.where, english.languages) == ({"id": "english-*"}, ["en"])
-    tables = load("veco/udpos_plug_in").evaluation
-    assert [filled(table, table.languages[0]).path for table in tables[1:]] == [
-        "translations/udpos/af",
-        "translations/udpos/kk",
-    ]
-
-
-@pytest.mark.slow
-def test_conll_is_read_from_the_folders_that_its_header_names(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    labels = datasets.ClassLabel(names=["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"])
-    text = datasets.Sequence(datasets.Value("string"))
-    typed = datasets.Features({"tokens": text, "ner_tags": datasets.Sequence(labels)})
-    bare = datasets.Features({"tokens": text, "ner_tags": datasets.Sequence(datasets.Value("int64"))})
-    rows = [{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": [1, 0, 5]}]
-    for split in ("train", "validation", "test"):
-        for language in ("es", "nl"):  # as `hf download` leaves them
-            folder = tmp_path / "conll" / language / split
-            folder.mkdir(parents=True)
-            datasets.Dataset.from_list(rows, features=typed).to_parquet(folder / "0000.parquet")
-        folder = tmp_path / "hub/lhoestq/conll2003/data"
-        folder.mkdir(parents=True, exist_ok=True)
-        datasets.Dataset.from_list(rows, features=bare).to_parquet(folder / f"{split}-00000-of-00001.parquet")
-        german = tmp_path / "conll/de" / f"{split}.jsonl"
-        german.parent.mkdir(exist_ok=True)
-        german.write_text('{"tokens": ["Wolff", "in", "Bonn"], "ner_tags": ["I-PER", "O", "I-LOC"]}\n')
-    data = task_of(load("ernie_m/conll", "hub_root=hub")).read()
-    assert list(data.evaluation) == ["en", "nl", "es"] and list(data.dev) == ["en"]
-    german = [f"{part}.1.languages=[nl, es, de]" for part in ("train", "evaluation")]
-    data = task_of(load("ernie_m/conll_supervised", "hub_root=hub", *german)).read()
-    assert list(data.evaluation) == list(data.dev) == ["en", "nl", "es", "de"] and len(data.train) == 4
-    assert all(rows["tags"][:] == [[1, 0, 5]] for rows in data.evaluation.values())
-    assert data.label_names == labels.names

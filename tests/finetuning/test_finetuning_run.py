@@ -23,6 +23,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.by_language import mean_cross_entropy
 from finetuning.tasks.question_answering.task import span_cross_entropy
+from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import last_complete_checkpoint
 from tests.finetuning.tasks import Killed, record_of, weights
@@ -56,7 +57,7 @@ def accuracy_of(folder, corpus):
     return 100 * right / len(rows)
 
 
-def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
+def test_run_writes_results(topics_run):
     out, _ = topics_run
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
@@ -77,7 +78,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(topics_run):
     assert recipe.evaluation[0].languages == ["en", "de", "zh"] and recipe.seeds == [1, 2]
 
 
-def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, sample_corpus_dir):
+def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir):
     folder = topics_run[0] / "seed-1" / "model"
     recorded = record_of(folder.parent)
     assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
@@ -93,7 +94,7 @@ def test_scores_are_those_of_the_saved_model_on_the_evaluated_rows(topics_run, s
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_weights_and_seeds_can_be_added(topics, topics_run, tmp_path, monkeypatch):
+def test_resume_of_a_killed_run_and_further_seeds(topics, topics_run, tmp_path, monkeypatch):
     def run(update, *more):
         calls = []
         with monkeypatch.context() as patch, contextlib.suppress(Killed):
@@ -119,7 +120,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_seeds_can_be_added(topics,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xlm_align on modernbert", "ernie_m on eurobert", "metaxlm on deberta-v2"])
-def test_an_encoder_of_another_architecture_is_fine_tuned(name, topics, zoo_model_dir, sample_corpus_dir, tmp_path):
+def test_run_of_another_architecture(name, topics, zoo_model_dir, sample_corpus_dir, tmp_path):
     encoder = zoo_model_dir(name)
     main([*topics, f"model={encoder}", "seeds=[1]", "training.layerwise_decay=0.9"])
     results, folder = read_results(tmp_path / "out"), tmp_path / "out" / "seed-1" / "model"
@@ -129,10 +130,6 @@ def test_an_encoder_of_another_architecture_is_fine_tuned(name, topics, zoo_mode
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
-PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name of its file
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "plug_in"),
     [
@@ -143,33 +140,23 @@ PARTS = (("train", "train"), ("evaluation", "test"))  # field of a recipe, name 
         ("xlm_align on modernbert", {}, False),
     ],
 )
-def test_the_types_of_a_pair_s_tokens_reach_a_model_that_has_them(
-    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, tmp_path, monkeypatch
+def test_encode_gives_types_of_tokens_to_a_model_that_has_them(
+    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, write
 ):
     encoder = zoo_model_dir(name, copy=True, **settings)
     save_bert_s_pairs(sample_tokenizer, encoder)
-    rows = [{"a": f"house {i}", "b": "garden", "c": f"Haus {i}", "d": "Garten", "label": "xy"[i % 2]} for i in range(8)]
-    table = {"text_columns": ["a", "b"], "languages": ["en"]}
-    if plug_in:
-        table["translation_columns"] = ["c", "d"]
-    for _, part in PARTS:
-        lines = [json.dumps({**row, "a": f"{part} {row['a']}"}) for row in rows]
-        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    tables = [f"{name}={json.dumps([{'path': str(tmp_path / f'{part}.jsonl'), **table}])}" for name, part in PARTS]
-    seen, step = [], FineTuningTrainer.training_step
-
-    def watched(self, model, inputs, *args, **kwargs):
-        seen.append({name: values.clone() for name, values in inputs.items() if "token_type" in name})
-        return step(self, model, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(FineTuningTrainer, "training_step", watched)
-    few = ["selection=last", "training.batch_size=4", "training.max_steps=1", "seeds=[1]", "evaluate_every_steps=0"]
+    columns = ["text_columns: [a, b]", *(["translation_columns: [c, d]"] if plug_in else [])]
+    tables = []
+    for part in ("train", "evaluation"):
+        rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
+        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {', '.join(columns)}}}]")
     setting = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"] if plug_in else []
-    main([*topics, f"model={encoder}", *tables, *few, *setting])
+    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *setting]))
+    task.begin()
+    batch = task.encode(task.read()).train[0]
     fields = {"token_type_ids"} | ({"translation_token_type_ids"} if plug_in else set())
-    (batch,) = seen
-    assert batch.keys() == (fields if settings else set())
-    assert all(set(values.flatten().tolist()) == {0, 1} for values in batch.values())
+    assert {field for field in batch if "token_type" in field} == (fields if settings else set())
+    assert all(set(batch[field]) == {0, 1} for field in fields if settings)
 
 
 def save_bert_s_pairs(tokenizer, folder):
@@ -184,7 +171,7 @@ def save_bert_s_pairs(tokenizer, folder):
     PreTrainedTokenizerFast(tokenizer_object=definition, **settings).save_pretrained(folder)
 
 
-def test_half_written_checkpoints_are_passed_over(tmp_path):
+def test_last_complete_checkpoint(tmp_path):
     for step, state in ((2, '{"global_step": 2}'), (10, '{"global_s'), (12, None)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
@@ -198,7 +185,7 @@ def test_half_written_checkpoints_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("name", [".git/config", ".notes.tmp", ".gitkeep", "sweep.txt", "sweeps/a", "seed-1/model/a"])
-def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(topics, tmp_path, refused, name):
+def test_run_folder_refuses_a_folder_with_files(topics, tmp_path, refused, name):
     file = tmp_path / "out" / name
     file.parent.mkdir(parents=True)
     file.write_text("precious")
@@ -208,7 +195,7 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(topics, tmp
     assert [path.name for path in (tmp_path / "out").iterdir()] == [held] and file.read_text() == "precious"
 
 
-def test_a_folder_is_that_of_one_run_at_a_time(topics, tmp_path, refused):
+def test_run_folder_is_locked(topics, tmp_path, refused):
     with run_lock(tmp_path / "out"):
         for arguments in ([], ["--resume"], ["--sweep", "sweep={max_length: [16, 24]}"]):
             assert "in use" in refused([*topics, *arguments])
@@ -218,7 +205,7 @@ def test_a_folder_is_that_of_one_run_at_a_time(topics, tmp_path, refused):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--resume"]])
-def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, refused, options):
+def test_run_folder_of_a_killed_start(topics, tmp_path, refused, options):
     (tmp_path / "out").mkdir()
     for name in (LOCK, ".run.json.71.tmp", ".recipe.yaml.71.tmp"):
         (tmp_path / "out" / name).touch()
@@ -230,7 +217,7 @@ def test_a_killed_start_leaves_a_folder_that_counts_as_empty(topics, tmp_path, r
 
 
 @pytest.mark.slow
-def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample_corpus_dir, change_weights, refused):
+def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_corpus_dir, change_weights, refused):
     model, corpus = shutil.copytree(tiny_model, tmp_path / "model"), shutil.copytree(sample_corpus_dir, tmp_path / "in")
     test = f"{{path: '{corpus}/{{language}}/test.jsonl', languages: [en, zh], label_column: topic}}"
     topics = [*topics, f"model={model}", f"evaluation=[{test}]", "seeds=[1]", "training.max_steps=1"]
@@ -246,7 +233,7 @@ def test_a_folder_is_not_shared_by_two_runs(topics, tmp_path, tiny_model, sample
     assert "another model" in refused([*topics, "--resume"])
 
 
-def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sample_tokenizer, refused):
+def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, refused):
     bare, small, padding, foreign = (tmp_path / name for name in ("bare", "small", "padding", "foreign"))
     shutil.copytree(tiny_model, bare, ignore=shutil.ignore_patterns("*token*", "*sentencepiece*"))
     for folder in (small, padding, foreign):
@@ -268,7 +255,7 @@ def test_models_that_cannot_be_used_are_refused(topics, tmp_path, tiny_model, sa
 
 
 @pytest.mark.slow
-def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, topics_run, tmp_path):
+def test_run_from_a_model_of_an_earlier_task(topics, topics_run, tmp_path):
     first = topics_run[0] / "seed-1" / "model"
     # the head of the second task has another number of labels
     rows = tmp_path / "rows.tsv"
@@ -284,19 +271,19 @@ def test_a_model_of_an_earlier_task_is_started_from_and_named(topics, topics_run
     assert results.transfer_gap is None
 
 
-def test_a_batch_that_cannot_be_split_is_refused(topics, refused):
+def test_arguments_refuses_an_uneven_batch(topics, refused):
     message = refused([*topics, "training.batch_size=10", "training.gradient_accumulation_steps=4"])
     assert "training.batch_size is 10" in message and "multiple of 4" in message
 
 
-def test_the_loss_is_a_mean_over_the_whole_update():
+def test_mean_cross_entropy_over_a_step():
     logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
     whole = mean_cross_entropy({"logits": logits}, labels)
     parts = [mean_cross_entropy({"logits": logits[a:b]}, labels[a:b], torch.tensor(6)) for a, b in ((0, 2), (2, 6))]
     assert torch.allclose(whole, sum(parts))
 
 
-def test_a_micro_batch_without_labels_adds_nothing():
+def test_mean_cross_entropy_without_labels():
     logits = torch.randn(3, 4, requires_grad=True)
     none, items = torch.full((3,), IGNORED), torch.tensor(6)
     of_translations = torch.nn.functional.cross_entropy(logits, none)  # NaN, as models return it

@@ -110,7 +110,7 @@ def assert_same_seed(one, two):
         ([*BY_EPOCH, "training.max_steps=8", "selection=last"], [8]),
     ],
 )
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(settings, steps, dropping_topics, stop_at, tmp_path):
+def test_signal_and_resume_give_the_same_weights(settings, steps, dropping_topics, stop_at, tmp_path):
     main([*dropping_topics("whole"), *settings])
     folder, resume = tmp_path / "stopped", []
     for step in steps:
@@ -125,7 +125,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(settings, steps, droppin
 
 
 @pytest.mark.slow
-def test_a_translation_averages_the_checkpoints_of_its_recipe(captions_recipe, stop_at, tmp_path):
+def test_signal_leaves_averaged_checkpoints(captions_recipe, stop_at, tmp_path):
     settings = ["selection=average", "average_checkpoints=2", "evaluate_every_steps=2", "training.dropout=0.1"]
     main([*captions_recipe(tmp_path / "whole"), *settings])
     stopped = [*captions_recipe(tmp_path / "stopped"), *settings]
@@ -138,7 +138,7 @@ def test_a_translation_averages_the_checkpoints_of_its_recipe(captions_recipe, s
 
 
 @pytest.mark.slow
-def test_outside_of_training_a_signal_stops_at_once(topics, tmp_path, monkeypatch, capsys):
+def test_signal_outside_of_training_stops_at_once(topics, tmp_path, monkeypatch, capsys):
     def signaled(self):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal came too late")
@@ -154,14 +154,14 @@ def test_outside_of_training_a_signal_stops_at_once(topics, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once(topics, tmp_path):
+def test_second_signal_stops_at_once(topics, tmp_path):
     stopped = subprocess.run([sys.executable, "-c", SECOND_SIGNAL, *topics], capture_output=True)
     assert stopped.returncode == -signal.SIGINT
     assert not trainer_checkpoints(tmp_path / "out" / "seed-1" / "checkpoints")
 
 
 @pytest.mark.slow
-def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
+def test_signal_stops_a_suite(topics, stop_at, tmp_path, tiny_model):
     save_recipe(load_recipe(Recipe, None, topics), tmp_path / "topics.yaml")
     (tmp_path / "suite.yaml").write_text(SUITE, encoding="utf-8")
     suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
@@ -173,7 +173,7 @@ def test_a_suite_is_stopped_as_a_whole(topics, stop_at, tmp_path, tiny_model):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_processes_stops_both(topics, topics_run, tmp_path):
+def test_signal_to_one_process_stops_both(topics, topics_run, tmp_path):
     codes, said = run_in(2, ONE_SIGNAL, [*topics, "seeds=[1]"], tmp_path)
     assert codes == [143, 143] and "Traceback" not in said, said
     assert said.count("seed 1 is saved at step 3") == 1

@@ -18,7 +18,7 @@ def percent(right, predicted, support):
     return pytest.approx({name: 100 * share for name, share in shares.items()} | {"support": support})
 
 
-def test_rows_count_for_the_label_that_they_have_and_for_the_one_that_is_predicted():
+def test_by_label_counts():
     found = by_label(gold=[0, 0, 1, 1, 1, 2], found=[0, 1, 1, 1, 0, 1], names=["low", "high", "odd", "never"])
     assert list(found) == ["low", "high", "odd", "never"] and found["never"] == NOTHING
     assert found["low"] == percent(1, 2, 2) and found["high"] == percent(2, 4, 3) and found["odd"] == percent(0, 0, 1)
@@ -40,7 +40,7 @@ def outcome_of(write, tokenizer, sentences, predicted, gold_of_training=None):
     return TaggingTask(None).score(data, "evaluation", "fi", ids), data.protocol
 
 
-def test_chunks_are_scored_by_their_type(write, sample_tokenizer):
+def test_by_type_of_chunks(write, sample_tokenizer):
     gold = [["B-ORG", "I-ORG", "O", "B-LOC"], ["B-LOC", "B-LOC", "O", "O"]]
     found = [["B-ORG", "O", "O", "B-LOC"], ["B-LOC", "I-LOC", "O", "B-DAY"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["B-DAY", "B-PER"])
@@ -50,7 +50,7 @@ def test_chunks_are_scored_by_their_type(write, sample_tokenizer):
     }  # fmt: skip
 
 
-def test_labels_that_mark_no_chunks_are_scored_word_by_word(write, sample_tokenizer):
+def test_by_label_of_words(write, sample_tokenizer):
     gold = [["NOUN", "NOUN", "VERB", "_"], ["VERB", "NOUN"]]
     found = [["NOUN", "VERB", "VERB"], ["VERB", "NOUN"]]
     outcome, protocol = outcome_of(write, sample_tokenizer, gold, found, ["INTJ"])
@@ -58,6 +58,6 @@ def test_labels_that_mark_no_chunks_are_scored_word_by_word(write, sample_tokeni
     assert outcome.label_scores() == {"INTJ": NOTHING, "NOUN": percent(2, 2, 3), "VERB": percent(2, 3, 2)}
 
 
-def test_where_nothing_is_found_every_score_is_zero(write, sample_tokenizer):
+def test_by_type_of_nothing_found(write, sample_tokenizer):
     outcome, _ = outcome_of(write, sample_tokenizer, [["O", "B-LOC"]], [["O", "O"]], ["I-LOC"])
     assert outcome.label_scores() == {"LOC": {**NOTHING, "support": 1}}

@@ -52,7 +52,7 @@ def rates(trainer):
 
 
 @pytest.mark.parametrize(("name", "head"), EACH)
-def test_every_rate_is_the_formulas_along_the_whole_schedule(name, head, tmp_path):
+def test_create_optimizer_has_the_formulas_rates(name, head, tmp_path):
     trainer = trainer_of(build(name, head), tmp_path)
     plain = Trainer(model=trainer.model, args=trainer.args)
     trainer.create_optimizer_and_scheduler(num_training_steps=10)
@@ -79,7 +79,7 @@ def test_every_rate_is_the_formulas_along_the_whole_schedule(name, head, tmp_pat
         (dict(decoder_layers=2, decoder_layer_selection="first", tie_decoder=False), [0, 1]),
     ],
 )
-def test_a_decoder_layer_learns_as_the_encoder_layer_that_it_was_made_of(decoder, indices, tmp_path):
+def test_layer_scales_of_a_decoder(decoder, indices, tmp_path):
     build("veco", "ForPreTraining").save_pretrained(tmp_path)
     from modeling.modeling_veco import VecoForConditionalGeneration
 
@@ -99,7 +99,7 @@ def test_a_decoder_layer_learns_as_the_encoder_layer_that_it_was_made_of(decoder
     assert scales[id(tied)] == pytest.approx(DECAY ** (DEPTH + 1))
 
 
-def test_a_resumed_run_goes_on_with_the_same_rates(tmp_path):
+def test_create_optimizer_after_a_resume(tmp_path):
     class Watch(TrainerCallback):
         def __init__(self):
             self.seen = {}
@@ -128,7 +128,7 @@ def test_a_resumed_run_goes_on_with_the_same_rates(tmp_path):
 
 
 @pytest.mark.parametrize("backbone", ["modernbert", "eurobert", "deberta-v2"])
-def test_layers_of_another_architecture_have_their_rates(backbone, zoo_model_dir):
+def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     from modeling.modeling_metaxlm import MetaXlmForTokenClassification
 
     model = MetaXlmForTokenClassification.from_pretrained(zoo_model_dir(f"metaxlm on {backbone}"))
@@ -142,14 +142,14 @@ def test_layers_of_another_architecture_have_their_rates(backbone, zoo_model_dir
     assert seen == {-1, 0, 1, 2}
 
 
-def test_without_decay_the_trainers_own_groups_stay(tmp_path):
+def test_create_optimizer_without_decay(tmp_path):
     trainer = trainer_of(build("veco", HEADS[0], num_hidden_layers=1), tmp_path)
     trainer.layerwise_decay = 1.0
     trainer.create_optimizer()
     assert len(trainer.optimizer.param_groups) == 2
 
 
-def test_a_model_whose_layers_are_not_known_is_refused(tmp_path):
+def test_layer_scales_refuses_unknown_names(tmp_path):
     class Flat(torch.nn.Linear):
         config = build("veco", HEADS[0], num_hidden_layers=1).config
 
@@ -172,7 +172,7 @@ OF_TOPICS = {"roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0), "class
     ("kind", "trainer_class", "own"),
     [("captions", TranslationTrainer, OF_CAPTIONS), ("topics", FineTuningTrainer, OF_TOPICS)],
 )
-def test_a_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
+def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
     seen, create = [], trainer_class.create_optimizer
 
     def watched(self, model=None):

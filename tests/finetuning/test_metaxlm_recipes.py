@@ -6,8 +6,7 @@ import pytest
 
 from finetuning.data.table_checks import check_tables
 from finetuning.published import find, look_up
-from finetuning.tasks.registry import KINDS, kind_of, task_of
-from tests.finetuning.labeled_rows import write_configs
+from finetuning.tasks.registry import KINDS, kind_of
 from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "metaxlm"
@@ -30,28 +29,6 @@ def test_what_is_left_out_of_a_table_is_what_its_average_wants(task, exact_match
     rest = {name: averages[name] * len(columns) - sum(scores.values()) for name, scores in found.scores.items()}
     assert list(exact) == list(f1) and all(exact[name] < score for name, score in f1.items())
     assert abs(rest["f1"]) < 0.7 if not absent else 0 < rest["exact_match"] / absent < rest["f1"] / absent < 85
-
-
-def test_tydiqa_is_told_apart_by_the_ids(tmp_path):
-    def rows(*names):
-        answers = {"text": ["Rome"], "answer_start": [0]}
-        return [
-            {"id": f"{name}-7633-{n}", "question": "Where?", "context": "Rome.", "answers": answers}
-            for name in names
-            for n in range(2 + len(name) % 3)
-        ]
-
-    parts = {"train": ("english", "finnish"), "validation": ("english", "finnish", "indonesian")}
-    splits = {split: rows(*names) for split, names in parts.items()}
-    write_configs(tmp_path / "google" / "xtreme", {"tydiqa": splits})
-    recipe = read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[en, fi, id]")
-    data = task_of(recipe).read()
-    assert len(data.train) == len(rows("english"))
-    assert {name: len(part) for name, part in data.evaluation.items()} == {
-        "en": len(rows("english")), "fi": len(rows("finnish")), "id": len(rows("indonesian")),
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="korean-"):
-        task_of(read("tydiqa", f"hub_root={tmp_path}", "evaluation.0.languages=[ko]")).read()
 
 
 def test_rows_that_are_evaluated_are_found_under_any_source_language(tmp_path):

@@ -42,7 +42,7 @@ def vectors(model_dir, texts, layer):
     return torch.stack([of_text[layer][0, 1:-1].mean(0) for of_text in states])
 
 
-def test_the_threshold_is_that_of_dev_and_scores_are_those_of_brute_force(feature_run, tiny_model):
+def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
     results = read_results(feature_run("mining")[0])
     for layer in (0, 2):
         found = {}
@@ -66,16 +66,7 @@ def test_the_threshold_is_that_of_dev_and_scores_are_those_of_brute_force(featur
     assert re.search(r"\b13 gold .* 40 and 40\b", warnings)
 
 
-def test_a_part_of_the_pools_can_be_kept_apart(mined, tmp_path, pools):
-    main([*mined, mining_of(pools(slice(0, 60))), "dev_fraction=0.5"])
-    results = read_results(tmp_path / "out")
-    protocol = results["protocol"]
-    assert protocol["dev_sizes"] == protocol["pool_sizes"] == {"xx-en": [30, 30]}
-    assert (protocol["dev_rows"], protocol["evaluated_rows"]) == ({"xx-en": 10}, {"xx-en": 10})
-    assert any("50% of the pools" in line for line in results["lines"])
-
-
-def test_pools_are_divided_without_a_common_text_and_the_same_way_each_time():
+def test_divide_shares_no_text_and_repeats():
     gold = {(n, n) for n in range(40)} | {(0, 1), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
     dev, rest = divide(pool, 0.25, "xx-en")
@@ -89,7 +80,7 @@ def test_pools_are_divided_without_a_common_text_and_the_same_way_each_time():
     assert divide(pool, 0.25, "xx-en") == (dev, rest)
 
 
-def test_equal_texts_are_one_candidate_and_empty_ones_and_gold_beyond_the_pools_are_left_out(mined, pools, tmp_path):
+def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_path):
     more = [{"id": "again", "text": sentence(21)}]  # gold knows it as s21
     more += [{"id": "empty", "text": " \u200b"}, {"id": "null", "text": None}]
     gold = [("again", 21), ("empty", 21), ("nowhere", 22), ("s22", 9999)]
@@ -102,7 +93,7 @@ def test_equal_texts_are_one_candidate_and_empty_ones_and_gold_beyond_the_pools_
     assert "xx-en: 3 gold pairs are not in the pools" in "\n".join(warnings)
 
 
-def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path):
+def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     def rows(language, numbers):
         texts = [(f"{sentence(n)} {language}", sentence(n) if n != 30 else "") for n in numbers]
         return [dict(zip(("source_sentence", "target_sentence"), pair, strict=True)) for pair in texts]
@@ -119,7 +110,7 @@ def test_pools_are_made_of_the_pairs_where_the_hub_has_no_others(mined, tmp_path
     assert "de-en: 1 gold pairs are not in the pools" in warnings and "de-en: 29 gold pairs among 29 and 29" in warnings
 
 
-def test_chance_is_that_of_pairs_drawn_at_random():
+def test_chance_level_of_random_pairs():
     generator = torch.Generator().manual_seed(0)
     pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})
     drawn = [torch.randperm(20, generator=generator)[:8] for _ in range(4000)]
@@ -130,7 +121,7 @@ def test_chance_is_that_of_pairs_drawn_at_random():
     assert levels["f1"] == pytest.approx(2 / (1 / levels["precision"] + 1 / levels["recall"]))
 
 
-def test_pools_that_cannot_be_mined_are_refused(pools, write):
+def test_read_pools_refuses(pools, write):
     table = {**pools(slice(20, 60)), "dev": pools(DEV, "dev")}
     twice = write("twice", [{"id": "s21", "text": text} for text in "xy"])
     for changes, named in (({"dev": pools(slice(20, 60))}, "dev.gold"), ({"source": {"path": twice}}, "'s21'")):

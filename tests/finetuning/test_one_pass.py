@@ -12,7 +12,7 @@ from finetuning.models import describe_model
 from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.trainer import MergedLanguages, join
+from finetuning.trainer import FineTuningTrainer, MergedLanguages, join
 from tests.finetuning.tasks import record_of, task_with
 from zoo_core.recipes import load_recipe
 
@@ -26,7 +26,7 @@ def task_and_data(overrides, recipe_class, folder):
     task = task_with(recipe, tokenizer)
     data = task.encode(task.read())
     model = task.load_model(path, 3, data)
-    return task, data, lambda some: task.trainer(model, some, task.arguments(3, folder))
+    return task, data, lambda some: FineTuningTrainer(task, model, some, task.arguments(3, folder))
 
 
 def scores_of(trainer):
@@ -34,7 +34,7 @@ def scores_of(trainer):
 
 
 @pytest.mark.parametrize("fixture", KINDS)
-def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, request, tmp_path):
+def test_outcomes_of_all_languages_are_those_of_each(fixture, request, tmp_path):
     task, data, make = task_and_data(request.getfixturevalue(fixture), KINDS[fixture], tmp_path)
     data = replace(data, dev=data.evaluation)
     trainer = make(data)
@@ -51,7 +51,7 @@ def test_scores_of_all_languages_together_are_those_of_each_alone(fixture, reque
         assert {name: dev[f"eval_{language}_{name}"] for name in together[language]} == together[language]
 
 
-def test_predictions_come_back_to_their_rows_from_batches_of_any_width():
+def test_merged_languages_split():
     draw = np.random.default_rng(0)
     data = {
         name: Dataset.from_dict(
@@ -75,7 +75,7 @@ def test_predictions_come_back_to_their_rows_from_batches_of_any_width():
 
 
 @pytest.mark.slow
-def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, topics_run, tmp_path):
+def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
     main([*topics, "seeds=[2, 1]"])
 
     def of(folder, seed):
@@ -93,7 +93,7 @@ def test_a_seed_says_all_of_a_run_on_the_same_machine(topics, topics_run, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_is_not_read_from_the_model_is_said(topics, topics_run, tmp_path):
+def test_run_names_fresh_parameters(topics, topics_run, tmp_path):
     out, _ = topics_run
     fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]

@@ -7,13 +7,13 @@ from tests.finetuning.tasks import encode
 KIND = KINDS["question_answering"]
 
 
-def test_a_translation_without_its_answer_is_counted(write):
+def test_read_counts_translations_without_answer(write):
     data = KIND.read(write("train", questions(8)), write("test", questions(8)))
     assert data.train["translation_start"][-1] == -1
-    assert any("1 of 8 rows" in warning for warning in data.warnings)
+    assert any("1 none in the context" in warning for warning in data.warnings)
 
 
-def test_windows_stand_beside_those_of_the_translation_and_each_answer_counts_once(write, sample_tokenizer):
+def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
     rows = questions(8)
     recipe = KIND.load(write("train", rows), write("test", rows))
     encoded = encode(recipe, task_of(recipe).read(), sample_tokenizer)

@@ -3,9 +3,7 @@
 import functools
 import inspect
 import itertools
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, DataCollatorWithPadding
 
 from finetuning.recipe import Recipe
-from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.registry import task_of
-from finetuning.trainer import TwoSidedCollator, join
+from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
 from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
 from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of, task_with
 from zoo_core.recipes import load_recipe
@@ -34,7 +30,7 @@ def read(train, evaluation, *overrides):
 # --- translate-train-all, plug-out ---
 
 
-def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path):
+def test_read_every_table_and_language(write, tmp_path):
     gold = {"path": write("gold", texts(prefix="gold"))}
     for language in ("de", "fr"):
         write(f"train.{language}", texts(prefix=language))
@@ -55,7 +51,7 @@ def test_plug_out_trains_on_the_rows_of_every_table_and_language(write, tmp_path
         read([one_each], test)
 
 
-def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
+def test_read_refuses_to_hold_out_translated_rows(tmp_path, write):
     gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
     translated = {"path": write("de", texts()), "languages": ["de"]}
     with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
@@ -75,7 +71,7 @@ def test_translations_of_held_out_rows_would_stay_in_training(tmp_path, write):
 # --- plug-in: where the translations come from ---
 
 
-def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
+def test_read_translations_of_columns(write, sample_tokenizer):
     pairs = [{**row, "other": f"hypothesis {i}", "other_en": f"en hypothesis {i}"} for i, row in enumerate(texts())]
     columns = {"text_columns": ["text", "other"], "translation_columns": ["text_en", "other_en"]}
     train = {"path": write("train", pairs), "languages": ["de"], **columns}
@@ -100,7 +96,7 @@ def test_translations_are_columns_of_the_same_rows(write, sample_tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_joined_translations_are_those_of_columns(kind, write):
+def test_read_joined_translations(kind, write):
     of = KINDS[kind]
     rows = of.rows(6)
     path, test = write("train", rows), write("test", rows)
@@ -117,32 +113,6 @@ def test_joined_translations_are_those_of_columns(kind, write):
     assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
-def test_a_split_is_joined_to_that_of_the_translations(tmp_path, write):
-    folder = tmp_path / "set"
-    for language in ("de", "en"):
-        (folder / language).mkdir(parents=True)
-        for split, labels in (("train", "abab"), ("validation", "ab"), ("test", "aab")):
-            made = texts(labels, prefix=f"{language} {split}")
-            Dataset.from_list(made).to_parquet(folder / language / f"{split}.parquet")
-    table = {"path": str(folder / "{language}"), "languages": ["de"], "translations": {"path": str(folder / "en")}}
-    test = {**table, "split": "test", "dev_split": "validation"}
-    data = read([table], [test], *PLUG_IN, "selection=mean_dev")
-    assert data.train["translation_text"][:] == [f"en train {i}" for i in range(4)]
-    assert data.dev["de"]["translation_text"][:] == [f"en validation {i}" for i in range(2)]
-    assert data.evaluation["de"]["translation_text"][:] == [f"en test {i}" for i in range(3)]
-    (entry,) = data.protocol["evaluation_data"]
-    assert entry["translations"]["path"] == str(folder / "en") and entry["translations"]["split"] == "test"
-    assert entry["translations"]["fingerprint"].startswith("sha256:") and entry["translations"]["join_on"] == "id"
-    # a slice of the texts meets the whole of the translations; a file holds those of every split
-    data = read([{**table, "split": "train[2:]"}], [{**test, "split": "test"}], *PLUG_IN)
-    assert data.train["translation_text"][:] == ["en train 2", "en train 3"]
-    file = write("all", [{"id": i, "english": f"e {i}"} for i in range(9)])
-    joined = {"translations": {"path": file, "text_columns": ["english"]}}
-    data = read([{**table, **joined}], [{**test, **joined}], *PLUG_IN)
-    assert data.train["translation_text"][:] == ["e 0", "e 1", "e 2", "e 3"]
-    assert data.evaluation["de"]["translation_text"][:] == ["e 0", "e 1", "e 2"]
-
-
 WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
 
 
@@ -157,7 +127,7 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
         ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
     ],
 )
-def test_missing_translations_are_named(kind, train, test, changes, named, write):
+def test_read_refuses_missing_translations(kind, train, test, changes, named, write):
     of = KINDS[kind]
     rows = of.rows(6)
     evaluated = of.table(write("test", rows), False, **test)
@@ -173,19 +143,13 @@ def test_missing_translations_are_named(kind, train, test, changes, named, write
         (texts("abab") + texts("a"), {}, "row 4 .* column id"),
     ],
 )
-def test_translations_that_cannot_be_joined_are_named(write, other, fields, named):
+def test_read_refuses_what_cannot_be_joined(write, other, fields, named):
     table = {"languages": ["de"], "translations": {"path": write("other", other), **fields}}
     with pytest.raises(ValueError, match=named):
         read([{"path": write("train", texts()), **table}], [{"path": write("test", texts()), **table}], *PLUG_IN)
 
 
-@pytest.mark.parametrize("fields", [{"translation_columns": ["text_en"]}, {"translations": {"path": "x"}}])
-def test_translations_are_not_ignored_plug_out(write, fields):
-    with pytest.raises(ValueError, match=f"train.0.*{next(iter(fields))}"):
-        read([{"path": write("train", texts()), **fields}], [{"path": write("test", texts()), "languages": ["de"]}])
-
-
-def test_settings_that_contradict_each_other_are_refused():
+def test_check_refuses_contradictory_settings():
     for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
         recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
         with pytest.raises(ValueError, match="plug_in|translations_from"):
@@ -233,25 +197,8 @@ def plug_in_run(plug_in_veco, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_plug_in_run_from_recipe_to_results(plug_in_run):
-    out = plug_in_run("classification")
-    results = read_results(out)
-    assert results["setting"] == "translate_train_all" and results["protocol"]["plug_in"] is True
-    assert results["protocol"]["training_rows"] == 400 and list(results.languages) == ["de", "zh"]
-    page = (out / "results.md").read_text(encoding="utf-8")
-    assert "# sample_topics, translate_train_all, plug-in\n" in page and "trained on de, zh" in page
-    recorded = record_of(out / "seed-1")
-    scores = {
-        language: [entry[name] for entry in recorded["history"] if (name := f"eval_{language}_accuracy") in entry]
-        for language in ("de", "zh")
-    }
-    means = [sum(both) / 2 for both in zip(*scores.values(), strict=True)]
-    assert means and recorded["selection_score"] == pytest.approx(max(means))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_run):
+def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_run):
     out = plug_in_run(kind)
     folder = out / "seed-1" / "model"
     recipe = load_recipe(KINDS[kind].recipe, str(out / "recipe.yaml"), [])
@@ -287,30 +234,14 @@ def test_the_saved_model_gives_the_scores_beside_the_translations(kind, plug_in_
         assert not torch.allclose(elsewhere[0], found[0][0])
 
 
-@pytest.mark.slow
-def test_runs_of_one_kind_start_from_models_of_the_other(plug_in_run, topics, tmp_path):
-    first = plug_in_run("classification") / "seed-1" / "model"
-    main([*topics, f"model={first}", "task=plain", "seeds=[1]", "selection=last", "training.max_steps=1"])
-    plain = tmp_path / "out" / "seed-1" / "model"
-    config = json.loads((plain / "config.json").read_text())
-    assert config["plug_in"] is False
-    assert config["fine_tuned_on"] == ["sample_topics (translate_train_all, plug-in)", "plain (zero_shot)"]
-    assert load_file(plain / "model.safetensors")["classifier.dense.weight"].shape == (32, 32)
-    recipe = recipe_with(Recipe, [], [], *PLUG_IN)
-    model = task_of(recipe).load_model(str(plain), 1, SimpleNamespace(label_names=["a", "b"], protocol={}))
-    assert model.config.plug_in and model.classifier.dense.weight.shape == (32, 64)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
-    kind, plug_in_veco, write, sample_tokenizer, tmp_path
-):
+def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer, tmp_path):
     of = KINDS[kind]
     recipe = of.load(write("train", of.rows(9)), write("test", of.rows(9)))
     task = task_with(recipe, sample_tokenizer)
     data = task.encode(task.read())
     model = task.load_model(str(plug_in_veco), 1, data).eval()
-    trainer = task.trainer(model, data, task.arguments(1, tmp_path / "trainer"))
+    trainer = FineTuningTrainer(task, model, data, task.arguments(1, tmp_path / "trainer"))
     fields = [*inspect.signature(model.forward).parameters, "labels"]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
     whole = collate(data.train.to_list())
@@ -331,7 +262,7 @@ def test_the_loss_is_the_mean_of_both_sides_over_the_whole_update(
 
 
 @pytest.mark.slow
-def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_in_veco, tmp_path):
+def test_step_of_both_sides_accumulated(plug_in_veco, tmp_path):
     one = [*recipe_of("tagging", tmp_path, plug_in_veco), "training.max_steps=2", "training.max_grad_norm=0.01"]
     main(one)
     main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
@@ -339,7 +270,7 @@ def test_an_update_is_the_same_however_the_words_of_both_sides_are_divided(plug_
     assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
 
 
-def test_batches_pad_each_side_by_itself(sample_tokenizer):
+def test_two_sided_collator(sample_tokenizer):
     fields = ["input_ids", "attention_mask", "labels"]
     collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer), fields)
     lengths = [(3, 5), (4, 2)]

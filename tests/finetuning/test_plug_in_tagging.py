@@ -10,7 +10,7 @@ NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 KIND = KINDS["tagging"]
 
 
-def test_words_and_labels_of_both_sides_are_read_by_name(write):
+def test_read_words_of_both_sides(write):
     text = Sequence(Value("string"))
     labels = Sequence(ClassLabel(names=NAMES))  # gold English with text that a model has labeled
     gold = Features({"id": Value("int64"), "tokens": text, "labels": text, "tokens_en": text, "labels_en": labels})
@@ -24,12 +24,12 @@ def test_words_and_labels_of_both_sides_are_read_by_name(write):
         assert named == [row[theirs] for row in rows]
 
 
-def test_a_label_of_the_translations_alone_is_one_of_the_labels(write):
+def test_read_labels_of_translations_alone(write):
     rows = [{**row, "labels_en": ["B-PRE"] * len(row["labels_en"])} for row in sentences(4)]
     assert "B-PRE" in KIND.read(write("train", rows), write("test", sentences(4))).label_names
 
 
-def test_each_window_stands_beside_the_whole_translation_whose_labels_count_once(write, sample_tokenizer):
+def test_windows_of_with_the_whole_translation(write, sample_tokenizer):
     rows = sentences(12)
     data = KIND.read(write("train", rows), write("test", rows))
     encoded = encode(TaggingRecipe(max_length=32, label_subword="first"), data, sample_tokenizer)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from finetuning import run_folder
 from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
@@ -17,12 +16,12 @@ from finetuning.tasks.question_answering.windows import windowing, windows_of_ro
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import windows_of
 from finetuning.tasks.translation import task as translation
-from tests.finetuning.tasks import Killed, encode, predictions, recipe_with
+from tests.finetuning.tasks import encode, predictions, recipe_with
 
 SHORT = ["training.max_steps=1", "selection=last", "save_models=false"]
 
 
-def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
+def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
     results = read_results(topics_run[0])
     for place, seed in enumerate(results["seeds"]):
         folder = topics_run[0] / f"seed-{seed}"
@@ -39,7 +38,7 @@ def test_the_rows_of_each_seed_give_its_scores(topics_run, sample_corpus_dir):
             assert all(0.2 <= row["probability"] <= 1 for row in found)  # the highest of five
 
 
-def test_names_of_special_tokens_in_a_text_are_text(topics_run, sample_tokenizer):
+def test_names_as_text_in_every_task(topics_run, sample_tokenizer):
     text, fill = "old</s></s>new <s>12</s> ＜pad＞ <mask>", {"labels": [0], "tags": [[0, 0, 0, 0]]}
     batch = fill | {"text": [text], "words": [text.split()], "source": [text], "target": [text]}
     answer = {"answers": [["12"]], "places": [[text.index("12")]], "start": [text.index("12")]}
@@ -68,7 +67,7 @@ def test_names_of_special_tokens_in_a_text_are_text(topics_run, sample_tokenizer
     assert sample_tokenizer("<s>").input_ids == [0, 0, 2]  # the given tokenizer is as before
 
 
-def test_rows_keep_their_numbers_where_some_are_drawn(topics, tmp_path):
+def test_predictions_of_sampled_rows(topics, tmp_path):
     """Of one table with the languages in a column: the number is that in the table."""
     texts = [(f"text {n}", ["mul", "pt/BR"][n % 3 == 0], str(n % 2)) for n in range(30)]
     with (tmp_path / "all.csv").open("w", encoding="utf-8", newline="") as stream:
@@ -83,7 +82,7 @@ def test_rows_keep_their_numbers_where_some_are_drawn(topics, tmp_path):
         assert [texts[row["row"]] for row in found] == [(row["text"], language, row["gold"]) for row in found]
 
 
-def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(write, sample_tokenizer):
+def test_predictions_of_tagged_words(write, sample_tokenizer):
     sentences = [
         (["Ana", "Silva", "left"], ["I-PER", "I-PER", "O"]),
         ([], []),
@@ -112,7 +111,7 @@ def test_tagged_words_stand_beside_both_labels_and_sentences_keep_their_numbers(
 
 
 @pytest.mark.parametrize("ids", [None, ["q7", "q8"], [7, 8]])
-def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
+def test_predictions_of_answers_have_ids(ids, write, sample_tokenizer):
     contexts = ["ten and twenty or " * 9 + "thirty", "a river"]
     rows = [
         {"question": f"which {n} ?", "context": context, "answers": {"text": [gold], "answer_start": [place]}}
@@ -137,28 +136,8 @@ def test_answers_have_the_ids_of_their_table(ids, write, sample_tokenizer):
     assert [row.get("id") for row in found] == ([str(name) for name in ids] if ids else [None, None])
 
 
-def test_a_seed_that_was_stopped_between_both_files_leaves_both_when_it_is_resumed(topics, tmp_path, monkeypatch):
-    write = run_folder.write_json
-
-    def stop(path, record):
-        if path.name == "scores.json":
-            raise Killed
-        write(path, record)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(run_folder, "write_json", stop)
-        main([*topics, *SHORT, "seeds=[1]"])
-    folder = tmp_path / "out" / "seed-1"
-    first = predictions(folder, "de")
-    assert not (folder / "scores.json").exists()
-    (folder / "predictions" / "de.jsonl").write_text("half")
-    main([*topics, *SHORT, "seeds=[1]", "--resume"])
-    assert (folder / "scores.json").exists() and [row["row"] for row in predictions(folder, "de")] == list(range(60))
-    assert len(first) == 60
-
-
 @pytest.mark.parametrize("language", ["zh-Hant", "a/b", "../up", "50%", "fr:CA", "日本語", ".hidden"])
-def test_any_name_of_a_language_is_a_file_of_its_own(language, tmp_path):
+def test_finish_seed_writes_any_language(language, tmp_path):
     finish_seed(tmp_path / "seed", {}, {language: lambda: [{"row": 0}], "other": list})
     files = list((tmp_path / "seed" / "predictions").iterdir())
     assert len(files) == 2 and {path.name for path in tmp_path.iterdir()} == {"seed"}

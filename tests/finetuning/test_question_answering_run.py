@@ -15,7 +15,7 @@ from zoo_core.recipes import load_recipe
 
 
 @pytest.mark.slow
-def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model_dir):
+def test_run_reports_f1_and_exact_match(places, tmp_path, zoo_model_dir):
     # num_labels: left over from a classifier
     model = zoo_model_dir("ernie_m", num_hidden_layers=1, max_position_embeddings=66, num_labels=3)
     rows = [
@@ -43,25 +43,7 @@ def test_a_run_reports_f1_and_exact_match_everywhere(places, tmp_path, zoo_model
     assert {"modeling_ernie_m.py", "task_heads.py"} <= {path.name for path in tuned.iterdir()}
 
 
-@pytest.mark.slow
-def test_what_is_learned_by_heart_is_scored_as_right(places, tmp_path):
-    # the same rows under two names: labels, windows, order of prediction, offsets and metric have to fit together
-    rows = [json.loads(line) for line in (tmp_path / "en.jsonl").read_text(encoding="utf-8").splitlines()[:4]]
-    for name in ("few", "twin"):
-        write_rows(tmp_path / f"{name}.jsonl", rows)
-    main(
-        [
-            *places,
-            f"train=[{{path: {tmp_path}/twin.jsonl, {ANSWERS}}}]",
-            f"evaluation=[{{path: {tmp_path}/few.jsonl, languages: [en], {ANSWERS}}}]",
-            "training.epochs=25",
-            "training.learning_rate=1e-2",
-        ]
-    )
-    assert read_results(tmp_path / "out").languages["en"]["mean"] == 100
-
-
-def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer_are_left_out(places, tmp_path):
+def test_read_leaves_out_rows_without_answer(places, tmp_path):
     translated = [row_of("5 ?", "fünf 5 50 da", "50"), row_of("6 ?", "sechs da", "60"), row_of("7 ?", "7 70", "70")]
     translated[2]["answers"]["answer_start"] = [1]
     write_rows(tmp_path / "translated.jsonl", translated)
@@ -71,7 +53,7 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
     data = task_of(load_recipe(QuestionAnsweringRecipe, None, [*places, train, *setting])).read()
     assert len(data.train) == data.protocol["training_rows"] == 5 and data.protocol["left_out_rows"] == {"de": 1}
     warnings = "\n".join(data.warnings)
-    assert "1 training rows" in warnings and warnings.count("language de: 1 of 3 rows") == 2
+    assert "1 training rows" in warnings and "language de: of 3 rows, 1 have" in warnings and ", 1 none in" in warnings
 
 
 @pytest.mark.parametrize(
@@ -86,7 +68,7 @@ def test_translated_rows_are_a_table_of_their_own_and_those_without_their_answer
         ("x", 0, -1),
     ],
 )
-def test_an_answer_is_taken_where_it_is_nearest_to_its_offset(answer, start, found):
+def test_place_is_the_nearest(answer, start, found):
     assert place("ab ab ab", answer, start) == found
 
 
@@ -106,7 +88,7 @@ def read_rows(tmp_path, *rows, **table):
     return task_of(recipe).read()
 
 
-def test_rows_have_the_characters_of_their_answers_without_white_space_around_them(tmp_path):
+def test_read_answers_without_white_space(tmp_path):
     plain = row_of("q", "ما هي العاصمة", "العاصمة")
     spaced = row_of("q", "a b c", " b ")
     second = {**row_of("q", "a b", "x", "b")}
@@ -132,7 +114,7 @@ def test_rows_have_the_characters_of_their_answers_without_white_space_around_th
         ),
     ],
 )
-def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
+def test_read_refuses_rows(tmp_path, row, message):
     with pytest.raises(ValueError, match=message):
         read_rows(tmp_path, row_of("q", "a b", "b"), row)
 
@@ -145,11 +127,11 @@ def test_rows_that_are_not_of_the_protocol_are_refused(tmp_path, row, message):
         ({"text_columns": "[question, answers.text]"}, "column answers.text holds .*, not text"),
     ],
 )
-def test_tables_without_questions_contexts_and_answers_are_refused(tmp_path, table, message):
+def test_read_refuses_tables(tmp_path, table, message):
     row = {**row_of("q", "a b", "b")}
     with pytest.raises(ValueError, match=message):
         read_rows(tmp_path, row, **table)
 
 
-def test_what_cannot_be_run_is_refused(places, refused):
+def test_open_refuses_a_long_stride(places, refused):
     assert "doc_stride is 40" in refused([*places, "doc_stride=40"])

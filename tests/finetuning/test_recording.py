@@ -10,7 +10,7 @@ from tests.finetuning.tasks import record_of
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
-def test_the_tracker_has_the_figures_and_the_hub_the_model(topics, hub, tmp_path):
+def test_run_is_recorded(topics, hub, tmp_path):
     main([*topics, "seeds=[1]", "tracker=tensorboard", "push_to_hub=owner/model"])
     seed = tmp_path / "out" / "seed-1"
     history = record_of(seed)["history"]
@@ -28,7 +28,7 @@ def test_the_tracker_has_the_figures_and_the_hub_the_model(topics, hub, tmp_path
     assert "step 2" in hub.titles("owner/model")[1]
 
 
-def test_what_cannot_be_recorded_is_refused_before_the_run(topics, hub, capsys, tmp_path):
+def test_check_recording_refuses(topics, hub, capsys, tmp_path):
     for overrides in (["push_to_hub=owner/model"], ["push_to_hub=stranger/model", "seeds=[1]"]):
         with pytest.raises(SystemExit) as stop:
             main([*topics, *overrides])

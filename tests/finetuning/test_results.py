@@ -134,7 +134,7 @@ def test_results_further_scores_are_rows_and_columns():
         ("f1", "de", 0.0),
         ("token_accuracy", "de", 85.0),
     ]
-    assert found["warnings"] == ["a warning of the data", "seed 1: f1 is 0 in de"]
+    assert found["warnings"] == ["a warning of the data", "seed 1: f1 is at chance in de 0.0 (guessing: 0.0)"]
     lines = lines_of(found)
     assert "a fact" in lines and any("texts cut, 3 split)" in line for line in lines)
 

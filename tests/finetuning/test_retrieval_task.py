@@ -39,7 +39,7 @@ def brute_force(model_dir, source, target):
     return [[100 * (of.argmax(axis) == gold).double().mean().item() for axis in (1, 0)] for of in cosines]
 
 
-def test_scores_are_those_of_brute_force(feature_run, tiny_model, sample_corpus_dir):
+def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_corpus_dir):
     results = read_results(feature_run("retrieval")[0])
     texts = [load_dataset(str(sample_corpus_dir), config, split="test")["text"] for config in ("zh", "en")]
     for layer, expected in enumerate(brute_force(tiny_model, *texts)):
@@ -47,18 +47,7 @@ def test_scores_are_those_of_brute_force(feature_run, tiny_model, sample_corpus_
         assert shown == pytest.approx(expected)
 
 
-def test_equal_texts_are_right_for_each_of_their_pairs(found, write, tmp_path):
-    """Every source finds itself: the target has the same texts in another order, and one text occurs twice."""
-    texts = ["The train is late.", "It rains.", "Anna bakes bread.", "It rains."]
-    rows = [{"x": text, "y": text} for text in texts]
-    table = {"path": write("pairs", rows), "source_language": "en", "target_language": "EN"}
-    main([*found, pairs_of({**table, "source_column": "x", "target_column": "y"})])
-    results = read_results(tmp_path / "out")
-    assert {results.average["mean"], *(results.of("en-EN", name)["mean"] for name in results.metrics)} == {100.0}
-    assert results["protocol"]["chance"]["en-EN"]["accuracy"] == pytest.approx(100 / 3)
-
-
-def test_scores_by_hand_where_texts_repeat():
+def test_accuracy_where_texts_repeat():
     source, target = Side.of(["a", "b", "a", "c"]), Side.of(["A", "B", "X", "A"])
     assert (source.texts, source.of_pairs, target.of_pairs) == (["a", "b", "c"], [0, 1, 0, 2], [0, 1, 2, 0])
     # a finds A: right in its first pair, not in its second, whose translation is X. A finds a: right for a, not for c
@@ -68,7 +57,7 @@ def test_scores_by_hand_where_texts_repeat():
     }  # fmt: skip
 
 
-def test_what_is_not_evaluated_is_counted_and_said(found, write, tmp_path):
+def test_retrieval_task_counts_what_is_left_out(found, write, tmp_path):
     def rows(side, ids, empty=()):
         return [{"id": n, "text": "" if n in empty else f"{side} {n} {'y' * n}"} for n in ids]
 
@@ -87,18 +76,7 @@ def test_what_is_not_evaluated_is_counted_and_said(found, write, tmp_path):
     assert any(re.match(r"de-en: \D* 3 \D* 5 \D* 1 ", warning) for warning in results["warnings"])
 
 
-def test_accuracy_at_chance_is_said(found, tmp_path, monkeypatch):
-    def nothing(source, target, count, device):
-        return [(None, torch.zeros(len(side), 1, dtype=torch.long)) for side in (source, target)]
-
-    monkeypatch.setattr(retrieval, "nearest_neighbors", nothing)
-    main(found)
-    results = read_results(tmp_path / "out")
-    assert results.average["mean"] == pytest.approx(100 / 60)
-    assert "at chance in de-en 1.7 (guessing: 1.7), zh-en 1.7" in results["warnings"][0]
-
-
-def test_the_place_of_the_language_is_filled_everywhere():
+def test_expanded_fills_every_table():
     table = {
         "path": "{language}.tsv", "source_column": "translation.{language}", "source_language": "{language}",
         "languages": ["de", "fr"], "target": {"path": "{language}-en.tsv", "config": "{language}"},

@@ -12,7 +12,7 @@ def test_chunk_scores_by_hand():
     assert scores == pytest.approx({"f1": 200 / 3, "precision": 200 / 3, "recall": 200 / 3, "token_accuracy": 500 / 6})
 
 
-def test_iob1_and_iob2_of_the_same_chunks_score_alike():
+def test_chunk_scores_of_iob1_and_iob2():
     # two adjacent persons, then a place: IOB1 has B- only if a chunk follows one of its type
     iob1 = [["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]]
     iob2 = [["B-PER", "I-PER", "B-PER", "B-LOC", "O", "B-LOC"]]
@@ -32,22 +32,22 @@ def test_iob1_and_iob2_of_the_same_chunks_score_alike():
         ("B L O U", "B L O O"),
     ],
 )
-def test_every_scheme_has_chunks(gold, found):
+def test_chunk_scores_of_every_scheme(gold, found):
     scores = chunk_scores([gold.split()], [found.split()])
     assert (scores["precision"], scores["recall"]) == (100, 50) and scores["f1"] == pytest.approx(200 / 3)
 
 
-def test_words_of_one_scheme_are_right_in_another():
+def test_chunk_scores_across_schemes():
     scores = chunk_scores([["B-PER", "L-PER", "O"]], [["I-PER", "I-PER", "O"]])
     assert {scores[name] for name in ("f1", "precision", "recall")} == {100}
 
 
-def test_nothing_found_is_zero_without_a_warning():
+def test_chunk_scores_of_nothing_found():
     scores = chunk_scores([["B-PER", "O"]], [["O", "O"]])
     assert scores == {"f1": 0, "precision": 0, "recall": 0, "token_accuracy": 50}
 
 
-def test_parts_of_speech_are_chunks_of_equal_neighbors():
+def test_chunk_scores_of_parts_of_speech():
     gold, found = [["DET", "NOUN", "NOUN", "VERB"]], [["DET", "NOUN", "VERB", "VERB"]]
     scores = chunk_scores(gold, found)
     assert scores["token_accuracy"] == 75 and scores["f1"] == pytest.approx(100 / 3)
@@ -58,11 +58,11 @@ def test_parts_of_speech_are_chunks_of_equal_neighbors():
     assert (scores["precision"], scores["recall"]) == (pytest.approx(100 / 3), 25)
 
 
-def test_token_accuracy_is_of_the_labels_as_written():
+def test_chunk_scores_token_accuracy():
     scores = chunk_scores([["B-LOC", "I-LOC", "O"]], [["I-LOC", "I-LOC", "O"]])
     assert (scores["f1"], scores["token_accuracy"]) == (100, pytest.approx(200 / 3))
 
 
-def test_labels_of_which_only_some_mark_chunks_are_refused():
+def test_chunk_scores_refuses_mixed_labels():
     with pytest.raises(ValueError, match="'PER'"):
         chunk_scores([["O"], ["B-PER"]], [["O"], ["PER"]])

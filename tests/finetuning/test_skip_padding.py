@@ -34,7 +34,7 @@ def padded(monkeypatch):
     return pad
 
 
-def test_models_that_are_trained_are_told_not_to(captions, plug_in_veco):
+def test_load_model_skips_padding(captions, plug_in_veco):
     data = SimpleNamespace(label_names=["a", "b"])
     assert task_of(Recipe()).load_model(str(plug_in_veco), 1, data).skip_padding
     config = AutoConfig.from_pretrained(plug_in_veco, trust_remote_code=True)
@@ -42,7 +42,7 @@ def test_models_that_are_trained_are_told_not_to(captions, plug_in_veco):
     assert translation_model.build_model(recipe, str(plug_in_veco), config, 1).skip_padding
 
 
-def test_links_are_the_same(plug_in_veco, tmp_path, padded):
+def test_skip_padding_gives_the_same_links(plug_in_veco, tmp_path, padded):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("".join(f"{text} ||| {other}\n" for text, other in zip(TEXTS, TEXTS[::-1], strict=True)))
     links = []
@@ -54,7 +54,7 @@ def test_links_are_the_same(plug_in_veco, tmp_path, padded):
     assert links[0] == links[1] and len(links[0].split()) > len(TEXTS) and not passed
 
 
-def test_vectors_are_the_same_at_every_layer(plug_in_veco):
+def test_skip_padding_gives_the_same_vectors(plug_in_veco):
     model = load_pretrained(AutoModel, str(plug_in_veco), "model")
     assert model.skip_padding
     tokenizer = AutoTokenizer.from_pretrained(plug_in_veco)
@@ -66,6 +66,6 @@ def test_vectors_are_the_same_at_every_layer(plug_in_veco):
     torch.testing.assert_close(*found, rtol=0, atol=1e-5)
 
 
-def test_models_of_other_libraries_and_of_older_code_are_taken_as_they_are(tiny_model):
+def test_without_padding_of_other_models(tiny_model):
     model = AutoModel.from_pretrained(tiny_model)
     assert without_padding(model) is model and not hasattr(model, "skip_padding")

@@ -32,7 +32,7 @@ def counted(steps):
 
 
 @pytest.mark.parametrize(("accumulation", "processes"), [(2, 1), (1, 2), (1, 3), (2, 3), (1, 12)])
-def test_a_step_holds_the_same_rows_however_it_is_divided(accumulation, processes):
+def test_micro_batches_of_a_step(accumulation, processes):
     for epoch in (0, 1):
         whole = counted(steps_of(1, 1, epoch))
         assert counted(steps_of(accumulation, processes, epoch)) == whole
@@ -40,7 +40,7 @@ def test_a_step_holds_the_same_rows_however_it_is_divided(accumulation, processe
         assert [len(rows) for rows in whole] == [SIZE] * 4 + [2]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_length_groups_depend_on_seed_and_epoch():
     plan, other = LengthGroups(LENGTHS, SIZE, seed=1), LengthGroups(LENGTHS, SIZE, seed=2)
     first = np.concatenate(plan.updates(0))
     torch.rand(3)  # as dropout draws from the same generator
@@ -51,14 +51,14 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert spread < np.std(lengths) / 2
 
 
-def test_a_resumed_epoch_goes_on_with_its_own_rows():
+def test_micro_batches_of_a_resumed_epoch():
     batches = MicroBatches(LengthGroups(LENGTHS, SIZE, seed=1), 2, 1, 0)
     batches.set_epoch(3)
     loader = torch.utils.data.DataLoader(range(ROWS), batch_sampler=batches)
     assert list(skip_first_batches(loader, 4).batch_sampler) == list(batches)[4:]
 
 
-def test_rows_that_do_not_count_have_no_labels():
+def test_counted_rows_without_labels():
     rows = [{"input_ids": [1, 2], "labels": [3, 4], "translation_labels": 5, "translation_start_positions": 6}] * 2
     full, filler = CountedRows(Dataset.from_list(rows)).__getitems__([(0, 0, True), (1, 0, False)])
     assert full == rows[0]
@@ -66,5 +66,5 @@ def test_rows_that_do_not_count_have_no_labels():
     assert filler == {"input_ids": [1, 2], "labels": [IGNORED] * 2, **ignored}
 
 
-def test_less_than_a_batch_is_one_step():
+def test_length_groups_of_few_rows():
     assert [len(rows) for rows in LengthGroups([5, 6, 7], SIZE, seed=1).updates(0)] == [3]

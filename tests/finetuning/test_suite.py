@@ -11,6 +11,7 @@ from finetuning.run import main
 from finetuning.suite import SUITES, load_suite, read_recipes
 from finetuning.tasks.registry import KINDS
 from finetuning.tasks.vectors.base import reported_layer
+from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import run_lock
@@ -220,7 +221,7 @@ def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
         recipe = recipes[task.name]
         if task.name == "tatoeba":
             assert (task.scores, recipe.pooling) == (["target_to_source"], "mean_with_special_tokens")
-            assert {pair.rpartition("-")[2] for pair in recipe.pair_names} == {"en"}
+            assert {pair.rpartition("-")[2] for pair in (of.name for of in expanded(recipe.pairs))} == {"en"}
         if task.name == "bucc":
             assert recipe.pooling == ("mean_with_special_tokens" if name.startswith("veco") else "cls")
         if task.name in ("udpos", "panx"):

@@ -114,7 +114,7 @@ def test_read_leaves_out_rows_without_words(write):
 
 
 @pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])
-def test_words_without_a_label_are_not_learned_or_scored(write, sample_tokenizer, tags):
+def test_encode_words_without_a_label(write, sample_tokenizer, tags):
     train, test = write("train", rows([*tags, ["_", "_"]])), write("test", rows(tags))
     data = read({"path": train}, {"path": test})
     assert data.train["words"][:] == [["word0", "word1", "word2"], ["word0"]]
@@ -158,24 +158,6 @@ def test_read_refuses_rows(write, part, content, fields, named):
 
 
 # --- settings ---
-
-
-def test_read_supervised_rows_of_every_language(write, tmp_path):
-    for language in ("en", "de"):
-        write(f"train.{language}", rows(TAGS))
-        write(f"test.{language}", rows(TAGS))
-    train = {"path": str(tmp_path / "train.{language}.parquet"), "languages": ["en", "de"]}
-    test = {"path": str(tmp_path / "test.{language}.parquet"), "languages": ["en", "de"]}
-    data = read(train, test, "setting=supervised")
-    assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"]]
-    assert len(data.train) == 6
-    for languages, settings, named in (
-        (["en"], ["setting=supervised"], "setting is supervised.* in de"),
-        (["en", "de"], ["setting=supervised", "selection=source_dev"], "selection=source_dev.*setting=supervised"),
-        (["en", "de"], [], "setting is zero_shot"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            read({**train, "languages": languages}, test, *settings)
 
 
 # --- windows ---

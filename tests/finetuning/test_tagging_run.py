@@ -20,7 +20,7 @@ COLUMNS = ("input_ids", "attention_mask", "labels")
 
 
 @pytest.mark.slow
-def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
+def test_tagging_scores_are_those_of_the_saved_model(people, tmp_path):
     main(people)
     out = tmp_path / "out"
     results = read_results(out)
@@ -63,7 +63,7 @@ def test_a_run_leaves_scores_that_the_saved_model_gives(people, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tokenizer_that_pads_on_the_left_gives_the_same_scores(people, tiny_model, tmp_path):
+def test_open_pads_on_the_right(people, tiny_model, tmp_path):
     left = shutil.copytree(tiny_model, tmp_path / "left")
     settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
     (left / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")

@@ -43,7 +43,7 @@ def files(captions, tmp_path):
     return [*captions, f"train=[{{path: {train}, {TSV}}}]", f"test=[{{path: {test}, {TSV}}}]"]
 
 
-def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
+def test_read_joins_two_tables(captions, sample_corpus_dir):
     data = task_of(recipe_of(captions, "max_test_examples=0")).read()
     assert (len(data.train), len(data.evaluation["en-de"])) == (240, 30)
     rows = {}
@@ -55,7 +55,7 @@ def test_two_tables_are_joined_on_their_ids(captions, sample_corpus_dir):
     assert data.protocol["training_data"][0]["rows"] == 240
 
 
-def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
+def test_read_split_of_the_sources(files, tmp_path):
     for language in ("en", "de"):
         folder = tmp_path / "set" / language
         folder.mkdir(parents=True)
@@ -83,17 +83,7 @@ def test_translations_are_read_from_the_split_of_their_sources(files, tmp_path):
             read_test(target, f"train=[{train}]")
 
 
-def test_rows_of_two_line_aligned_files_belong_together(files, tmp_path):
-    for language in ("en", "de"):
-        (tmp_path / f"x.{language}").write_text(f"{language} 1\n{language} 2\n")
-    texts = "path: PATH, format: text".replace("PATH", str(tmp_path / "x.en"))
-    target = f"target: {{path: {tmp_path / 'x.de'}, format: text}}"
-    table = f"{texts}, {target}, source_column: text, target_column: text"
-    data = task_of(recipe_of(files, f"train=[{{{table}}}]")).read()
-    assert data.train["source"][:] == ["en 1", "en 2"] and data.train["target"][:] == ["de 1", "de 2"]
-
-
-def test_empty_sides_are_left_out_of_training_and_counted(files, tmp_path):
+def test_read_counts_empty_sides(files, tmp_path):
     rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
     train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
     data = task_of(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]")).read()
@@ -116,7 +106,7 @@ SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
         ({"train": SAME, "test": SAME}, "train.0 and test.0"),
     ],
 )
-def test_tables_that_are_refused_are_named(files, tmp_path, tables, named):
+def test_read_refuses(files, tmp_path, tables, named):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
     write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
     write_tsv(tmp_path / "two.tsv", [("1", "u"), ("1", "v"), ("3", "w")])
@@ -126,13 +116,13 @@ def test_tables_that_are_refused_are_named(files, tmp_path, tables, named):
         task_of(recipe_of(files, *tables)).read()
 
 
-def test_each_pair_of_languages_is_evaluated_by_itself(files, tmp_path):
+def test_read_each_pair_of_languages(files, tmp_path):
     more = write_tsv(tmp_path / "more.tsv", [("x", "y")])
     tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, target_language: fr, {TSV}}}]"
     assert list(task_of(recipe_of(files, tables)).read().evaluation) == ["en-de", "en-fr"]
 
 
-def test_a_pair_is_encoded_as_the_decoder_reads_it(files, sample_tokenizer):
+def test_encode_pairs(files, sample_tokenizer):
     recipe = recipe_of(files)
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     row = data.train[0]
@@ -141,7 +131,7 @@ def test_a_pair_is_encoded_as_the_decoder_reads_it(files, sample_tokenizer):
     assert (row["source_length"], row["target_length"]) == (len(row["source_ids"]), len(row["target_ids"]))
 
 
-def test_long_pairs_are_dropped_or_cut_and_counted(files, sample_tokenizer, tmp_path):
+def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
     train = write_tsv(tmp_path / "l.tsv", [("a house", "ein Haus"), ("a " * 30, "ein Baum"), ("a tree", "ein " * 30)])
     test = write_tsv(tmp_path / "lt.tsv", [("a dog " * 20, "ein Hund " * 20)])
     limits = ["max_source_length=20", "max_target_length=16"]
@@ -170,7 +160,7 @@ def lengths():
     return rng.integers(3, 30, 200), rng.integers(3, 30, 200)
 
 
-def test_updates_hold_every_pair_once_and_at_most_max_tokens(lengths):
+def test_update_plan_holds_every_pair_once(lengths):
     source, target = lengths
     plan = UpdatePlan(source, target, 300, seed=1)
     for epoch in (0, 1):
@@ -187,7 +177,7 @@ def test_updates_hold_every_pair_once_and_at_most_max_tokens(lengths):
     assert len(firsts) == 3  # order changes with the epoch and with the seed
 
 
-def test_a_pair_longer_than_an_update_is_refused(lengths):
+def test_update_plan_refuses_long_pairs(lengths):
     longest = int(max(map(max, lengths)))
     UpdatePlan(*lengths, longest, seed=1)
     with pytest.raises(ValueError, match=f"max_tokens is {longest - 1}, and the longest .* {longest} tokens.*Raise it"):
@@ -195,7 +185,7 @@ def test_a_pair_longer_than_an_update_is_refused(lengths):
 
 
 @pytest.mark.parametrize(("accumulation", "processes"), [(1, 1), (2, 2), (1, 4), (8, 1)])
-def test_an_update_is_the_same_however_it_is_divided(lengths, accumulation, processes):
+def test_micro_batches_of_an_update_plan(lengths, accumulation, processes):
     plan = UpdatePlan(*lengths, 120, seed=1)
     parts = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
     for part in parts:
@@ -208,7 +198,7 @@ def test_an_update_is_the_same_however_it_is_divided(lengths, accumulation, proc
         assert all(keys and all(epoch == 3 for _, epoch, _ in keys) for keys in mine)
 
 
-def test_batches_of_evaluated_rows_hold_each_once_over_all_processes():
+def test_evaluation_batches_hold_each_row_once():
     sizes = np.array([5, 50, 7, 6, 5, 300])
     batches = [batch for process in (0, 1) for batch in evaluation_batches(sizes, 100, 2, process)]
     assert sorted(row for batch in batches for row in batch) == [0, 1, 2, 3, 4, 5]
@@ -221,7 +211,7 @@ def layout(sample_tokenizer):
     return layout_of(sample_tokenizer, decoder_start_id=2)
 
 
-def test_a_batch_is_padded_and_shifted():
+def test_collate_pads_and_shifts():
     layout = Layout(1, 2, None, np.arange(0), np.arange(0))
     rows = [
         {"source": np.array([0, 5, 6, 2]), "target": np.array([7, 2]), "labels": np.array([7, 2])},
@@ -243,7 +233,7 @@ def examples_of(layout, masking, count=40):
     return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=[masking])
 
 
-def test_masks_depend_on_seed_epoch_and_row_alone(layout):
+def test_examples_masks_depend_on_seed_epoch_and_row(layout):
     examples = examples_of(layout, Masking(0.3))
     together = examples.__getitems__([(row, 2, True) for row in range(40)])
     alone = [examples[(row, 2, True)] for row in reversed(range(40))][::-1]
@@ -258,7 +248,7 @@ def test_masks_depend_on_seed_epoch_and_row_alone(layout):
     assert np.array_equal(plain[(0, 0, True)]["source"], examples.rows[0]["source_ids"])
 
 
-def test_only_masked_tokens_of_a_text_are_predicted_where_it_is_its_own_target(layout):
+def test_examples_predict_masked_tokens_alone(layout):
     examples = examples_of(layout, Masking(0.25, predict_masked=True), count=400)
     rows = examples.__getitems__([(row, 0, True) for row in range(400)])
     shares = []
@@ -274,7 +264,7 @@ def test_only_masked_tokens_of_a_text_are_predicted_where_it_is_its_own_target(l
     assert np.mean(shares) == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_row_that_fills_a_gap_has_no_labels(layout):
+def test_examples_that_fill_a_gap(layout):
     for masking in (Masking(), Masking(0.5, predict_masked=True)):
         row = examples_of(layout, masking)[(0, 0, False)]
         assert (row["labels"] == IGNORED).all()

@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import kind_of, task_of
+from finetuning.tasks.translation.batches import Examples, collate, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.tasks.translation.trainer import TranslationTrainer
+from finetuning.tasks.translation.trainer import TranslationTrainer, make_plan
 from hub_cards.card import write_card
 from modeling.modeling_veco import VecoForConditionalGeneration
 from tests.finetuning.tasks import Killed, encode, predictions, record_of, weights
@@ -39,7 +40,7 @@ def base(printed_by, captions_recipe, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
+def test_translation_run_writes_results(base, capsys):
     out, _ = base
     assert {path.name for path in out.iterdir()} == {
         "recipe.yaml", "run.json", "results.json", "results.md", "results.csv", "scores.png", "seed-1", "seed-2",
@@ -74,7 +75,7 @@ def test_a_run_leaves_results_that_agree_with_each_other(base, capsys):
 
 
 @pytest.mark.slow
-def test_translations_are_those_of_the_saved_model_on_the_sources(base):
+def test_translate_as_the_saved_model(base):
     folder = base[0] / "seed-1"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
@@ -92,22 +93,7 @@ def test_translations_are_those_of_the_saved_model_on_the_sources(base):
 
 
 @pytest.mark.slow
-def test_it_learns_a_small_set_by_heart(captions, tmp_path):
-    lines = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("four", "vier")]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.tsv").write_text("a\tb\n" + "".join(f"{a}\t{b}\n" for a, b in lines))
-    tables = [
-        f"{part}=[{{path: {tmp_path / part}.tsv, source_column: a, target_column: b}}]" for part in ("train", "test")
-    ]
-    quick = ["training.max_steps=80", "training.dropout=0", "training.attention_dropout=0", "evaluate_every_steps=80"]
-    main([*captions, *tables, *quick, "max_test_examples=0"])
-    assert [(row["reference"], row["hypothesis"]) for row in predictions(tmp_path / "out" / "seed-1", "en-de")] == [
-        (word, word) for word in ("eins", "zwei", "drei", "vier")
-    ]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, monkeypatch, refused):
+def test_resume_of_a_killed_translation(dev_captions, base, tmp_path, monkeypatch, refused):
     step = TranslationTrainer.training_step
 
     def run(kill_at, *more):
@@ -136,22 +122,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(dev_captions, base, tmp_path, 
     assert "decoder_layers: None -> 1" in refused([*arguments, "--resume", "decoder_layers=1"])
 
 
-@pytest.mark.slow
-def test_a_run_that_was_stopped_while_it_translated_is_not_trained_further(captions, tmp_path, monkeypatch):
-    def killed(*args, **kwargs):
-        raise Killed
-
-    short = [*captions, "training.max_steps=2"]
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(TranslationTrainer, "translate", killed)
-        main(short)
-    with monkeypatch.context() as patch:
-        patch.setattr(TranslationTrainer, "training_step", killed)
-        main([*short, "--resume"])
-    record = record_of(tmp_path / "out" / "seed-1")
-    assert record["steps"] == record["selected_step"] == 2
-
-
 # Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first step counts. A
 # gradient of hardly more than rounding error, whose rest depends on what is summed together, moves little.
 ONE_UPDATE = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
@@ -159,7 +129,7 @@ ONE_UPDATE += ["training.dropout=0", "training.attention_dropout=0", "training.w
 
 
 @pytest.mark.slow
-def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(captions, tmp_path):
+def test_step_smaller_than_its_micro_batches(captions, tmp_path):
     small = [*captions, *ONE_UPDATE, "training.max_tokens=60"]  # two or three pairs
     main(small)
     main([*small, f"output_dir={tmp_path / 'two'}", "training.gradient_accumulation_steps=7"])
@@ -167,7 +137,7 @@ def test_updates_smaller_than_the_number_of_micro_batches_are_the_same_too(capti
 
 
 @pytest.mark.slow
-def test_the_loss_of_dev_is_the_mean_over_its_tokens(base):
+def test_evaluate_is_the_mean_over_tokens(base):
     record = record_of(base[0] / "seed-1")
     folder = base[0] / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
@@ -183,7 +153,7 @@ def test_the_loss_of_dev_is_the_mean_over_its_tokens(base):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["dev_loss", "dev_bleu"])
-def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeypatch, rule):
+def test_selection_of_the_best_weights(dev_captions, tmp_path, monkeypatch, rule):
     values = {2: (3.0, 5.0), 4: (2.0, 9.0), 6: (4.0, 7.0)}  # step 4 is best by both
     saved = {}
 
@@ -203,7 +173,7 @@ def test_the_best_evaluated_weights_are_selected(dev_captions, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_mean_of_the_last_checkpoints_is_selected(captions, tmp_path, monkeypatch):
+def test_selection_of_the_mean_of_checkpoints(captions, tmp_path, monkeypatch):
     saved, save = {}, TranslationTrainer.save_model
 
     def keep(self, folder=None, *args, **kwargs):
@@ -219,7 +189,7 @@ def test_the_mean_of_the_last_checkpoints_is_selected(captions, tmp_path, monkey
     assert results["protocol"]["selection"]["selected_steps"] == [[4, 6]]
 
 
-def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
+def test_average_weights_is_exact_and_keeps_ties(tiny_veco, tmp_path):
     model = VecoForConditionalGeneration.from_encoder(tiny_veco)
     for number in (1, 2, 3):
         model.save_pretrained(tmp_path / f"same-{number}")
@@ -234,7 +204,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
     assert query is model.roberta.encoder.layer[1].attention.self.query.weight
     assert model.lm_head.decoder.weight is model.roberta.embeddings.word_embeddings.weight
 
-    with pytest.raises(ValueError, match="same-4 .* are gone"):
+    with pytest.raises(ValueError, match="same-4 "):
         average_weights(model, [*folders, tmp_path / "same-4"])
     untied = VecoForConditionalGeneration.from_encoder(tiny_veco, tie_decoder=False)
     with pytest.raises(ValueError, match="are not of this model: .*decoder.layer.0.attention"):
@@ -242,7 +212,7 @@ def test_averages_are_exact_and_leave_ties(tiny_veco, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
+def test_build_model_from_a_translation_model(captions, tmp_path, refused):
     main([*captions, "decoder_layers=1", "tie_decoder=false", "task=first", "training.max_steps=1"])
     first = tmp_path / "out" / "seed-1" / "model"
     second = [*captions, f"model={first}", f"output_dir={tmp_path / 'second'}", "training.max_steps=1"]
@@ -265,7 +235,7 @@ def test_a_translation_model_is_trained_further(captions, tmp_path, refused):
     check_architecture(load_recipe(TranslationRecipe, None, [*second, *confirmed]))
 
 
-def test_random_weights_are_drawn_from_the_seed(captions, tiny_veco):
+def test_build_model_with_random_weights(captions, tiny_veco):
     config = AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True)
 
     def built(seed, start):
@@ -278,7 +248,7 @@ def test_random_weights_are_drawn_from_the_seed(captions, tiny_veco):
 
 
 @pytest.mark.slow
-def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_path, sample_corpus_dir):
+def test_run_with_masked_text_as_its_own_target(captions, tmp_path, sample_corpus_dir):
     train = next(item for item in captions if item.startswith("train="))
     masked = "source_mask_probability: 0.3"
     mono = f"{{path: {sample_corpus_dir}, config: de, source_column: text, target_column: text, {masked},"
@@ -293,7 +263,7 @@ def test_text_can_be_its_own_masked_target_beside_translations(captions, tmp_pat
     assert math.isfinite(record["history"][-1]["train_loss"])
 
 
-def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
+def test_kind_of(tmp_path, refused):
     file = tmp_path / "recipe.yaml"
     file.write_text("kind: translation\n")
     assert kind_of([]) == kind_of(["--resume", "model=x"]) == "classification"
@@ -308,22 +278,74 @@ def test_the_kind_is_that_of_the_command_line_or_the_file(tmp_path, refused):
         (["decoder_layers=3"], "decoder_layers is 3"),
         (["selection=average"], "average_checkpoints is 10"),
         (["selection=dev_loss"], "dev_loss"),
-        (["generation.beams=1", "generation.length_penalty=2"], "length_penalty is 2.0"),
-        (["DEV", "selection=dev_bleu"], "dev_bleu_examples is 0"),
+        (["DEV", "selection=dev_bleu"], "dev_bleu_examples 0"),
         (["DEV", "selection=dev_loss", "save_every_steps=4"], "save_every_steps 4"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is_written(
-    captions, dev_captions, tmp_path, refused, overrides, message
-):
+def test_check_refuses(captions, dev_captions, tmp_path, refused, overrides, message):
     base = dev_captions if "DEV" in overrides else captions
     assert message in refused([*base, *(change for change in overrides if change != "DEV")])
     assert not (tmp_path / "out").exists()
 
 
-def test_models_that_do_not_fit_are_refused(captions, tmp_path, refused):
+def test_check_architecture_refuses(captions, tmp_path, refused):
     foreign = tmp_path / "foreign"
     MarianConfig().save_pretrained(foreign)
     assert "marian" in refused([*captions, f"model={foreign}"])
     DistilBertConfig().save_pretrained(foreign)
     assert "distilbert" in refused([*captions, f"model={foreign}"])
+
+
+@pytest.mark.slow
+def test_compute_loss_with_label_smoothing(captions, tmp_path, tiny_veco, sample_tokenizer):
+    main(
+        [
+            *captions,
+            "training.max_steps=1",
+            "training.label_smoothing=0.5",
+            "training.dropout=0",
+            "training.attention_dropout=0",
+        ]
+    )
+    recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
+    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
+    layout = layout_of(sample_tokenizer, decoder_start_id=2)
+    rows = Examples(data.train, layout).__getitems__(
+        [(int(r), 0, True) for r in make_plan(recipe, data.train, 1).updates(0)[0]]
+    )
+    model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
+    plain, smoothed = (model(**collate(rows, layout), label_smoothing=share).loss.item() for share in (0.0, 0.5))
+    assert record_of(tmp_path / "out" / "seed-1")["history"][-1]["train_loss"] == pytest.approx(smoothed, rel=1e-5)
+    assert abs(plain - smoothed) > 1e-4 * plain
+
+
+@pytest.mark.slow
+def test_beam_search_of_dev_and_test(dev_captions, tmp_path, monkeypatch):
+    calls, generate = [], VecoForConditionalGeneration.generate
+
+    def watched(self, *args, **kwargs):
+        calls.append((kwargs["num_beams"], kwargs["length_penalty"]))
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(VecoForConditionalGeneration, "generate", watched)
+    search = ["generation.beams=4", "generation.length_penalty=0.5", "training.max_steps=1", "dev_bleu_examples=2"]
+    main([*dev_captions, *search, "max_test_examples=1"])
+    assert list(dict.fromkeys(calls)) == [(1, 1.0), (4, 0.5)]
+    settings = json.loads((tmp_path / "out" / "seed-1" / "model" / "generation_config.json").read_text())
+    assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.5)
+
+
+@pytest.mark.slow
+def test_saved_steps_of_epochs(captions, tmp_path, capsys):
+    two_and_a_half = ["training.max_steps=0", "training.epochs=2.5", "evaluate_every_steps=0", "max_train_examples=60"]
+    main([*captions, *two_and_a_half, "training.max_tokens=1000", "selection=average", "average_checkpoints=3"])
+    record, printed = record_of(tmp_path / "out" / "seed-1"), capsys.readouterr().err
+    epoch = int(printed.partition("60 pairs, ")[2].partition(" steps an epoch")[0])
+    assert epoch > 1 and record["steps"] == -(-5 * epoch // 2)
+    assert record["selected_step"] == [epoch, 2 * epoch, record["steps"]]
+
+
+def test_run_with_infinite_dev_loss_diverges(dev_captions, refused):
+    wild = ["training.learning_rate=1e30", "training.warmup_steps=0", "training.max_grad_norm=0"]
+    message = refused([*dev_captions, *wild, "selection=dev_loss"])
+    assert "the loss on dev was never finite, training has diverged" in message and "checkpoint-None" not in message

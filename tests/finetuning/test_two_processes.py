@@ -98,7 +98,7 @@ def assert_same_update(one, two):
 
 
 @pytest.mark.slow
-def test_steps_are_those_of_one_process(runs, topics, tmp_path):
+def test_two_processes_train_as_one(runs, topics, tmp_path):
     main([*topics, *TOPICS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
     assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
@@ -107,7 +107,7 @@ def test_steps_are_those_of_one_process(runs, topics, tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_are_the_same_in_three_processes_and_accumulated(runs, topics_recipe, tmp_path):
+def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_path):
     accumulated = "training.gradient_accumulation_steps=2"
     main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
     main([*topics_recipe(tmp_path / "two"), *TOPICS, accumulated])
@@ -117,14 +117,14 @@ def test_steps_are_the_same_in_three_processes_and_accumulated(runs, topics_reci
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_texts_beside_translations_are_those_of_one_process(kind, runs, plug_in_recipe, tmp_path):
+def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
     main(plug_in_recipe(kind, tmp_path / "one"))
     one, two = assert_same_update(tmp_path / "one", runs[0] / kind)
     assert one["scores"] == two["scores"]
 
 
 @pytest.mark.slow
-def test_translations_are_trained_and_scored_as_in_one_process(runs, dev_captions, tmp_path):
+def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
     assert one["all_scores"] == two["all_scores"]
@@ -134,7 +134,7 @@ def test_translations_are_trained_and_scored_as_in_one_process(runs, dev_caption
 
 
 @pytest.mark.slow
-def test_what_the_main_process_alone_finds_out_the_other_one_knows(runs):
+def test_two_processes_end_together(runs):
     """Otherwise it would wait forever."""
     folder, said = runs
     assert "fails failed" in said and said.count("in use by another run") == 2

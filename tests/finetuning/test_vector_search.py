@@ -34,12 +34,12 @@ def sentences(kind, sources=210, targets=140, size=48):
 
 @pytest.mark.parametrize("size", [32, 1000])
 @pytest.mark.parametrize("kind", ["clustered", "alike", "nearly the same", "apart"])
-def test_neighbors_and_cosines_are_those_of_float64(kind, size):
+def test_nearest_neighbors_are_those_of_float64(kind, size):
     for k in (1, 4, 500):
         check(*sentences(kind), k, size)
 
 
-def test_of_equally_near_ones_the_first_are_found():
+def test_nearest_neighbors_of_ties():
     source, target = sentences("clustered", 90, 60)
     check(torch.cat((source, source[:1].repeat(70, 1))), torch.cat((target, target[3:4].repeat(80, 1))), 4, 32)
     same = torch.ones(50, 8)
@@ -47,7 +47,7 @@ def test_of_equally_near_ones_the_first_are_found():
         check(other, same, 4, 16)
 
 
-def test_an_empty_side_has_no_neighbors():
+def test_nearest_neighbors_of_an_empty_side():
     (near, numbers), (backward, _) = nearest_neighbors(torch.ones(3, 2), torch.ones(0, 2), 4)
     assert near.shape == numbers.shape == (3, 0) and backward.shape == (0, 3)
 
@@ -92,7 +92,7 @@ def pairs_of(mined):
 @pytest.mark.parametrize("k", [1, 4, 100])  # more than either pool holds: all of it
 @pytest.mark.parametrize(("sources", "targets"), [(1, 9), (7, 5), (31, 40)])
 @pytest.mark.parametrize("size", [8, 1000])
-def test_pairs_and_margins_are_those_of_the_definition(sources, targets, k, size):
+def test_mine_is_the_definition(sources, targets, k, size):
     generator = torch.Generator().manual_seed(sources + targets)
     source, target = alike(sources, generator), alike(targets, generator)
     expected = brute_force(source, target, k)
@@ -101,7 +101,7 @@ def test_pairs_and_margins_are_those_of_the_definition(sources, targets, k, size
     assert mined[2].tolist() == pytest.approx([margin for margin, *_ in expected], rel=1e-6)
 
 
-def test_both_directions_propose_and_the_other_way_round_gives_the_same_pairs():
+def test_mine_is_symmetric():
     generator = torch.Generator().manual_seed(3)
     source, target = alike(30, generator), alike(25, generator)
     forward, backward = mine(source, target), mine(target, source)
@@ -113,7 +113,7 @@ def test_both_directions_propose_and_the_other_way_round_gives_the_same_pairs():
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("k", [1, 4])
-def test_of_equal_vectors_the_first_are_pairs_whatever_the_chunks(k, size):
+def test_mine_of_ties(k, size):
     # cosines are exactly 0 or 1; axis 1 is nobody's on the other side
     source = torch.eye(4)[[2, 0, 2, 1, 0]] * torch.tensor([1.0, 2, 3, 4, 5])[:, None]
     target = torch.eye(4)[[3, 2, 0, 2, 0, 3, 0]]
@@ -124,7 +124,7 @@ def test_of_equal_vectors_the_first_are_pairs_whatever_the_chunks(k, size):
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
-def test_what_is_unlike_all_others_is_in_no_pair(size):
+def test_mine_without_margin(size):
     source = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])  # nothing, and the opposite of all
     target = torch.tensor([[1.0, 0.1], [1.0, -0.1]])
     mined = mine(source, target, 2, size=size)
@@ -134,7 +134,7 @@ def test_what_is_unlike_all_others_is_in_no_pair(size):
     assert not pairs_of(mine(torch.zeros(3, 2), torch.zeros(2, 2)))
 
 
-def test_pairs_are_taken_from_the_highest_score_down_and_ties_by_their_numbers():
+def test_one_to_one_order():
     source, target = np.array([1, 0, 0, 2, 0, 3]), np.array([0, 0, 1, 1, 1, 2])
     scores = np.array([2.0, 2.0, 3.0, 2.5, 3.0, -np.inf])
     # (0, 1) first, proposed twice; it leaves (2, 1) and (0, 0) without a partner
@@ -145,7 +145,7 @@ def metric(scores, right, **options):
     return load_metric("mining_f1").compute(predictions=scores, references=right, **options)
 
 
-def test_a_given_threshold_counts_what_reaches_it():
+def test_mining_f1_with_a_threshold():
     found = metric([3.0, 2.0, 2.0, 1.0], [True, False, True, True], gold=5, threshold=2.0)
     assert (found["mined"], found["right"], found["gold"]) == (3, 2, 5)
     assert found["precision"] == pytest.approx(200 / 3) and found["recall"] == 40.0
@@ -169,7 +169,7 @@ def test_a_given_threshold_counts_what_reaches_it():
         ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2)),  # there is nothing between them
     ],
 )
-def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold):
+def test_mining_f1_fits_the_best_threshold(scores, right, gold, threshold):
     right = [bool(flag) for flag in right]
     found = metric(scores, right, gold=gold)
     assert found["threshold"] == threshold
@@ -182,7 +182,7 @@ def test_a_fitted_threshold_has_the_best_f1(scores, right, gold, threshold):
     assert found == metric(scores, right, gold=gold, threshold=threshold)
 
 
-def test_what_cannot_be_scored_is_refused():
+def test_mining_f1_refuses():
     for gold, right in ((0, [False]), (1, [True, True])):
         with pytest.raises(ValueError, match=f"gold is {gold}"):
             metric([1.0] * len(right), right, gold=gold)

@@ -6,16 +6,12 @@ import evaluate
 _DESCRIPTION = """
 Word links A against hand-made ones, of which S are sure and P possible, S within P (Och and Ney 2003), in
 percent: precision |A & P| / |A|, recall |A & S| / |S|, F1 their harmonic mean, and the alignment error rate
-AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), of which less is better. All counts are over the corpus; a mean over
-sentences is another number.
+AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), of which less is better. All counts are over the corpus.
 """
-
 _INPUTS = """
 predictions: list of lists of [i, j], the links of each sentence: word i of the source, word j of the target
-references: list of {"sure": list of [i, j], "possible": list of [i, j]}, the gold links of each sentence, counted from
-    the same number; sure links count as possible ones, whether they are repeated there or not
-Returns {"aer", "precision", "recall", "f1"}, floats in [0, 100]. A link that is given twice counts once. A share of
-nothing is 0: precision where nothing is linked, recall where no gold link is sure. Where nothing is linked AER is 100.
+references: list of {"sure": list of [i, j], "possible": list of [i, j]}; sure links need not be repeated as possible
+Returns {"aer", "precision", "recall", "f1"}, floats in [0, 100]; a share of nothing is 0.
 Raises ValueError for a link that is not a pair of words, and where there is no gold link at all.
 """
 
@@ -36,15 +32,13 @@ class Aer(evaluate.Metric):
         )
 
     def _compute(self, predictions, references):
-        linked = sure = linked_and_sure = linked_and_possible = gold = 0
+        counts = [0] * 5
         for links, reference in zip(predictions, references, strict=True):
             found, is_sure = as_set(links), as_set(reference["sure"])
             is_possible = as_set(reference["possible"]) | is_sure
-            linked += len(found)
-            sure += len(is_sure)
-            linked_and_sure += len(found & is_sure)
-            linked_and_possible += len(found & is_possible)
-            gold += len(is_possible)
+            sets = (found, is_sure, found & is_sure, found & is_possible, is_possible)
+            counts = [count + len(one) for count, one in zip(counts, sets, strict=True)]
+        linked, sure, linked_and_sure, linked_and_possible, gold = counts
         if not gold:
             raise ValueError(f"AER of {len(references)} sentences without a gold link is not defined.")
         precision, recall = share(linked_and_possible, linked), share(linked_and_sure, sure)

@@ -17,10 +17,8 @@ gold: int, how many gold pairs there are, found or not
 threshold: float, pairs with this score or more count as mined; None: it is fitted
 Returns {"f1", "precision", "recall"}, floats in [0, 100]; {"mined", "right", "gold"}, numbers of pairs; "threshold",
 infinite where no pair is right and nothing can be fitted. Pairs with equal scores are taken together. Of thresholds
-with equal F1 the highest is taken; it lies half-way to the next lower score, or is the lowest score where all are
-taken. Shares of nothing are 0.
-Raises ValueError where there is no gold pair, where more pairs are right than gold has, and for a score that is no
-number.
+with equal F1 the highest is taken; it lies half-way to the next lower score, or is the lowest score of all.
+Raises ValueError without gold pairs, if more pairs are right than gold has, and for a score that is not finite.
 """
 
 

@@ -17,11 +17,9 @@ language's articles; then tokens at white space, and in Chinese each ideograph (
 """
 
 _INPUTS = """
-predictions: list of str, one answer a question
-references: list of lists of str, the gold answers of each question; the best one counts
+predictions: list of str, one answer a question; references: list of lists of str, the gold answers, the best one counts
 language: the answers' language, which in MLQA is that of the context: en, es, de, ar, hi, vi or zh
-Returns {"f1", "exact_match": float in [0, 100]}. Raises ValueError for another language, for no question and for one
-without gold answer.
+Returns {"f1", "exact_match": float in [0, 100]}. Raises ValueError for another language, and without gold answers.
 """
 
 
@@ -58,8 +56,7 @@ class Mlqa(evaluate.Metric):
     def _compute(self, predictions, references, language):
         if language not in ARTICLES:
             raise ValueError(
-                f"The language {language!r} is not one of MLQA's: {', '.join(ARTICLES)}. Score another language with "
-                "the metric squad, as XQuAD and TyDiQA do."
+                f"The language {language!r} is not one of MLQA's: {', '.join(ARTICLES)}. Use metric=squad."
             )
         return score_answers(predictions, references, functools.partial(tokenize, language=language))
 

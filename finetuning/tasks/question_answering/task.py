@@ -80,13 +80,11 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return windowing(tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length)
 
     def read(self) -> TaskData:
-        """Rows have `question`, `context`, `answers` (texts), `places`, `start` and `end`.
+        """Rows have `question`, `context`, `answers` (texts) and `places`, their positions in the context, or -1.
 
-        `places` are the positions of the answers in the context, -1 for a missing one. `start` and `end` are the
-        characters of the first answer that is in the context, -1 if there is none. Rows also have `language`, `row`,
-        their number in the table, and `id`, if the table has one. Training rows without an answer in their context are
-        left out. Plug-in, rows have the same fields of the translation, with `translation_` before the names: question
-        and context, in training with their answers.
+        `start` and `end` are the characters of the first answer that is in the context, -1 if there is none: such
+        training rows are left out. `row` is the number in the table, `id` that of the table, if it has one. Plug-in,
+        the fields of the translation have `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
         for where, table in named_tables(recipe).items():
@@ -100,7 +98,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         tables = open_tables(recipe)
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
-            self._measure(language, ["a"], [["a"]])  # before hours of training
+            self.measure(language, ["a"], [["a"]])  # before hours of training
         normalize = functools.partial(_normalize, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
         data = gather(recipe, tables, evaluation, normalize, warnings, [])
@@ -108,14 +106,12 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         trained = data.train["language"][:]
         left_out = Counter(trained) - Counter(trained[row] for row in kept)
         if left_out:
-            data.warnings.append(
-                f"{left_out.total()} training rows were left out: their answer is not in their context"
-            )
+            data.warnings.append(f"{left_out.total()} training rows without an answer in their context were left out")
         data.protocol.update(training_rows=len(kept), left_out_rows=dict(left_out))
         return replace(data, train=data.train.select(kept))
 
     def encode(self, data: TaskData) -> TaskData:
-        """Rows to windows (`windows.py`). The facts say how many there are, and how many questions were cut."""
+        """Rows to windows (`windows.py`)."""
         recipe, tokenizer = self.recipe, self.start.tokenizer
         options = {"tokenizer": tokenizer, "cutting": self.windowing(tokenizer)}
         counted = ["cut", "split", "inexact", "translation_cut"]
@@ -127,10 +123,8 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
             split_texts=counts["split"],
             inexact_answers=counts["inexact"],
             facts=[
-                f"answers: the best of {N_BEST} starts and as many ends per window, at most "
-                f"{recipe.max_answer_length} tokens; F1 and exact match of {recipe.metric}",
-                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context; "
-                f"questions of at most {recipe.max_question_length} tokens",
+                f"answers: the best of {N_BEST} starts and ends per window; F1 and exact match of {recipe.metric}",
+                f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context",
                 f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
             ],
         )
@@ -152,9 +146,10 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
                 identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
                 yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
 
-        return Outcome(self._measure(language, answers, golds), records)
+        return Outcome(self.measure(language, answers, golds), records)
 
-    def _measure(self, language: str, answers: list, golds: list) -> dict[str, float]:
+    def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
+        """F1 and exact match of the recipe's metric."""
         if self.recipe.metric == "squad":
             return score_answers(answers, golds)
         return load_metric("mlqa").compute(predictions=answers, references=golds, language=language)
@@ -162,20 +157,15 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
 def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     """The columns of `read`, checked."""
-    columns = _side(rows, warnings)
-    count = len(columns["start"])
+    columns, count = _side(rows, warnings), len(rows.dataset)
     ids = rows.dataset["id"][:] if "id" in rows.dataset.column_names else [None] * count
-    where = {
-        "language": [rows.language] * count,
-        "row": rows.numbers,
-        "id": [None if name is None else str(name) for name in ids],
-    }
+    named = [None if name is None else str(name) for name in ids]
     if translation := translation_of(rows):
         translated = _side(translation, warnings)
         if all(columns[name] == translated[name] for name in ("question", "context")):
             warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + name: values for name, values in translated.items()}
-    return Dataset.from_dict({**columns, **where})
+    return Dataset.from_dict({**columns, "language": [rows.language] * count, "row": rows.numbers, "id": named})
 
 
 def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
@@ -189,15 +179,13 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
         empty = np.flatnonzero(~has_text(texts)).tolist()
         rows.report(dict.fromkeys(empty, f"its {name} is empty"), "Correct or remove the row.")
     if not (column := rows.table.label_column):
-        nothing = [-1] * len(columns["question"])
-        empty = [[] for _ in nothing]
+        empty, nothing = [[] for _ in rows.numbers], [-1 for _ in rows.numbers]
         return {**columns, "answers": empty, "places": empty, "start": nothing, "end": nothing}
     feature = rows.dataset.features.get(column)
     if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
-        lists = {
-            name: [[one[name] for one in own or ()] for own in rows.dataset[column][:]] for name in feature.feature
-        }
-        rows = replace(rows, dataset=Dataset.from_dict({f"{column}.{name}": own for name, own in lists.items()}))
+        objects, names = rows.dataset[column][:], feature.feature
+        lists = {f"{column}.{name}": [[one[name] for one in own or ()] for own in objects] for name in names}
+        rows = replace(rows, dataset=Dataset.from_dict(lists))
     columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
     starts = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
     faults = {
@@ -215,26 +203,23 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
     ]
     begins, ends = [], []
     for answers, places in zip(columns["answers"], found, strict=True):
-        first = next((number for number, where in enumerate(places) if where >= 0), None)
-        answer = answers[first or 0]
-        begins.append(-1 if first is None else places[first] + len(answer) - len(answer.lstrip()))
-        ends.append(-1 if first is None else places[first] + len(answer.rstrip()))
+        present = ((answer, where) for answer, where in zip(answers, places, strict=True) if where >= 0)
+        answer, where = next(present, ("", -1))
+        begins.append(where + len(answer) - len(answer.lstrip()))
+        ends.append(where + len(answer.rstrip()))
     absent = begins.count(-1)
     if begins and absent == len(begins):
         raise ValueError(
             f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
         )
-    elsewhere = sum(
-        any(where not in (-1, start) for where, start in zip(places, own, strict=True))
-        for places, own in zip(found, starts, strict=True)
-    )
-    for count, what in (
-        (elsewhere, "an answer that is not at its answer_start; the nearest place with its text is used"),
-        (absent, "no answer that is in the context"),
-    ):
-        if count:
-            warnings.append(f"{rows.place}: {count} of {len(begins)} rows have {what}")
+    both = zip(found, starts, strict=True)
+    elsewhere = sum(any(where not in (-1, start) for where, start in zip(*own, strict=True)) for own in both)
+    if elsewhere or absent:
+        warnings.append(
+            f"{rows.place}: of {len(begins)} rows, {elsewhere} have an answer that is not at its answer_start (the "
+            f"nearest place with its text is used), {absent} none in the context"
+        )
     return {**columns, "places": found, "start": begins, "end": ends}
 
 

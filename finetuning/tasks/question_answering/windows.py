@@ -2,19 +2,16 @@
 
 A context that is too long is read in overlapping windows `<s> question </s></s> part of the context </s>`. As in BERT's
 SQuAD script, which XTREME and MLQA's baselines follow, each window begins `stride` tokens of the context after the one
-before it, so that the overlap is what the question leaves; every window is a training example, and where it does not
-hold the whole answer its label is `<s>`.
+before it; every window is a training example, and where it does not hold the whole answer its label is `<s>`.
 
-Offsets are character positions in the context, of the tokenizer; of a token they are [begin, end). A token may share
-characters with its neighbors: a lone `▁` has those of the token after it, and the tokens of a character that the
-normalizer takes apart all have that character's.
+Offsets are character positions in the context; of a token they are [begin, end). A token may share characters with its
+neighbors: a lone `▁` has those of the token after it.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tokenizers
 
 from finetuning.data.task_tables import TRANSLATION
 from finetuning.models import names_as_text
@@ -61,8 +58,8 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
     """Returns how a tokenizer's windows are cut. Raises ValueError for windows that would leave tokens out."""
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name the "
-            "folder of a fast tokenizer, one with a tokenizer.json, with the same tokens as `tokenizer`."
+            f"The tokenizer ({type(tokenizer).__name__}) does not say which characters a token has. Name a fast one, "
+            "with a tokenizer.json, as `tokenizer`."
         )
     sides = tokenizer("a", "a").sequence_ids(0)
     question = sides.count(0)
@@ -71,8 +68,7 @@ def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length:
     if stride > (room := found.room(max_question_length)):
         raise ValueError(
             f"doc_stride is {stride}, and max_length={max_length} leaves room for {max(room, 0)} tokens of the context "
-            f"next to max_question_length={max_question_length}. Lower doc_stride or max_question_length, or raise "
-            "max_length."
+            f"next to max_question_length={max_question_length}. Lower one of the two, or raise max_length."
         )
     return found
 
@@ -90,25 +86,20 @@ def shorten(question: str, tokenizer: Any, limit: int) -> tuple[str, int]:
 def encode_windows(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, cutting: Windowing, is_train: bool
 ) -> dict[str, list]:
-    """Returns the windows of a batch of rows: the model's inputs, `length`, `labels`, `cut`, `split`, `inexact`.
+    """Returns the windows of a batch of rows (`QuestionAnsweringTask.read`), whose numbers are `numbers`.
 
-    `batch` has `question`, `context`, `answers`, their places in the context (`places`), and `start` and `end`, the
-    characters of the answer to learn, -1 if it is unknown; `numbers` are the rows' numbers. `labels` are the first and
-    last token of the answer, as positions in the window. In the first window of a row, `cut` is 1 if the question was
-    cut, `split` is 1 if there are several windows, and `inexact` is the number of its answers that are not at token
-    boundaries. In the other windows they are 0.
+    Windows have the model's inputs, `length`, and `labels`, the positions of the answer's first and last token. In the
+    first window of a row, `cut` is 1 if the question was cut, `split` is 1 if there are several windows, and `inexact`
+    is the number of its answers that are not at token boundaries. In the other windows they are 0.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
     the context's length.
-
-    Columns of the translation in `batch`, with `translation_` before their names, become `_add_translation`'s fields.
     """
     windows = windows_of_rows(batch, numbers, tokenizer, cutting, is_train)
     if TRANSLATION + "question" in batch:
-        other = {
-            name.removeprefix(TRANSLATION): values for name, values in batch.items() if name.startswith(TRANSLATION)
-        }
+        names = [name.removeprefix(TRANSLATION) for name in batch if name.startswith(TRANSLATION)]
+        other = {name: batch[TRANSLATION + name] for name in names}
         translated = windows_of_rows(other, numbers, tokenizer, cutting, is_train=True)
         for own, others, start in zip(windows, translated, other["start"], strict=True):
             _add_translation(own, others, start >= 0, is_train)
@@ -118,11 +109,10 @@ def encode_windows(
 def _add_translation(windows: list[dict], translated: list[dict], has_answer: bool, is_train: bool) -> None:
     """Adds a window of the translation to each window of a text: the first to the first, and so on.
 
-    If the text has more windows, each further one gets the translation's last window. If it has fewer, the
-    translation's further windows are not read, and `translation_cut` of the first window says so. In training, a window
-    also has the answer in the translation's window as `start_positions` and `end_positions`. If the answer is unknown,
-    or an earlier window already has the same window of the translation, they point after the input, where models ignore
-    them.
+    Each further window of the text gets the translation's last one. Further windows of the translation are not read;
+    `translation_cut` of the first window says so. In training, a window also has the answer in the translation's window
+    as `start_positions` and `end_positions`. If it is unknown, or an earlier window has the same window of the
+    translation, they point after the input, where models ignore them.
     """
     for number, window in enumerate(windows):
         other = translated[min(number, len(translated) - 1)]
@@ -175,7 +165,7 @@ def windows_of_rows(
             if len(whole) != tokens:
                 raise ValueError(
                     f"row {numbers[row]} (from 0): the windows hold {len(whole)} of the context's {tokens} tokens. "
-                    f"tokenizers {tokenizers.__version__} loses windows: install another version."
+                    "Install another version of tokenizers: this one loses windows."
                 )
         start, end = batch["start"][row], batch["end"][row]
         span = nearest_span(whole, start, end) if start >= 0 else None

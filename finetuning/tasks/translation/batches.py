@@ -62,15 +62,12 @@ class Examples(torch.utils.data.Dataset):
     def __getitems__(self, keys: list[Key]) -> list[dict[str, np.ndarray]]:
         """Returns a whole micro-batch with one look-up in the table; torch's loader calls this method."""
         columns = self.rows[[row for row, _, _ in keys]]
-        tables = columns.get("table", [0] * len(keys))
-        maskings = [self.maskings[table] if self.maskings else Masking() for table in tables]
-        sources = [np.asarray(source) for source in columns["source_ids"]]
-        targets = [np.asarray(target) for target in columns["target_ids"]]
+        maskings = [self.maskings[table] for table in columns["table"]] if self.maskings else [Masking()] * len(keys)
+        sources, targets = ([np.asarray(ids) for ids in columns[name]] for name in ("source_ids", "target_ids"))
         masked = self._mask(sources, maskings, keys) if any(m.probability for m in maskings) else []
         examples = []
-        for number, (source, target, masking, (*_, counts)) in enumerate(
-            zip(sources, targets, maskings, keys, strict=True)
-        ):
+        for number, (source, target, masking) in enumerate(zip(sources, targets, maskings, strict=True)):
+            counts = keys[number][2]
             labels = target if counts else np.full_like(target, IGNORED)
             if masking.probability:
                 source, predicted = (field[number, : len(source)] for field in masked)
@@ -137,10 +134,8 @@ class UpdatePlan:
     """The steps of an epoch: which pairs make up each, by token count.
 
     Pairs are sorted by the target's length, then the source's, ties at random; consecutive pairs make a step as long
-    as pairs times the longest side is at most `max_tokens` (fairseq's count of a batch). The order of the steps is
-    shuffled. Both depend on (seed, epoch) only; `finetuning/steps.py` divides a step among processes and accumulation
-    steps, so that what a step holds does not depend on them. How many steps an epoch has does not depend on the
-    epoch either, because the sorted lengths do not.
+    as pairs times the longest side is at most `max_tokens` (fairseq's count of a batch). The steps are shuffled. Both
+    depend on (seed, epoch) only, not on processes; their number does not depend on the epoch.
 
     Deviation from the paper: fairseq on 16 GPUs makes a step of 16 batches, each of one length; here a step is of
     one length, on any number of GPUs.

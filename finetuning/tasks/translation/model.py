@@ -26,8 +26,7 @@ def check_architecture(recipe: TranslationRecipe) -> None:
         config, _ = PreTrainedConfig.get_config_dict(find_model(recipe.model, recipe.hub_root))
     except OSError:
         return  # `describe_model` reports the fault
-    kind, layers = config.get("model_type"), config.get("num_hidden_layers")
-    is_translator = config.get("is_encoder_decoder")
+    kind, layers, is_translator = map(config.get, ("model_type", "num_hidden_layers", "is_encoder_decoder"))
     if layers is None or is_translator and kind != "veco":
         raise ValueError(f"{recipe.model} is of type {kind}. Name an encoder, or a translation model of this project.")
     asked, selection = recipe.decoder_layers, recipe.decoder_layer_selection
@@ -42,8 +41,8 @@ def check_architecture(recipe: TranslationRecipe) -> None:
     }
     if wrong := [name for name, is_so in confirms.items() if not is_so]:
         raise ValueError(
-            f"{wrong[0]} is {getattr(recipe, wrong[0])}, and {recipe.model} is a translation model already, with a "
-            f"decoder of the encoder's layers {made_of}, {'tied' if is_tied else 'not tied'} to them. Leave it out."
+            f"{wrong[0]} is {getattr(recipe, wrong[0])}, and {recipe.model} has a decoder of layers {made_of}, "
+            f"with tie_decoder {is_tied}. Leave it out."
         )
 
 
@@ -53,18 +52,22 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     Its generation settings are those for the recipe's test sentences, also after it is saved.
     """
     set_seed(seed)
-    dropout = {
-        "hidden_dropout_prob": recipe.training.dropout,
-        "attention_probs_dropout_prob": recipe.training.attention_dropout,
-    }
+    training, cls = recipe.training, VecoForConditionalGeneration
+    dropout = {"hidden_dropout_prob": training.dropout, "attention_probs_dropout_prob": training.attention_dropout}
     settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
     is_random = recipe.initialize == "random"
     with main_first(), readable_errors(path):
-        cls = VecoForConditionalGeneration
         if config.model_type == cls.config_class.model_type:
             cls = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)
         if not config.is_encoder_decoder:
-            model = _from_encoder(cls, recipe, path, settings)
+            model = cls.from_encoder(
+                path,
+                decoder_layers=recipe.decoder_layers,
+                decoder_layer_selection=recipe.decoder_layer_selection or "last",
+                tie_decoder=recipe.tie_decoder is not False,
+                random=is_random,
+                **settings,
+            )
         elif is_random:
             model = cls(cls.config_class.from_pretrained(path, **settings))
         else:
@@ -73,26 +76,13 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     return without_padding(model)
 
 
-def _from_encoder(cls: Any, recipe: TranslationRecipe, path: str, settings: dict[str, Any]) -> torch.nn.Module:
-    try:
-        return cls.from_encoder(
-            path,
-            decoder_layers=recipe.decoder_layers,
-            decoder_layer_selection=recipe.decoder_layer_selection or "last",
-            tie_decoder=recipe.tie_decoder is not False,
-            random=recipe.initialize == "random",
-            **settings,
-        )
-    except ValueError as error:  # reported in the recipe's terms
-        raise ValueError(str(error).replace("random=True", "initialize=random")) from error
-
-
 def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
-    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor."""
+    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor.
+
+    Raises ValueError for a missing folder, and for weights that are not those of this model.
+    """
     if absent := [folder.name for folder in folders if not folder.is_dir()]:
-        raise ValueError(
-            f"{', '.join(absent)} of {folders[0].parent} are gone. Remove the seed's folder and run it again."
-        )
+        raise ValueError(f"{absent[0]} of {folders[0].parent} is gone. Remove the seed's folder and run it again.")
     mean: dict[str, torch.Tensor] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.safetensors")):
@@ -104,6 +94,5 @@ def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
     lacking = [name for name, tensor in own.items() if name not in mean and tensor.data_ptr() not in stored]
     if unknown := lacking + [name for name in mean if name not in own]:
         raise ValueError(f"The checkpoints of {folders[0].parent} are not of this model: only one has {unknown[0]}.")
-    with torch.no_grad():
-        for name, tensor in mean.items():
-            own[name].copy_(tensor)
+    for name, tensor in mean.items():
+        own[name].copy_(tensor)

@@ -1,18 +1,16 @@
-"""The translation recipe: every field that `finetuning/run.py` reads where `kind` is translation.
-
-A recipe is a YAML file of these fields; `key=value` on the command line overrides one of them (`decoder_layers=6`).
-`zoo_core.recipes` reads, checks and prints recipes.
-"""
+"""The translation recipe: every field that `finetuning/run.py` reads where `kind` is translation."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Gt, Len
 from omegaconf import MISSING
 
-from finetuning.recipe import Hyperparameters, Published, TrainedRecipe
+from finetuning.recipe import NOTE, Hyperparameters, TrainedRecipe
 from zoo_core.recipes import LARGEST, Count, Fraction, Positive, option
 from zoo_core.tables import Table
+
+Length = Annotated[int, Ge(4), LARGEST]
 
 
 @dataclass
@@ -26,13 +24,9 @@ class TargetTable(Table):
 class PairTable(Table):
     """Sentences and their translations: two columns of one table, or one column of each of two tables."""
 
-    source_column: str = option(
-        MISSING, "column of the text to translate; translation.en is the field en of the column translation"
-    )
+    source_column: str = option(MISSING, "column of the text to translate; translation.en: field en of translation")
     target_column: str = option(MISSING, "column of the translation, in the table `target` if there is one")
-    target: TargetTable | None = option(
-        None, "table of the translations, if it is a separate one: aligned row by row, or joined on `join_on`"
-    )
+    target: TargetTable | None = option(None, "table of the translations, aligned row by row, or joined on `join_on`")
     join_on: str | None = option(None, "column of ids in both tables; rows with the same id are a pair")
     source_language: str | None = option(None, "language of the source column; default: the recipe's")
     target_language: str | None = option(None, "language of the target column; default: the recipe's")
@@ -45,9 +39,7 @@ class TrainingPairs(PairTable):
     source_mask_probability: Fraction = option(
         0.0, "share of the source tokens to mask, sampled anew in every epoch (80% <mask>, 10% random, 10% unchanged)"
     )
-    predict: Literal["all", "masked"] = option(
-        "all", "tokens to predict; masked: only the masked ones, with the source column also as the target column"
-    )
+    predict: Literal["all", "masked"] = option("all", "tokens to predict; masked: of a column that is its own target")
 
 
 @dataclass
@@ -55,9 +47,7 @@ class EvaluationPairs(PairTable):
     """Pairs to translate and score."""
 
     split: str = option("test", "split that is evaluated; never used for selection")
-    note: str | None = option(
-        None, "how the split differs from the benchmark's own test; the results show it as a warning"
-    )
+    note: str | None = option(None, NOTE)
 
 
 @dataclass
@@ -65,19 +55,9 @@ class TranslationTraining(Hyperparameters):
     """Hyperparameters."""
 
     max_tokens: Positive = option(
-        4096,
-        "tokens per step with padding: the number of pairs times the length of the longest side, summed over processes "
-        "and micro-batches; batches have pairs of similar length",
+        4096, "tokens per step with padding: pairs times the longest side, summed over processes and micro-batches"
     )
-    layerwise_decay: Annotated[float, Gt(0), Le(1)] = option(
-        1.0,
-        "d: factor d^(n-i) on the learning rate of encoder layer i of n (from 0) and of the decoder layer made from "
-        "it, d^(n+1) of the embeddings, 1 of the rest of the LM head",
-    )
-    epochs: Annotated[float, Ge(0), Le(10**6)] = option(10.0, "passes over the training pairs")
-    schedule: Literal["linear", "inverse_sqrt", "constant", "cosine"] = option(
-        "linear", "schedule of the learning rate after the warm-up"
-    )
+    epochs: Annotated[float, Ge(0), LARGEST] = option(10.0, "passes over the training pairs")
     betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.98], "AdamW's beta1 and beta2")
     epsilon: Annotated[float, Gt(0)] = option(1e-8, "AdamW's epsilon")
     label_smoothing: Fraction = option(0.1, "share of the probability to spread over all tokens of the vocabulary")
@@ -89,10 +69,8 @@ class TranslationTraining(Hyperparameters):
 class Generation:
     """How the test sentences are translated."""
 
-    beams: Annotated[int, Ge(1), Le(1024)] = option(5, "hypotheses that beam search keeps; 1: greedy search")
-    length_penalty: float = option(
-        1.0, "power of the length that the log-probability of a hypothesis is divided by; needs more than 1 beam"
-    )
+    beams: Positive = option(5, "hypotheses that beam search keeps; 1: greedy search")
+    length_penalty: float = option(1.0, "power of the length by which a hypothesis' log-probability is divided")
     max_tokens: Positive = option(2048, "tokens per batch of source sentences and process, with padding")
 
 
@@ -102,62 +80,34 @@ class TranslationRecipe(TrainedRecipe):
 
     main_score, task_type = "sacrebleu", "translation"
     measures = "translations, compared with those of people"
-    model: str = option(
-        MISSING,
-        "folder or Hub id of the checkpoint to fine-tune: an encoder (VECO, XLM-R, another of the zoo), which is made "
-        "into a translation model, or a translation model",
-    )
     kind: Literal["translation"] = option("translation", "kind of task")
     source_language: str = option(MISSING, "language to translate from")
     target_language: str = option(MISSING, "language to translate into")
 
-    initialize: Literal["pretrained", "random"] = option(
-        "pretrained",
-        "initial weights; random: the same architecture and tokenizer, with new random weights for each seed",
-    )
+    initialize: Literal["pretrained", "random"] = option("pretrained", "weights; random: new ones for each seed")
     decoder_layers: Positive | None = option(None, "layers of the decoder; default: as many as the encoder has")
     decoder_layer_selection: Literal["last", "first"] | None = option(
         None, "encoder layers that the decoder is made from; default: the last"
     )
-    tie_decoder: bool | None = option(
-        None,
-        "the decoder shares self-attention and feed-forward with the encoder layers that it is made from; default: "
-        "true. A translation model already has a decoder, so these three fields must agree with it if they are set",
-    )
+    tie_decoder: bool | None = option(None, "the decoder shares weights with these encoder layers; default: true")
 
     train: list[TrainingPairs] = option([], "training pairs; several tables are mixed")
     dev: list[PairTable] = option([], "development pairs for the loss, and for BLEU of the first language pair")
     test: list[EvaluationPairs] = option([], "tables to evaluate, one per language pair")
-    max_source_length: Annotated[int, Ge(4), LARGEST] = option(128, "tokens of a source sentence with special tokens")
-    max_target_length: Annotated[int, Ge(4), LARGEST] = option(128, "tokens of a target sentence with special tokens")
-    too_long: Literal["drop", "cut"] = option(
-        "drop", "drop or cut longer training pairs; evaluated pairs are always cut; the results count both"
-    )
-    max_train_examples: Count = option(0, "number of training pairs to sample at random; 0: use all")
+    max_source_length: Length = option(128, "tokens of a source sentence with special tokens")
+    max_target_length: Length = option(128, "tokens of a target sentence with special tokens")
+    too_long: Literal["drop", "cut"] = option("drop", "what to do with longer training pairs; evaluated ones are cut")
     max_test_examples: Count = option(0, "number of pairs per table to sample at random for evaluation; 0: use all")
 
     training: TranslationTraining = field(default_factory=TranslationTraining)
-    evaluate_every_steps: Count = option(0, "steps between evaluations on `dev`; 0: one epoch")
     save_every_steps: Count = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
-    max_dev_examples: Count = option(
-        1000, "number of pairs per table to sample at random for the loss on dev; 0: use all"
-    )
-    dev_bleu_examples: Count = option(
-        0, "number of these pairs to translate by greedy search for the curve of BLEU by step; 0: none"
-    )
+    max_dev_examples: Count = option(1000, "number of pairs per table to sample for the loss on dev; 0: use all")
+    dev_bleu_examples: Count = option(0, "number of these to translate by greedy search for BLEU by step; 0: none")
     selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
-        "last",
-        "weights that are evaluated: the last ones, those of the checkpoint with the best loss or BLEU on dev, or the "
-        "mean of the last `average_checkpoints`",
+        "last", "weights to evaluate: the last, the best on dev, or the mean of the last `average_checkpoints`"
     )
     average_checkpoints: Positive = option(10, "number of checkpoints in the mean of `selection: average`")
     generation: Generation = field(default_factory=Generation)
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = option(
-        None,
-        "sacreBLEU's tokenizer; default: that of each pair's target language: zh, ja-mecab, ko-mecab, char for Thai "
-        "and others without spaces, else 13a",
-    )
-    published: Published | None = option(None, "published scores to print next to ours")
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:
         """Returns the source and the target language of a table."""
@@ -175,24 +125,16 @@ class TranslationRecipe(TrainedRecipe):
 
     def check(self) -> None:
         super().check()
-        generation = self.generation
-        if generation.beams == 1 and generation.length_penalty != 1.0:
-            raise ValueError(
-                f"generation.length_penalty is {generation.length_penalty}, and generation.beams is 1. Leave "
-                "length_penalty out, or use more beams."
-            )
-        if not self.dev and (self.selection.startswith("dev") or self.dev_bleu_examples):
-            raise ValueError(
-                f"The recipe has no dev table; selection is {self.selection} and dev_bleu_examples "
-                f"{self.dev_bleu_examples}. Add a table under `dev:`, or use selection=last and dev_bleu_examples=0."
-            )
-        if self.selection == "dev_bleu" and not self.dev_bleu_examples:
-            raise ValueError(
-                "selection is dev_bleu, and dev_bleu_examples is 0. Set dev_bleu_examples to the number of development "
-                "pairs to translate, or use selection=dev_loss."
-            )
         evaluate, save = self.evaluate_every_steps, self.save_every_steps
-        if self.selection.startswith("dev") and save and (not evaluate or evaluate % save):
+        uses_dev = self.selection.startswith("dev")
+        if bool(self.dev_bleu_examples or uses_dev) > bool(self.dev) or (
+            self.selection == "dev_bleu" and not self.dev_bleu_examples
+        ):
+            raise ValueError(
+                f"selection is {self.selection}, dev_bleu_examples {self.dev_bleu_examples}, with {len(self.dev)} dev "
+                "tables. Both need a table in dev, and dev_bleu also dev_bleu_examples."
+            )
+        if uses_dev and save and (not evaluate or evaluate % save):
             raise ValueError(
                 f"selection is {self.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
                 f"save_every_steps {save}. Set save_every_steps to 0, or make evaluate_every_steps a multiple of it."

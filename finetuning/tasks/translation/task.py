@@ -7,6 +7,7 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 import dataclasses
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,10 @@ from finetuning.tasks.translation.trainer import (
     TranslationTrainer,
     column,
     make_plan,
-    selected_steps,
+    saved_steps,
     translation_arguments,
 )
-from finetuning.training import SeedProgress, check_weights, finish, finite, train_or_resume
+from finetuning.training import SeedProgress, check_weights, diverged, finish, finite, train_or_resume
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
@@ -61,21 +62,17 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
-        recipe = self.recipe
+        recipe, loaded, opened = self.recipe, {}, {}
         check_tables(recipe)
-        loaded: dict[tuple, tuple[Dataset, str]] = {}
-        empty: dict[str, dict[str, int]] = {"train": {"all": 0}, "dev": {}}
-        opened: dict[str, list] = {}
+        empty: dict[str, Counter] = {"train": Counter(), "dev": Counter()}
         for part in ("train", "dev", "test"):
             opened[part] = []
             for position, table in enumerate(getattr(recipe, part)):
-                pair = "-".join(recipe.languages_of(table))
-                rows = open_pairs(table, f"{part}.{position}", pair, recipe.hub_root, loaded)
-                kept = with_both_sides(rows, f"{part}.{position}", is_evaluated=part == "test")
-                opened[part].append(kept)
-                if part != "test":
-                    name = "all" if part == "train" else pair
-                    empty[part][name] = empty[part].get(name, 0) + len(rows.dataset) - len(kept.dataset)
+                pair, place = "-".join(recipe.languages_of(table)), f"{part}.{position}"
+                rows = open_pairs(table, place, pair, recipe.hub_root, loaded)
+                opened[part].append(kept := with_both_sides(rows, place, is_evaluated=part == "test"))
+                if part in empty:
+                    empty[part]["all" if part == "train" else pair] += len(rows.dataset) - len(kept.dataset)
         train, dev, test = opened.values()
         pairs = [rows.language for rows in test]
         if len(set(pairs)) < len(pairs):
@@ -141,14 +138,9 @@ class TranslationTask(Task[TranslationRecipe]):
         encoded = each_part(data, encode_rows)
         if not len(encoded.train):
             raise ValueError(f"All training pairs are longer than {limits}. Raise max_..._length, or set too_long=cut.")
-        encoded.protocol.update(
-            training_rows=len(encoded.train),
-            max_source_length=recipe.max_source_length,
-            max_target_length=recipe.max_target_length,
-            max_length=recipe.max_length,
-            too_long=recipe.too_long,
-            long_pairs=long,
-        )
+        settings = ("max_source_length", "max_target_length", "max_length", "too_long")
+        encoded.protocol.update({name: getattr(recipe, name) for name in settings}, long_pairs=long)
+        encoded.protocol["training_rows"] = len(encoded.train)
         return encoded
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
@@ -157,8 +149,7 @@ class TranslationTask(Task[TranslationRecipe]):
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))
         # some of sacreBLEU's tokenizers need another library: report a missing one before the training
         for language in set(recipe.targets.values()):
-            options = {"tokenize": recipe.bleu_tokenizer, "language": language}
-            load_metric("bleu").compute(predictions=["a"], references=["a"], **options)
+            load_metric("bleu").compute(predictions=["a"], references=["a"], language=language)
 
     def build(self, seed: int, data: TaskData) -> torch.nn.Module:
         config = self.start.config
@@ -185,9 +176,13 @@ class TranslationTask(Task[TranslationRecipe]):
             layout=layout,
         )
         with SeedProgress(seed, recipe) as progress:
-            train_or_resume(trainer, recipe, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
+            train_or_resume(trainer, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
-            steps = selected_steps(recipe, plan, trainer.state, seed)
+            steps = [trainer.state.best_global_step if recipe.selection != "last" else trainer.state.global_step]
+            if recipe.selection == "average":
+                steps = saved_steps(recipe, plan)[-recipe.average_checkpoints :]
+            if None in steps:
+                raise diverged(seed, "the loss on dev was never finite")
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
             hypotheses, scores = {}, {}
@@ -208,9 +203,9 @@ class TranslationTask(Task[TranslationRecipe]):
                 ],
             }
             predictions = {
-                pair: functools.partial(_rows, rows, hypotheses[pair]) for pair, rows in data.evaluation.items()
+                pair: functools.partial(_rows, data.evaluation[pair], own) for pair, own in hypotheses.items()
             }
-            return finish(trainer, progress, outcome, predictions, folder, recipe.save_models)
+            return finish(trainer, progress, outcome, predictions, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
@@ -245,15 +240,13 @@ class TranslationTask(Task[TranslationRecipe]):
         facts, settings = results["protocol"], results["hyperparameters"]
         selection, generation = facts["selection"], settings["generation"]
         steps = "; ".join(str(step).strip("[]") for step in selection["selected_steps"])
-        empty, long, cut = (
-            sum(of.values())
-            for of in (facts["empty_pairs"]["train"], facts["long_pairs"]["train"], facts["long_pairs"]["evaluation"])
-        )
+        empty, long = facts["empty_pairs"]["train"]["all"], facts["long_pairs"]["train"]["all"]
+        evaluated, cut = (sum(of.values()) for of in (facts["evaluated_rows"], facts["long_pairs"]["evaluation"]))
         return [
             f"training data: {table_names(facts['training_data'])} ({facts['training_rows']:,} pairs; {empty} with an "
             f"empty side left out, {long} too long: {facts['too_long']})",
-            f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs; "
-            f"{cut} sources cut at {facts['max_source_length']} tokens)",
+            f"evaluated: {table_names(facts['evaluation_data'])} ({evaluated:,} pairs; {cut} sources cut at "
+            f"{facts['max_source_length']} tokens)",
             f"updates: {', '.join(map(str, settings['updates']))}, of {settings['max_tokens']:,} tokens each",
             f"selection: {selection['rule']} (step {steps})",
             f"generation: {generation['beams']} beams, length penalty {generation['length_penalty']}",
@@ -262,8 +255,7 @@ class TranslationTask(Task[TranslationRecipe]):
                 for pair, of_pair in facts["metric"]["signatures"].items()
                 for name, signature in of_pair.items()
             ),
-            "bleu: corresponds to multi-bleu.perl -lc on Moses tokens, without its decimals, because the tokens are "
-            "sacreBLEU's. Compare sacrebleu if both are published",
+            "bleu: near multi-bleu.perl -lc on Moses tokens. Compare sacrebleu if both are published",
             f"weights at the start: {settings['initialize']}",
         ]
 
@@ -275,11 +267,11 @@ def check_tables(recipe: TranslationRecipe) -> None:
     for position, table in enumerate(recipe.train):
         probability, is_same = table.source_mask_probability, table.source_column == table.target_column
         is_same &= table.target is None
-        if probability >= 1 or is_same > bool(probability) or (table.predict == "masked") > is_same:
+        if is_same > bool(probability) or (table.predict == "masked") > is_same:
             raise ValueError(
                 f"train.{position} has source_column {table.source_column}, target_column {table.target_column}, "
                 f"source_mask_probability {probability} and predict {table.predict}. One column twice needs a "
-                "probability between 0 and 1, and predict=masked needs one column twice."
+                "probability, and predict=masked needs one column twice."
             )
     for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
         pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))

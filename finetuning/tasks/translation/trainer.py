@@ -1,4 +1,4 @@
-"""The Trainer of a translation run: steps by token count, translations, scores; and which steps are selected."""
+"""The Trainer of a translation run: steps by token count, translations, scores; and which steps are saved."""
 
 import functools
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
@@ -18,7 +18,7 @@ from finetuning.steps import TrainsByPlan
 from finetuning.tasks.translation.batches import Examples, Layout, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
-from finetuning.training import diverged, training_arguments
+from finetuning.training import training_arguments
 from zoo_core.masking import IGNORED
 
 
@@ -58,7 +58,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Loss per target token on all development pairs and, if asked for, BLEU of a sample of the first pair's."""
+        """Loss per target token of all development pairs and, with `dev_bleu_examples`, BLEU of some of the first."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         total, tokens = 0.0, 0  # Python's numbers: double precision on every device
         with torch.no_grad(), self.accelerator.autocast():
@@ -92,9 +92,9 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         return [text for _, text in sorted(gather_object(mine))]
 
     def score(self, pair: str, hypotheses: list[str], references: list[str]) -> dict[str, Any]:
-        """The metrics of finetuning/metrics/bleu, with the tokenizer of the pair's target language."""
-        options = {"tokenize": self.recipe.bleu_tokenizer, "language": self.recipe.targets[pair]}
-        return load_metric("bleu").compute(predictions=hypotheses, references=references, **options)
+        """The metrics of finetuning/metrics/bleu in the pair's target language."""
+        bleu, language = load_metric("bleu"), self.recipe.targets[pair]
+        return bleu.compute(predictions=hypotheses, references=references, language=language)
 
     def _evaluated(self, rows: Dataset, sizes: np.ndarray) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """This process' batches of `rows` with their row numbers, on its device."""
@@ -109,7 +109,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
-    """Returns the recipe as the Trainer's arguments; epochs become steps, so that the step of each event is known."""
+    """Returns the recipe as the Trainer's arguments, with epochs as steps."""
     evaluate_every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
@@ -147,17 +147,6 @@ def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePla
             "Lower save_every_steps or average_checkpoints, or train longer."
         )
     return plan
-
-
-def selected_steps(recipe: TranslationRecipe, plan: UpdatePlan, state: TrainerState, seed: int) -> list[int]:
-    """Returns the steps whose checkpoints are averaged, or the one step that the rule selects."""
-    if recipe.selection == "average":
-        return saved_steps(recipe, plan)[-recipe.average_checkpoints :]
-    if recipe.selection == "last":
-        return [state.global_step]
-    if state.best_global_step is None:
-        raise diverged(seed, "the loss on dev was never finite")
-    return [state.best_global_step]
 
 
 def column(rows: Dataset, name: str) -> np.ndarray:

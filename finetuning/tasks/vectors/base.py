@@ -1,7 +1,7 @@
 """Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,13 @@ from finetuning.models import Start, describe_start, load_pretrained
 from finetuning.page import table_names
 from finetuning.run_folder import RunFolder, finish_seed
 from finetuning.tasks.base import Facts, Record, Task
-from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
-Rows = Callable[[], Iterable[Facts]]  # makes the rows of a predictions file
+# scores of a pair of languages (method, layer, metric, value), counts, and what makes the rows of its predictions
+Found = tuple[list[Facts], Facts, Callable[[], Iterable[Facts]] | None]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 R = TypeVar("R", bound=VectorRecipe)
@@ -84,8 +85,8 @@ class VectorTask(Task[R]):
         """Returns the object that computes vectors or links with an encoder; its `states.model` is the encoder."""
 
     @abstractmethod
-    def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> tuple[list[Facts], Facts, Rows | None]:
-        """Scores of a pair of languages (method, layer, metric, value), counts, and what makes its predictions."""
+    def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> Found:
+        """Scores a pair of languages."""
 
     def size(self, pair: Any) -> int:
         """The amount of work of a pair of languages, in any unit, to divide them among processes."""
@@ -97,7 +98,7 @@ class VectorTask(Task[R]):
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
         shares = share({name: self.size(pair) for name, pair in data.pairs.items()}, state.num_processes)
 
-        def work() -> dict[str, tuple[list[Facts], Facts, Rows | None]]:
+        def work() -> dict[str, Found]:
             found = {}
             for name in shares[state.process_index]:
                 print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
@@ -162,14 +163,6 @@ class SentenceTask(VectorTask[S]):
         recipe = self.recipe
         return SentenceEncoder(encoder, tokenizer, recipe.batch_size, recipe.max_length, recipe.pooling)
 
-    def read_by_layer(
-        self, encoder: SentenceEncoder, sides: list[list[str]], layers: list[int]
-    ) -> tuple[Facts, Iterator[tuple[int, torch.Tensor, torch.Tensor]]]:
-        """How many texts of both sides are cut, and the vectors of each layer, as `vectors_by_layer` yields them."""
-        tokens = tuple(map(encoder.tokens, sides))
-        counts = {"max_length": encoder.max_length, "cut": [sum(map(encoder.is_cut, side)) for side in tokens]}
-        return counts, vectors_by_layer(encoder, tokens, layers)
-
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         counts = records[0]["counts"]
         facts["max_length"] = next(iter(counts.values()))["max_length"]
@@ -185,7 +178,7 @@ class SentenceTask(VectorTask[S]):
 
 
 def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
-    """The names that each process takes, so that the sums of their sizes are about equal: the largest first."""
+    """The names that each process takes, so that the sums of their sizes are about equal."""
     shares: list[list[str]] = [[] for _ in range(processes)]
     for name in sorted(sizes, key=sizes.get, reverse=True):
         min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)

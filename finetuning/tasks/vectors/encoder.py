@@ -21,13 +21,8 @@ BYTES_OF_VECTORS = 2 * 2**30  # memory for vectors; if they need more, the layer
 class SentenceEncoder:
     """A vector of a text, made of its states at any layer of an encoder.
 
-    Args:
-        model: a model of this zoo, base or with a head, or any encoder of the library.
-        tokenizer: its tokenizer, fast or slow.
-        batch_size: texts in a forward pass; texts of like length are together, the longest first.
-        max_length: positions of a text, special tokens included; what is longer is cut. Default: as the model has.
-        pooling: `mean` of the states of the text's tokens, `mean_with_special_tokens`, or `cls`, the first token's
-            state.
+    `max_length` counts special tokens, too; longer texts are cut. Default: the positions of the model. `pooling` is
+    `mean` of the states of the text's tokens, `mean_with_special_tokens`, or `cls`, the first token's state.
     """
 
     def __init__(
@@ -41,14 +36,9 @@ class SentenceEncoder:
         self.max_length = max_length or self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
         self.room = self.max_length - self.format.size
         if self.room < 1:
-            raise ValueError(
-                f"max_length is {self.max_length}, and {self.format.size} of it are special tokens. Set max_length to "
-                f"more than {self.format.size}."
-            )
+            raise ValueError(f"max_length is {self.max_length}, and {self.format.size} tokens are special. Raise it.")
         if pooling == "cls" and not self.format.special[0]:
-            raise ValueError(
-                f"pooling is cls, and {type(tokenizer).__name__} puts no token before a text. Use pooling=mean."
-            )
+            raise ValueError(f"pooling is cls, and {type(tokenizer).__name__} has no token before a text. Use mean.")
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Returns all tokens of each text, without special tokens, also without those that are spelled in a text."""
@@ -63,9 +53,7 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def vectors(self, texts: list[list[int]], layers: Iterable[int]) -> dict[int, torch.Tensor]:
-        """(N, H) vectors on the CPU, in float32, of texts given as their tokens, by layer; a mean of no states is
-        zero.
-        """
+        """(N, H) vectors on the CPU, in float32, of texts given as tokens, by layer; a mean of no states is zero."""
         layers = list(layers)
         lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])
         begins_N = torch.tensor(list(accumulate(map(len, texts), initial=0))[:-1])
@@ -95,20 +83,21 @@ class SentenceEncoder:
                 found[layer][numbers_B] = (sums_BH / counts_BT1.sum(1).clamp(min=1)).cpu()
         for layer, vectors_NH in found.items():
             if not vectors_NH.isfinite().all():
-                raise ValueError(
-                    f"The states of layer {layer} are not finite. Try precision=fp32; if that does not help, the "
-                    "model's weights are damaged."
-                )
+                raise ValueError(f"The states of layer {layer} are not finite. Try precision=fp32.")
         return found
 
 
 def vectors_by_layer(
-    encoder: SentenceEncoder, sides: tuple[list[list[int]], list[list[int]]], layers: list[int]
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """(layer, source vectors (S, H), target vectors (D, H)), one layer after the other.
+    encoder: SentenceEncoder, texts: list[list[str]], layers: list[int]
+) -> tuple[dict[str, Any], Iterator[tuple[int, torch.Tensor, torch.Tensor]]]:
+    """How many texts of source and target are cut; and (layer, vectors (S, H), vectors (D, H)), a layer at a time."""
+    sides = [encoder.tokens(side) for side in texts]
+    counts = {"max_length": encoder.max_length, "cut": [sum(map(encoder.is_cut, side)) for side in sides]}
+    return counts, _by_layer(encoder, sides, layers)
 
-    One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS.
-    """
+
+def _by_layer(encoder: SentenceEncoder, sides: list[list[list[int]]], layers: list[int]) -> Iterator[tuple]:
+    """One pass over the texts computes as many layers as fit into BYTES_OF_VECTORS."""
     size = 4 * sum(map(len, sides)) * encoder.states.model.config.hidden_size
     at_once = max(1, BYTES_OF_VECTORS // size)
     for start in range(0, len(layers), at_once):

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
 from finetuning.data.rows import names_of, split_name, unique_ids
@@ -19,8 +22,8 @@ from finetuning.metrics import load_metric
 from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder
+from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.vectors.recipe import MiningPools, MiningRecipe, Pools, expanded
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
@@ -65,23 +68,23 @@ class MiningTask(SentenceTask[MiningRecipe]):
         pools: dict[str, Mining] = {}
         entries, dev_entries, warnings = [], [], []
         for table in expanded(recipe.pairs):
-            where = f"pairs ({table.name})"
-            pool, entry = read_pools(table, where, table.name, recipe.hub_root, loaded)
+            name, where = table.name, f"pairs ({table.name})"
+            pool, entry = read_pools(table, where, name, recipe.hub_root, loaded)
             if table.dev is not None:
                 _check_apart(table, recipe.hub_root)
-                dev, dev_entry = read_pools(table.dev, f"{where}.dev", table.name, recipe.hub_root, loaded)
+                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root, loaded)
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
-                dev, pool = divide(pool, recipe.dev_fraction, table.name)
-            pools[table.name] = Mining(pool, dev)
+                dev, pool = divide(pool, recipe.dev_fraction, name)
+            pools[name] = Mining(pool, dev)
             entries.append(entry)
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
-                warnings.append(f"{table.name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
+                warnings.append(f"{name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
             if min(pool.sizes) < SMALL_POOL or len(pool.gold) > MOST_GOLD * min(pool.sizes):
                 warnings.append(
-                    f"{table.name}: {len(pool.gold):,} gold pairs among {pool.sizes[0]} and {pool.sizes[1]} sentences: "
+                    f"{name}: {len(pool.gold):,} gold pairs among {pool.sizes[0]} and {pool.sizes[1]} sentences: "
                     "F1 is far higher than on BUCC's own pools"
                 )
         differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
@@ -105,12 +108,10 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def size(self, pair: Mining) -> int:
         return sum(sum(pool.sizes) for pool in pair)
 
-    def evaluate(
-        self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts
-    ) -> tuple[list[Facts], Facts, Rows | None]:
+    def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
         for pool in (pair.dev, pair.pool):  # dev first: only its threshold is kept
-            counts, by_layer = self.read_by_layer(encoder, [pool.source, pool.target], facts["layers"])
+            counts, by_layer = vectors_by_layer(encoder, [pool.source, pool.target], facts["layers"])
             for layer, *vectors in by_layer:
                 mined = mine(*vectors, NEIGHBORS, encoder.states.device)
                 if pool is pair.dev:
@@ -126,14 +127,14 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows
 
     def lines(self, results: Results) -> list[str]:
-        facts, dev = results["protocol"], [table_names(results["protocol"]["dev_data"])]
-        if facts["dev_fraction"]:
-            dev.append(f"{facts['dev_fraction']:.0%} of the pools, held out at random")
+        facts = results["protocol"]
+        held_out = f"{facts['dev_fraction']:.0%} of the pools, held out at random" if facts["dev_fraction"] else ""
+        dev = "; ".join(filter(None, (table_names(facts["dev_data"]), held_out)))
         return [
             *self.setting_lines(facts),
             f"search: exact, in both directions; pairs are ranked by the {facts['margin']} margin of the cosine over "
             f"{facts['neighbors']} nearest neighbors; each sentence is in one pair at most, equal texts are one",
-            f"threshold: the best for F1 on dev, by language pair and layer: {'; '.join(filter(None, dev))} "
+            f"threshold: the best for F1 on dev, by language pair and layer: {dev} "
             f"({sum(facts['dev_rows'].values()):,} gold pairs)",
             f"metric: F1 of the found pairs ({facts['metric']['module']} {facts['metric']['version']}), in percent",
         ]
@@ -147,49 +148,46 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
     tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
     tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
     read = {name: load_whole(table, f"{where}.{name}", hub_root, loaded) for name, table in tables.items()}
-    gold_rows, sides, numbers, links = read["gold"][0], [], [], []
-    rows_in_gold = len(gold_rows)
+    gold_rows, texts_of, known, examples = read["gold"][0], [], [], []
+    rows_in_gold, place_of_gold = len(gold_rows), f"{where}.gold ({describe(tables['gold'])})"
+    columns = [getattr(pools.gold, f"{name}_column") for name in SIDES]
+    for column in columns:
+        require_column(gold_rows, column, place_of_gold)
     if not pools.source:  # the sentences of the gold pairs
-        both = [gold_rows[getattr(pools.gold, f"{name}_column")][:] for name in SIDES]
+        both = [gold_rows[column][:] for column in columns]
         gold_rows = gold_rows.select(np.flatnonzero(np.logical_and(*map(has_text, both))))
-    for name in SIDES:
-        column, place = getattr(pools.gold, f"{name}_column"), f"{where}.gold ({describe(tables['gold'])})"
-        require_column(gold_rows, column, place)
+    for name, column in zip(SIDES, columns, strict=True):
         if table := tables.get(name):
-            rows, column = read[name][0], table.text_column
-            place = f"{where}.{name} ({describe(table)})"
+            place, rows = f"{where}.{name} ({describe(table)})", read[name][0]
             # as text: another table may have the ids as numbers
-            ids = [str(one) for one in gold_rows[getattr(pools.gold, f"{name}_column")][:]]
+            ids = [str(one) for one in gold_rows[column][:]]
             require_column(rows, table.id_column, place)
-            keys = [str(one) for one in unique_ids(rows, table.id_column, place)]
+            keys, column = [str(one) for one in unique_ids(rows, table.id_column, place)], table.text_column
         else:
-            rows, keys, ids = gold_rows, range(len(gold_rows)), range(len(gold_rows))
+            place, rows, ids, keys = place_of_gold, gold_rows, range(len(gold_rows)), range(len(gold_rows))
         require_text(rows, column, f"the column of texts of the {name}", place)
         texts = rows[column][:]
         kept = np.flatnonzero(has_text(texts))
         side = Side.of([texts[row] for row in kept])
         if len(side.texts) < 2:
             raise ValueError(f"{place}: the {name} has {len(side.texts)} different text. Check the columns.")
-        sides.append(side)
-        numbers.append(dict(zip((keys[row] for row in kept), side.of_pairs, strict=True)))
-        links.append(ids)
-    known = [[of_side.get(one) for one in ids] for of_side, ids in zip(numbers, links, strict=True)]
-    gold = [(s, d) for s, d in zip(*known, strict=True) if s is not None and d is not None]
+        numbers = dict(zip((keys[row] for row in kept), side.of_pairs, strict=True))
+        known.append([numbers.get(one) for one in ids])
+        examples.append(f"{list(ids[:1])} in gold and {list(numbers)[:1]} in its pool")
+        texts_of.append(side.texts)
+    gold = [both for both in zip(*known, strict=True) if None not in both]
     if not gold:
-        raise ValueError(
-            f"{where}: no gold pair has both sentences in the pools. Gold names {list(links[0])[:1]} and "
-            f"{list(links[1])[:1]}, the pools {list(numbers[0])[:1]} and {list(numbers[1])[:1]}."
-        )
+        raise ValueError(f"{where}: no gold pair has both sentences in the pools. Ids are {' and '.join(examples)}.")
     entry = {
         **names_of(tables["gold"]),
-        "columns": [pools.gold.source_column, pools.gold.target_column],
+        "columns": columns,
         "languages": [pair],
         "rows": rows_in_gold,
         "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
         "pools": {name: names_of(tables[name]) for name in SIDES} if pools.source else None,
         "not_in_pools": rows_in_gold - len(gold),
     }
-    return Pool(sides[0].texts, sides[1].texts, set(gold)), entry
+    return Pool(*texts_of, set(gold)), entry
 
 
 def _check_apart(table: MiningPools, hub_root: str | None) -> None:
@@ -217,26 +215,19 @@ def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
     Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
     or fewer than two texts of a side; `name` is the name of the pair of languages.
     """
-    random = np.random.default_rng(DATA_SEED)
-    group_of: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by side and text
-    for pair in sorted(pool.gold):
-        found = {id(group): group for key in enumerate(pair) if (group := group_of.get(key))}
-        merged = [pair, *(one for group in found.values() for one in group)]
-        for one in merged:
-            group_of |= dict.fromkeys(enumerate(one), merged)
-    groups = list({id(group): group for group in group_of.values()}.values())
+    random, gold = np.random.default_rng(DATA_SEED), np.array(sorted(pool.gold))
+    nodes = gold[:, 0], gold[:, 1] + len(pool.source)
+    graph = coo_array((np.ones(len(gold)), nodes), shape=(sum(pool.sizes), sum(pool.sizes)))
+    groups, _ = pandas.factorize(connected_components(graph, directed=False)[1][nodes[0]])  # of each gold pair
+    sizes = np.bincount(groups)
+    order = random.permutation(len(sizes))
+    taken_before = np.cumsum(sizes[order]) - sizes[order]
+    is_taken = np.isin(groups, order[taken_before < round(fraction * len(gold))])
     is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
-    wanted, taken = round(fraction * len(pool.gold)), 0
-    for number in random.permutation(len(groups)):
-        if taken < wanted:
-            taken += len(groups[number])
-            for pair in groups[number]:
-                for side, text in enumerate(pair):
-                    is_dev[side][text] = True
     for side, marks in enumerate(is_dev):
-        in_gold = {pair[side] for pair in pool.gold}
-        others = random.permutation([text for text in range(len(marks)) if text not in in_gold])
-        marks[others[: round(fraction * len(others))].astype(int)] = True
+        marks[gold[is_taken, side]] = True
+        others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
+        marks[others[: round(fraction * len(others))]] = True
     parts = [_part(pool, [marks == of_dev for marks in is_dev]) for of_dev in (True, False)]
     if any(not part.gold or min(part.sizes) < 2 for part in parts):
         raise ValueError(
@@ -249,10 +240,8 @@ def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
 def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
     """The pool of the texts that are kept of each side."""
     places = [np.cumsum(of_side) - 1 for of_side in kept]
-    source, target = (
-        [texts[text] for text in np.flatnonzero(of_side)]
-        for texts, of_side in zip((pool.source, pool.target), kept, strict=True)
-    )
+    sides = zip((pool.source, pool.target), kept, strict=True)
+    source, target = ([texts[text] for text in np.flatnonzero(of_side)] for texts, of_side in sides)
     gold = {(int(places[0][s]), int(places[1][t])) for s, t in pool.gold if kept[0][s] and kept[1][t]}
     return Pool(source, target, gold)
 
@@ -260,12 +249,9 @@ def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
 def score(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float | None = None) -> dict[str, Any]:
     """Returns the metric's scores of mined pairs; without a threshold, it is fitted on the pool's gold."""
     source, target, margins = (of.tolist() for of in mined)
-    return load_metric("mining_f1").compute(
-        predictions=margins,
-        references=[pair in pool.gold for pair in zip(source, target, strict=True)],
-        gold=len(pool.gold),
-        threshold=threshold,
-    )
+    right = [pair in pool.gold for pair in zip(source, target, strict=True)]
+    metric = load_metric("mining_f1")
+    return metric.compute(predictions=margins, references=right, gold=len(pool.gold), threshold=threshold)
 
 
 def _rows(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float) -> Iterator[Facts]:

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,8 @@ from finetuning.data.rows import split_name
 from finetuning.data.task_tables import PairData
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, SentenceTask, facts_of
-from finetuning.tasks.vectors.encoder import SentenceEncoder
+from finetuning.tasks.vectors.base import Found, SentenceTask, facts_of
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
 from finetuning.tasks.vectors.recipe import RetrievalRecipe, expanded
 from finetuning.tasks.vectors.search import nearest_neighbors
 
@@ -38,8 +37,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
 
     def read(self) -> PairData[tuple[Side, Side]]:
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
-        pairs, entries, warnings, splits = {}, [], [], []
-        loaded: dict[tuple, Any] = {}
+        pairs, entries, warnings, splits, loaded = {}, [], [], [], {}
         for table in expanded(self.recipe.pairs):
             where = f"pairs ({table.name})"
             rows = open_pairs(table, where, table.name, self.recipe.hub_root, loaded)
@@ -48,15 +46,14 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             if min(len(side.texts) for side in sides) < 2:
                 raise ValueError(f"{where}: a side has 1 different text in {len(chosen)} pairs. Check the columns.")
             splits.append(split_name(rows.table))
-            empty = len(rows.dataset) - len(chosen)
-            if any(rows.unpaired) or empty:
+            left_out = {"empty": len(rows.dataset) - len(chosen), "unpaired": list(rows.unpaired)}
+            if any((left_out["empty"], *rows.unpaired)):
                 source, target = rows.unpaired
                 warnings.append(
                     f"{table.name}: left out: {source} rows of the source and {target} of the target without partner, "
-                    f"{empty} pairs with an empty side"
+                    f"{left_out['empty']} pairs with an empty side"
                 )
             warnings += [table.note] if table.note else []
-            left_out = {"empty": empty, "unpaired": list(rows.unpaired)}
             entries.append({**pair_identity(rows), "rows": len(chosen), **left_out})
         rows_of_pairs = {name: len(source.of_pairs) for name, (source, _) in pairs.items()}
         facts = facts_of(entries, splits, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
@@ -65,10 +62,8 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
     def size(self, pair: tuple[Side, Side]) -> int:
         return len(pair[0].of_pairs)
 
-    def evaluate(
-        self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts
-    ) -> tuple[list[Facts], Facts, Rows | None]:
-        counts, by_layer = self.read_by_layer(encoder, [side.texts for side in pair], facts["layers"])
+    def evaluate(self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts) -> Found:
+        counts, by_layer = vectors_by_layer(encoder, [side.texts for side in pair], facts["layers"])
         scores, rows = [], None
         for layer, *vectors in by_layer:
             (_, forward_S1), (_, backward_D1) = nearest_neighbors(*vectors, 1, encoder.states.device)

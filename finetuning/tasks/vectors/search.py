@@ -108,13 +108,11 @@ def mine(
 
     Among neighbors with equal margins, the nearer one is proposed, and among equally near ones the first. Among
     proposals with equal margins, the one with the lower number of the source comes first, then of the target. If the
-    denominator is not above zero, the margin is not defined, and the pair is never proposed. Margins are of float64:
-    equal vectors have equal margins, and `size` has no effect.
+    denominator is not above zero, the pair is never proposed. Margins are of float64: `size` has no effect.
 
     XTREME's public script (third_party/utils_retrieve.py and evaluate_retrieval.py) ranks in the same way. It has
-    faults that are not repeated here: it fits the threshold on the gold of the evaluated pools, even if a threshold is
-    given, reads past the end if all candidates are best, and cuts between equal scores. The script also drops sentences
-    that occur twice, although the gold may name them; here equal texts are one candidate (`mining.py`).
+    faults that are not repeated here: it fits the threshold on the gold of the evaluated pools, reads past the end if
+    all candidates are best, cuts between equal scores, and drops sentences that occur twice.
     """
     (cosines_SK, forward_SK), (cosines_DK, backward_DK) = nearest_neighbors(
         source_SH, target_DH, neighbors, device, size

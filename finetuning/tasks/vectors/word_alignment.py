@@ -13,11 +13,11 @@ from finetuning.data.task_tables import PairData
 from finetuning.metrics import load_metric
 from finetuning.results import Results
 from finetuning.tasks.base import Facts
-from finetuning.tasks.vectors.base import Rows, VectorTask, facts_of
-from finetuning.tasks.vectors.recipe import AlignedPairs, WordAlignmentRecipe
+from finetuning.tasks.vectors.base import Found, VectorTask, facts_of
+from finetuning.tasks.vectors.recipe import WordAlignmentRecipe
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
-from zoo_core.tables import Table, resolve_hub_path, table_fingerprint
+from zoo_core.tables import Table, table_fingerprint
 
 METRICS = {"aer": "AER", "precision": "precision", "recall": "recall", "f1": "F1"}
 
@@ -43,7 +43,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
         """Leaves out gold links past the words of their sentence; sentences without gold are not scored."""
         pairs, entries, warnings = {}, [], []
         for pair in self.recipe.pairs:
-            *files, gold_file = _files(pair, self.recipe.hub_root)
+            *files, gold_file = map(str, pair.files(self.recipe.hub_root))
             sentences = list(PairReader(files, split=False))
             links = read_gold(gold_file, pair.gold_format, pair.gold_base)
             gold, left_out = fit_gold(links, [(len(source), len(target)) for source, target in sentences], gold_file)
@@ -87,9 +87,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     def size(self, pair: AnnotatedPairs) -> int:
         return len(pair.gold)
 
-    def evaluate(
-        self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts
-    ) -> tuple[list[Facts], Facts, Rows | None]:
+    def evaluate(self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts) -> Found:
         """Every layer and method of a pair come from one forward pass."""
         found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
         scores = [
@@ -105,14 +103,11 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
         sure, possible = (
             sum(entry[name] for entry in facts["evaluation_data"]) for name in ("sure_links", "possible_links")
         )
-        methods = [
-            " ".join([method, *(f"{name}={value}" for name, value in options.items())])
-            for method, options in facts["methods"].items()
-        ]
+        options = {method: [f"{name}={value}" for name, value in of.items()] for method, of in facts["methods"].items()}
         return [
             *self.setting_lines(facts),
             f"gold: {possible:,} links by people, {sure:,} of them sure",
-            f"methods: {'; '.join(methods)}",
+            f"methods: {'; '.join(' '.join([method, *given]) for method, given in options.items())}",
             f"encoding: {facts['encoding']}; words are linked if any of their tokens are"
             + (" (not by ot_words)" if "ot_words" in facts["methods"] else ""),
             "guessing: links by position, each source word with the word at the same share of the target",
@@ -130,8 +125,7 @@ def sweep(
 ) -> dict[str, dict[int, dict[str, float]]]:
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
-    `aligner` is a `modeling.word_alignment.WordAligner`, `pairs` are lists of words or texts, which the aligner
-    splits, and `gold` holds links that fit them (`align.gold.fit_gold`), by the sentence's position. Layers
+    `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
     count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
     """
     layers = list(range(aligner.num_layers + 1) if layers is None else layers)
@@ -154,10 +148,7 @@ def sweep(
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
     """AER, precision, recall and F1 in percent, of links by sentence against the gold of the same sentences."""
     if links.keys() != gold.keys():
-        raise ValueError(
-            f"There are links for {len(links):,} sentences and gold for {len(gold):,}. Give links for exactly "
-            "the sentences of the gold."
-        )
+        raise ValueError(f"There are links for {len(links):,} sentences and gold for {len(gold):,}.")
     return load_metric("aer").compute(
         predictions=[links[sentence] for sentence in gold],
         references=[{"sure": sorted(of.sure), "possible": sorted(of.possible)} for of in gold.values()],
@@ -174,13 +165,3 @@ def position_links(source: int, target: int) -> list[tuple[int, int]]:
     if not target:
         return []
     return [(i, round(i * (target - 1) / max(source - 1, 1))) for i in range(source)]
-
-
-def _files(pair: AlignedPairs, hub_root: str | None) -> list[str]:
-    """Returns the files of source, target (if it has one) and gold. Raises ValueError for a missing folder."""
-    if pair.path is not None and not Path(resolve_hub_path(pair.path, hub_root)).is_dir():
-        raise ValueError(
-            f"{pair.name}: {pair.path} is no folder, relative to {Path.cwd()} or as <owner>/<name> under hub_root "
-            f"({hub_root}). Correct path, or set hub_root."
-        )
-    return [str(file) for file in pair.files(hub_root)]
