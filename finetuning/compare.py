@@ -11,16 +11,12 @@ the steps for translation, scores over layers for word alignment (XLM-Align, Fig
 (MetaXLM, Figure 3), and scores by language for other tasks. Of suites, the table has a row per task.
 """
 
-import json
 from pathlib import Path
 
-import pandas
-
-from finetuning.page import as_table, curves_of, figures_of, markdown_list, markdown_table, pivot, print_table
+from finetuning.page import as_cells, curves_of, figures_of, print_table, write_page
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, summary
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import write_csv
 
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
@@ -53,21 +49,15 @@ def compare_tasks(folders: dict[str, list[Path]], output: Path) -> None:
     """Compares runs of one task. Raises ValueError for other tasks or languages, and for a seed that is given twice."""
     runs = {run: [read_results(path) for path in paths] for run, paths in folders.items()}
     named = {f"{run} {n}".removesuffix(" 1"): of for run, parts in runs.items() for n, of in enumerate(parts, 1)}
-    first = next(iter(named.values()))
-    for name, results in named.items():
-        own, other = ({"task": of["task"], "kind": of["kind"], "languages": of.names} for of in (results, first))
-        if own != other:
-            raise ValueError(
-                f"{name} has {json.dumps(own)}, another run {json.dumps(other)}. Compare runs of one task."
-            )
+    compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in named.items()}
+    if len(set(compared.values())) > 1:
+        raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
     for run, parts in runs.items():
         seeds = [seed for results in parts for seed in results["seeds"]]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"--run {run} has the seeds {seeds}. Name each seed's folder once.")
-    rows = [row for run, parts in runs.items() for results in parts for row in figures_of(results, run=run)]
-    columns = {run: of for (run,), of in pivot(rows, ["run"], "figure").items()}
-    frames = [results.frame(run=run) for run, parts in runs.items() for results in parts]
-    write(first.title, columns, differences(named), frames, output)
+    columns = {run: figures_of(parts) for run, parts in runs.items()}
+    write(next(iter(named.values())).title, columns, differences(named), runs, output)
     plot(runs, columns, output / "comparison.png")
 
 
@@ -80,29 +70,27 @@ def compare_suites(folders: dict[str, list[Path]], output: Path) -> None:
         if "suite" not in content:
             raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`. Compare tasks, or suites.")
         (columns[run],) = content["scores"].values()
-        for task in content["suite"]["tasks"]:
-            if (folder / task["name"] / "results.json").is_file():
-                tasks.setdefault(task["name"], {})[run] = read_results(folder / task["name"])
+        for name in [task["name"] for task in content["suite"]["tasks"] if task["name"] in columns[run]]:
+            tasks.setdefault(name, {})[run] = read_results(folder / name)
     for task, runs in tasks.items():
         if lines := [line for line in differences(runs) if line.startswith(MEASURED)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
     missing = [f"{task} is missing in {run}" for task, runs in tasks.items() for run in folders if run not in runs]
-    write(
-        "Suites", columns, missing, [of.frame(run=run) for runs in tasks.values() for run, of in runs.items()], output
-    )
+    found = {run: [runs[run] for runs in tasks.values() if run in runs] for run in folders}
+    write("Suites", columns, missing, found, output)
     bars = {run: {name: entry for name, entry in of.items() if name in tasks} for run, of in columns.items()}
     plot_bars(bars, output / "comparison.png", "suites", "score (%)")
 
 
-def write(title: str, columns: Columns, lines: list[str], frames: list[pandas.DataFrame], output: Path) -> None:
+def write(title: str, columns: Columns, lines: list[str], runs: dict[str, list[Results]], output: Path) -> None:
     """Writes comparison.md and comparison.csv, and shows the table."""
     names = dict.fromkeys(name for of in columns.values() for name in of)
-    table = as_table([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
-    page = [f"# {title}", "", *markdown_table(table), "", *markdown_list("What differs between the runs", lines)]
+    rows = {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names}
+    cells, path = as_cells([""], rows), output / "comparison"
     output.mkdir(parents=True, exist_ok=True)
-    (output / "comparison.md").write_text("\n".join([*page, "![comparison](comparison.png)", ""]), encoding="utf-8")
-    write_csv(output / "comparison.csv", pandas.concat(frames))
-    print_table(title, table, [f"differs: {line}" for line in lines], f"{output}/comparison.md, csv, png")
+    frames = [results.frame(run=run) for run, parts in runs.items() for results in parts]
+    write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
+    print_table(title, cells, [f"differs: {line}" for line in lines], f"{path}.md, csv, png")
 
 
 def plot(runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
@@ -111,21 +99,27 @@ def plot(runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
     for run, parts in runs.items():  # of the steps at which all seeds were evaluated
         by_seed = [curve for results in parts for curve in curves_of(results).values()]
         steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        curves[run] = {step: summary(curve[step] for curve in by_seed) for step in steps}
-    chance = {name: level for name in first.with_average if (level := first.chance(name)) is not None}
+        curves[run] = {step: summary(curve[step]["mean"] for curve in by_seed) for step in steps}
+    chance = {name: first.chance(name) for name in first.with_average}
     if first.layers[1:]:
         names = first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE]
-        panels: dict[str, dict[str, dict[int, Summary]]] = {name: {run: {} for run in runs} for name in names}
-        for run, parts in runs.items():
-            for name, layer in ((name, layer) for name in names for layer in parts[0].layers):
-                scores = [score for of in parts for score in of.of(name, layer=layer)["scores"]]
-                panels[name][run][layer] = summary(scores)
+        panels = {
+            name: {
+                run: {
+                    layer: summary(score for of in parts for score in of.of(name, layer=layer)["scores"])
+                    for layer in parts[0].layers
+                }
+                for run, parts in runs.items()
+            }
+            for name in names
+        }
         plot_lines(panels, path, first.title, "layer", "score (%)", chance)
     elif all(curves.values()):
         plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
     else:
         bars = {run: {name: of[name] for name in first.names} for run, of in columns.items()}
-        plot_bars(bars, path, first.title, "score (%)", chance={k: v for k, v in chance.items() if k != AVERAGE})
+        chance.pop(AVERAGE, None)
+        plot_bars(bars, path, first.title, "score (%)", chance=chance)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from typing import Any
 
 import pandas
 
+from zoo_core.provenance import read_json
+
 FORMAT = 2  # of results.json
-NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")  # fields of a task; of a suite: scores
+NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")
 AVERAGE = "average"  # over languages or pairs, in place of one
 LABEL_SCORES = ("precision", "recall", "f1")
 COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
@@ -88,8 +90,9 @@ class Results(dict):
             for place, rows in places.items()
         }
 
-    def _values(self, column: str) -> list[Any]:
-        return list(dict.fromkeys(row.get(column) for row in self["scores"]))
+    def _values(self, column: str, first: Any = None) -> list[Any]:
+        values = dict.fromkeys(row.get(column) for row in self["scores"])
+        return sorted(values, key=lambda value: value != first)
 
     @property
     def metric(self) -> str:
@@ -99,12 +102,12 @@ class Results(dict):
     @property
     def metrics(self) -> list[str]:
         """All metrics, the main one first."""
-        return list(dict.fromkeys([self.metric, *self._values("metric")]))
+        return self._values("metric", self.metric)
 
     @property
     def methods(self) -> list[str | None]:
         """The methods that compute scores from vectors, the reported one first; [None] if there are none."""
-        return list(dict.fromkeys([self.protocol.method, *self._values("method")]))
+        return self._values("method", self.protocol.method)
 
     @property
     def layers(self) -> list[int | None]:
@@ -151,7 +154,7 @@ class Results(dict):
     @property
     def languages(self) -> dict[str, Summary]:
         """The reported score of each language, or pair."""
-        return {name: summary(scores) for name, scores in self.table().items()}
+        return {name: self.of(name) for name in self.names}
 
     @property
     def average(self) -> Summary:
@@ -183,40 +186,34 @@ class Results(dict):
         found = {name: of[metric] for name, of in levels.items() if metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
-    def frame(self, **columns: Any) -> pandas.DataFrame:
-        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
+    def frame(self, with_labels: bool = False, **columns: Any) -> pandas.DataFrame:
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined.
+
+        `with_labels`: then a row for each of `label_scores`, whose metrics begin with `label_`.
+        """
         table = pandas.DataFrame(self["scores"])
+        if with_labels and "label_scores" in self:
+            labels = pandas.DataFrame(self["label_scores"]).melt(["language", "label", "seed"], var_name="metric")
+            labels = labels.assign(metric="label_" + labels["metric"], split=table["split"][0])
+            table = pandas.concat([table, labels])
         names = [name for name in COLUMNS if name in table]
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         return table[names].assign(**facts)[[*facts, *names]]
 
-    def frame_with_labels(self) -> pandas.DataFrame:
-        """Returns the long table, then a row for each of `label_scores`, whose metrics begin with `label_`."""
-        if "label_scores" not in self:
-            return self.frame()
-        labels = pandas.DataFrame(self["label_scores"]).melt(["language", "label", "seed"], var_name="metric")
-        labels = labels.assign(metric="label_" + labels["metric"], split=self["scores"][0]["split"])
-        return Results({**self, "scores": [*self["scores"], *labels.to_dict("records")]}).frame()
-
 
 def load_results(path: Path) -> Any:
-    """Reads a results file: returns `Results` for a single task, else the content.
+    """Reads a results file: returns `Results` for a single task, else the content, that of a suite.
 
     Raises ValueError for a missing file, one without a JSON object or a needed field, and an unknown format.
     """
     if not path.is_file():
-        raise ValueError(
-            f"{path.parent} has no {path.name}: name the output_dir of a finished run of finetuning/run.py."
-        )
-    try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} does not contain a JSON object: {error}. Restore the file.") from None
-    if "protocol" in content and content.get("format") != FORMAT:
+        raise ValueError(f"{path.parent} has no {path.name}: name the output_dir of a finished run.")
+    content = read_json(path)
+    is_task = "protocol" in content
+    read_json(path, needs=NEEDED if is_task else ("suite", "scores"))
+    if is_task and content.get("format") != FORMAT:
         raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
-    if absent := [name for name in (NEEDED if "protocol" in content else ("suite", "scores")) if name not in content]:
-        raise ValueError(f"{path} has no {absent[0]}. Restore the file.")
-    return Results(content) if "protocol" in content else content
+    return Results(content) if is_task else content
 
 
 def read_results(folder: str | Path) -> Results:
@@ -249,13 +246,8 @@ def differences(runs: dict[str, Results]) -> list[str]:
 
 def _facts(results: Results) -> dict[str, Any]:
     """Protocol, hyperparameters and processes as `protocol.selection.rule` and the like, without outcomes and seeds."""
-    nested = {
-        "setting": results["setting"],
-        "model": results["model"]["folder"],
-        "processes": sorted(set(results.get("processes", [])) - {None}),
-        "protocol": results["protocol"],
-        "hyperparameters": results["hyperparameters"],
-    }
+    nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
+    nested |= {"model": results["model"]["folder"], "processes": sorted(set(results.get("processes", [])) - {None})}
     (flat,) = pandas.json_normalize(nested).to_dict("records")
     found = {}
     for field, value in flat.items():

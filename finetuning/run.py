@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         if arguments.skip_missing:
             from accelerate import PartialState
 
-            from finetuning.missing import leave_out_missing
+            from finetuning.suite import leave_out_missing
 
             left_out = leave_out_missing(recipe)
             if left_out and PartialState().is_main_process:

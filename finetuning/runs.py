@@ -21,7 +21,6 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -29,24 +28,14 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import (
-    GAP,
-    OTHERS,
-    as_table,
-    figures_of,
-    joint_warnings,
-    markdown_list,
-    markdown_table,
-    pivot,
-    print_table,
-)  # fmt: skip
+from finetuning.page import GAP, OTHERS, as_cells, figures_of, joint_warnings, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results import AVERAGE, Results, load_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.processes import stop_signals
-from zoo_core.provenance import read_json, write_csv, write_json
+from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
@@ -124,7 +113,7 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     from finetuning.run_folder import HALF_WRITTEN, RunFolder, not_empty
     from finetuning.training import Diverged, check_hardware
 
-    folder, is_main, points = Path(recipe.output_dir), PartialState().is_main_process, points_of(recipe)
+    folder, points, scores = Path(recipe.output_dir), points_of(recipe), {}
     recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
     for own in recipes.values():
         check_hardware(own.precision)
@@ -133,7 +122,6 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
     once: Keys = dict(seeds=recipe.seeds[:1], sweep={}, save_models=False, push_to_hub=None)
-    scores = {}
     for name, changed in recipes.items():
         own = replace(changed, output_dir=str(folder / "sweep" / name), **once)
         is_begun = bool(not_own(Path(own.output_dir), HALF_WRITTEN))
@@ -144,11 +132,12 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
         except Diverged as error:
             scores[name] = math.nan
             print(f"{name}: {error}", file=sys.stderr)
-    best = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
-    if math.isnan(scores[best]):
+    finite = {name: score for name, score in scores.items() if not math.isnan(score)}
+    if not finite:
         raise ValueError(f"All {len(scores)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
-    if is_main:
-        found = [{"values": points[name][0], "score": None if math.isnan(s) else s} for name, s in scores.items()]
+    best = max(finite, key=lambda name: finite[name])
+    if PartialState().is_main_process:
+        found = [{"values": values, "score": finite.get(name)} for name, (values, _) in points.items()]
         facts = {"fields": recipe.sweep, "model": identity["fingerprint"], "taken": points[best][0], "points": found}
         write_json(folder / "sweep.json", facts)
         rows = [[name, f"{score:.2f}", "taken" if name == best else ""] for name, score in scores.items()]
@@ -163,20 +152,20 @@ def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
     Raises ValueError for a recipe without `sweep` or development scores, and for fields that cannot be swept.
     """
     grid = getattr(recipe, "sweep", None)
-    if not grid:
-        raise ValueError("--sweep needs `sweep` of the recipe, as in sweep={training.learning_rate: [1e-5, 2e-5]}.")
-    if recipe.selection == "last":
-        raise ValueError("--sweep is given, and selection is last. Use selection=source_dev or selection=mean_dev.")
-    for field, values in grid.items():
-        if field.partition(".")[0] not in SWEPT:
-            raise ValueError(f"sweep names {field}. Sweep over fields of {', '.join(SWEPT)}.")
-        if not values or len({json.dumps(value) for value in values}) < len(values):
-            raise ValueError(f"sweep.{field} is {values}. Name at least one value, and each once.")
+    if not grid or recipe.selection == "last":
+        raise ValueError(
+            "--sweep needs `sweep` of the recipe, as in sweep={training.learning_rate: [1e-5, 2e-5]}, and a selection "
+            "by development rows: selection=source_dev or selection=mean_dev."
+        )
     found = {}
     for values in itertools.product(*grid.values()):
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
         overrides = [f"{field}={text}" for field, text in zip(grid, texts, strict=True)]
         found[",".join(overrides).replace("training.", "")] = dict(zip(grid, values, strict=True)), overrides
+    if wrong := next((field for field in grid if field.partition(".")[0] not in SWEPT), None):
+        raise ValueError(f"sweep names {wrong}. Sweep over fields of {', '.join(SWEPT)}.")
+    if not found or len(found) < math.prod(map(len, grid.values())):
+        raise ValueError(f"sweep is {grid}. Name at least one value of each field, and each once.")
     return found
 
 
@@ -208,18 +197,15 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
     def named(text: str) -> tuple[str, str]:
         name, _, value = text.partition("=")
         if not NAME.fullmatch(name) or not value:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not NAME=VALUE with letters, digits, spaces, _ . + - in NAME"
-            )
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, with letters, digits and _ . + - in NAME")
         return name, value
 
     parser = CommandParser(description=__doc__)
     several = dict(action="append", type=named, default=[])
     parser.add_argument("--config", required=True, metavar="FILE", help="the recipe")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the runs and the table")
-    parser.add_argument(
-        "--model", metavar="NAME=MODEL", help="a model; checkpoints of one run have one NAME", **several
-    )
+    text = "a model; checkpoints of one run have one NAME"
+    parser.add_argument("--model", metavar="NAME=MODEL", help=text, **several)
     parser.add_argument("--vary", metavar="FIELD=A,B", help="a field of the recipe and its values", **several)
     parser.add_argument("overrides", nargs="*", metavar="field=value", help="sets a field of the recipe in every run")
     return parser.parse_intermixed_args(argv)
@@ -228,17 +214,15 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
 def recipes_of(options: argparse.Namespace) -> Iterable[tuple[Keys, TaskRecipe]]:
     """What each run differs in, and its recipe. Raises ValueError for a recipe that does not fit."""
     kind = KINDS[kind_of(["--config", options.config, *options.overrides])]
-    kept = ["save_models=false"] if kind.is_trained else []
-    several = Counter(name for name, _ in options.model)
-    fields, values = [name for name, _ in options.vary], [text.split(",") for _, text in options.vary]
+    kept, names = ["save_models=false"] if kind.is_trained else [], [name for name, _ in options.model]
+    values = [[(field, value) for value in text.split(",")] for field, text in options.vary]
     for (name, model), *point in itertools.product(options.model or [("", "")], *values):
         keys: Keys = {"run": name} if name else {}
-        if several[name] > 1:
+        if names.count(name) > 1:
             keys |= checkpoint_of(Path(model))
-        keys |= zip(fields, point, strict=True)
-        own = [f"{field}={value}" for field, value in zip(fields, point, strict=True)]
-        own += [f"model={model}"] if name else []
+        keys |= point
         folder = options.output / "/".join(str(value).replace("/", "-") for value in keys.values())
+        own = [f"{field}={value}" for field, value in point] + ([f"model={model}"] if name else [])
         overrides = [*kept, *options.overrides, *own, f"output_dir={folder}"]
         yield keys, load_recipe(kind.recipe_class, options.config, overrides)
 
@@ -252,34 +236,33 @@ def checkpoint_of(model: Path) -> Keys:
         return {"folder": model.parents[2].name, "step": int(match[1])}
     step = read_json(model.parent / "run.json", {}).get("steps")
     if step is None:
-        raise ValueError(
-            f"{model} is no model of a pre-training run, of which the step is known. Give it its own NAME."
-        )
+        raise ValueError(f"{model} is no model of a pre-training run, so its step is unknown. Give it its own NAME.")
     return {"folder": model.parent.name, "step": step}
 
 
 def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
     """Writes runs.md, runs.csv and runs.png, and shows the table, which pools runs of equal keys in other folders."""
     (keys, first), picture = found[0], folder / "runs.png"
-    names = [name for name in keys if name != "folder"]
-    cells = pivot([row for own, results in found for row in figures_of(results, **own)], names, "figure")
+    names, parts = [name for name in keys if name != "folder"], {}
+    for own, results in found:
+        parts.setdefault(tuple(own[name] for name in names), []).append(results)
+    figures = {place: figures_of(several) for place, several in parts.items()}
     if "step" in keys:
         shown = [OTHERS, first["source_language"], GAP] if first.transfer else first.with_average[-1:]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
-        for (run, step, *others), of in cells.items():
+        for (run, step, *others), of in figures.items():
             for name in shown:
                 panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
         plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
     else:
-        languages = {place: [name for name in of if name not in (AVERAGE, OTHERS, GAP)] for place, of in cells.items()}
-        rows = {", ".join(place): {n: cells[place][n]["mean"] for n in own} for place, own in languages.items()}
-        plot_heat_map(rows, picture, first.title, "evaluated on", ", ".join(names))
-    table = as_table(names, cells)
+        rows = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
+        table = pandas.DataFrame.from_dict(rows, "index").drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
+        plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(names))
+    cells = as_cells(names, figures)
     warnings = joint_warnings({", ".join(map(str, own.values())): results for own, results in found})
-    page = [f"# {first.title}", "", *markdown_table(table), "", *markdown_list("Warnings", warnings)]
-    (folder / "runs.md").write_text("\n".join([*page, f"![scores]({picture.name})", ""]), encoding="utf-8")
-    write_csv(folder / "runs.csv", pandas.concat([results.frame(**own) for own, results in found]))
-    print_table(first.title, table, [], f"{folder}/runs.md, csv, png")
+    frames = [results.frame(**own) for own, results in found]
+    write_page(folder / "runs", first.title, cells, {"Warnings": warnings}, picture, frames)
+    print_table(first.title, cells, [], f"{folder}/runs.md, csv, png")
 
 
 if __name__ == "__main__":

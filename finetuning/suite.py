@@ -17,26 +17,31 @@ score of a task is its mean over languages and shown metrics.
 """
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas
 from omegaconf import MISSING
 
-from finetuning.missing import leave_out_missing
-from finetuning.page import differences_to, joint_warnings, markdown_list, markdown_table, print_table
+from finetuning.data.rows import filled, selected
+from finetuning.data.task_tables import training_languages
+from finetuning.page import differences_to, joint_warnings, print_table, write_page
 from finetuning.plots import plot_bars
 from finetuning.published import XTREME_POOLING, find, languages_of, load, pair_of
-from finetuning.recipe import Published, TaskRecipe
+from finetuning.recipe import LabeledTable, Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
+from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.processes import stop_signals
-from zoo_core.provenance import write_csv, write_json
+from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
+from zoo_core.tables import Table, load_table
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -139,14 +144,14 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     own: dict[str, list[str]] = {name: [] for name in names}
     shared: dict[str, str] = {}
     for override in overrides:
-        first, _, rest = override.partition(".")
+        task, _, rest = override.partition(".")
         field = override.partition("=")[0].strip()
-        if first in names and "=" in rest:
-            if field in (f"{first}.model", f"{first}.output_dir", f"{first}.init_from"):
-                raise ValueError(f"Override `{override}`: this field is the whole suite's.")
-            own[first].append(rest)
-        else:
+        if task not in names or "=" not in rest:
             shared[field] = override
+        elif field.removeprefix(f"{task}.") in ("model", "output_dir", "init_from"):
+            raise ValueError(f"Override `{override}`: this field is the whole suite's.")
+        else:
+            own[task].append(rest)
     if "model" not in shared:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
@@ -158,12 +163,13 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         kind = KINDS[kind_of(["--config", config])]
         fitting = {item.name: None for item in fields(kind.recipe_class)}
         known |= fitting
-        kept = [f"save_models={str(task.name in needed).lower()}"] if kind.is_trained else []
-        given = [text for name, text in shared.items() if name.partition(".")[0] in fitting]
-        given = [text for text in given if kind.is_trained or not text.startswith("seeds=")]
+        texts = [f"save_models={str(task.name in needed).lower()}"] if kind.is_trained else []
+        texts += [*task.overrides, *(text for name, text in shared.items() if name.partition(".")[0] in fitting)]
+        if not kind.is_trained:
+            texts = [text for text in texts if not text.startswith("seeds=")]
         start = [f"init_from={output / task.init_from}"] if task.init_from else []
-        texts = [*kept, *task.overrides, *given, *own[task.name], *start, f"output_dir={output / task.name}"]
         try:
+            texts += [*own[task.name], *start, f"output_dir={output / task.name}"]
             recipes[task.name] = load_recipe(kind.recipe_class, config, texts)
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
@@ -173,6 +179,64 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     for task in reversed(suite.tasks):  # what a task starts from is before it
         wanted |= {task.init_from} if task.name in wanted else set()
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
+
+
+def leave_out_missing(recipe: TaskRecipe) -> str:
+    """Removes the languages whose tables cannot be read from a recipe; returns which, as its results say it too.
+
+    A table of several languages (`language_column`) is read unchanged. Raises ValueError if training rows are missing,
+    or if no language is left to evaluate.
+    """
+    for table in getattr(recipe, "train", []):
+        languages = training_languages(recipe, table) if isinstance(table, LabeledTable) else []
+        for language in languages or [""]:
+            read_tables(table, language, recipe.hub_root)
+    missing: dict[str, str] = {}
+    tables = next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
+    for table in list(tables):
+        languages, found = getattr(table, "languages", []), []
+        for language in languages or [""]:
+            try:
+                read_tables(table, language, recipe.hub_root)
+                found.append(language)
+            except ValueError as error:
+                missing[language or getattr(table, "name", table.path)] = str(error)
+        if not found:
+            tables.remove(table)
+        elif languages:
+            table.languages = found
+    if not tables:
+        raise ValueError(f"no table can be read: {next(iter(missing.values()), 'none is named')}")
+    reason = f"cannot be read: {', '.join(missing)}" if missing else ""
+    if missing:
+        tables[0].note = "; ".join(filter(None, (tables[0].note, f"left out, {reason}")))
+    return reason
+
+
+def read_tables(part: Any, language: str, hub_root: str | None) -> None:
+    """Reads every table in a part of a recipe, in a language. Raises ValueError for one that is missing, or empty."""
+    if hasattr(part, "files"):
+        if absent := [file for file in part.files(hub_root) if not file.is_file()]:
+            raise ValueError(f"{absent[0]} does not exist")
+        return
+    if isinstance(part, LabeledTable):
+        part = filled(part, language)
+    elif language:
+        (part,) = expanded([replace(part, languages=[language])])
+    for table in _tables_in(part):
+        # without a split of its own, a pair's other side has the first one's
+        split = "train" if Path(table.path).is_file() else table.split or part.split
+        rows = load_table(replace(table, split=split), hub_root)
+        if isinstance(table, LabeledTable):
+            selected(table, rows)
+
+
+def _tables_in(part: Any) -> Iterator[Table]:
+    """Yields the tables in a part of a recipe, such as the several tables of a pool of sentences."""
+    if isinstance(part, Table):
+        yield part
+    for value in vars(part).values() if is_dataclass(part) else ():
+        yield from _tables_in(value)
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:
@@ -288,18 +352,9 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     warnings = [*([suite.note] if suite.note else []), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
     warnings += [*lines, *joint_warnings(found)]
-    names = {name: of for name, of in scores.items() if name in found}
-    plot_bars({run: names}, path.with_suffix(".png"), suite.name, "score (%)")
-    page = [f"# {suite.name}", "", *markdown_table(table), ""]
-    page += [*markdown_list("Warnings", warnings), f"![scores]({path.name}.png)", ""]
-    path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
-    write_csv(path.with_suffix(".csv"), pandas.concat([of.frame(run=run) for of in found.values()]))
-    facts = {
-        "format": FORMAT,
-        "kind": "benchmark",
-        "suite": asdict(suite),
-        "left_out": left_out,
-        "scores": {run: scores},
-    }
-    write_json(path.with_suffix(".json"), {**facts, "warnings": warnings})
+    picture = path.with_suffix(".png")
+    plot_bars({run: {name: scores[name] for name in found}}, picture, suite.name, "score (%)")
+    write_page(path, suite.name, table, {"Warnings": warnings}, picture, [of.frame(run=run) for of in found.values()])
+    facts = {"format": FORMAT, "kind": "benchmark", "suite": asdict(suite), "left_out": left_out}
+    write_json(path.with_suffix(".json"), {**facts, "scores": {run: scores}, "warnings": warnings})
     print_table(suite.name, table, warnings, f"{path}.json, md, csv, png")

@@ -116,15 +116,6 @@ def load_table(table: Table, hub_root: str | None = None) -> Rows:
     return rows
 
 
-def split_names(table: Table, hub_root: str | None = None) -> list[str]:
-    """Returns the splits of a table that is no file. Raises as `load_table`."""
-    import datasets
-
-    _, path = _locate(table, hub_root)
-    with _explained(table, path, hub_root):
-        return datasets.get_dataset_split_names(path, table.config, revision=table.revision)
-
-
 @contextlib.contextmanager
 def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
     """Turns errors of `datasets` and pandas into one line that names the table."""

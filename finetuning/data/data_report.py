@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from finetuning.data.task_tables import Data, TaskData
-from finetuning.page import Table, print_table
+from finetuning.page import Cells, print_table
 from zoo_core.masking import IGNORED
 
 LABELS = 6  # columns of counts by label; rarer labels share one
@@ -34,7 +34,7 @@ def print_labels(task: str, data: Data, most_languages: int | None = None) -> No
     print_table(f"{task}: {what} by label", (["part", "language", *table.index], cells), [])
 
 
-def as_table(lines: list[dict[str, Any]]) -> Table:
+def as_table(lines: list[dict[str, Any]]) -> Cells:
     """Returns the columns of all lines, except those that are 0 in every line; missing cells are empty."""
     columns = [
         name for name in dict.fromkeys(name for line in lines for name in line) if any(of.get(name) for of in lines)

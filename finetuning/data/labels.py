@@ -42,10 +42,10 @@ class LabelColumn:
 
 def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
     """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
-    seen = {value for column in columns if column.is_number is not None for value in column.values} - {None}
+    seen = {value for column in columns if column.is_number is not None for value in column.values}
     if declared := next((column.declared for column in columns if column.declared), []):
         return declared, True
-    seen = {value for value in seen if not isinstance(value, str) or value.strip()}
+    seen = {value for value in seen if value is not None and str(value).strip()}
     if not seen:
         raise _none_is_a_label(columns[0])
     return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
@@ -71,11 +71,9 @@ def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, wa
         )
     if None in ids.values() and all(value in (None, -1) or not str(value).strip() for value in ids):
         raise _none_is_a_label(column)
-    faults = {
-        column.row_of(number): f"label {value!r} in column {rows.table.label_column}"
-        for number, value in reversed([*enumerate(column.values)])
-        if ids[value] is None
-    }
+    unknown = [(number, value) for number, value in enumerate(column.values) if ids[value] is None]
+    faults = {column.row_of(number): value for number, value in reversed(unknown)}
+    faults = {row: f"label {value!r} in column {rows.table.label_column}" for row, value in faults.items()}
     rows.report(
         faults,
         f"The training data have the labels {', '.join(names)}. Write labels alike in all files, name numbers in "
@@ -102,7 +100,5 @@ def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
 
     Some public copies of test sets have every label replaced by a constant: a score on them is noise.
     """
-    raise ValueError(
-        f"{rows.place}: all {count} {what} have the label {name!r}. Use a copy of the data with labels, or "
-        "evaluate another split."
-    )
+    advice = "Use a copy of the data with labels, or evaluate another split."
+    raise ValueError(f"{rows.place}: all {count} {what} have the label {name!r}. {advice}")

@@ -1,13 +1,12 @@
 """Tables of sentences and their translations: two columns of one table, or one column of each of two tables."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 
-from finetuning.data.rows import Rows, names_of, read_table, split_of_file, unique_ids
+from finetuning.data.rows import Rows, names_of, read_table, unique_ids, whole_file
 from finetuning.data.word_lists import has_text
 from finetuning.tasks.translation.recipe import PairTable
 from zoo_core.tables import Table, describe, require_column
@@ -28,16 +27,13 @@ class PairRows(Rows):
 
 def tables_of(table: PairTable) -> list[Table]:
     """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
-    tables = [with_split(table, table.split)]
-    if (target := table.target) is not None:
-        tables.append(target if target.split else with_split(target, table.split))
-    return tables
+    tables = [table] if table.target is None else [table, table.target]
+    return [with_split(one, one.split or table.split) for one in tables]
 
 
 def with_split(table: Table, split: str) -> Table:
     """Returns the table with the split that is read; of a file, all rows are read."""
-    table = replace(table, split=split)
-    return replace(table, split=split_of_file(table)) if Path(table.path).is_file() else table
+    return whole_file(replace(table, split=split))
 
 
 def open_pairs(

@@ -51,13 +51,10 @@ class Rows:
         """Raises ValueError for the first of the faulty rows, by their numbers here; does nothing without any."""
         if faults:
             row = min(faults)
-            others = f" (and {len(faults) - 1:,} more rows with a fault)" if faults.keys() - {row} else ""
-            raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}{others}. {advice}")
+            raise ValueError(f"{self.place}, row {self.numbers[row]} (from 0): {faults[row]}. {advice}")
 
     def without(self, numbers: Collection[int]) -> Self:
         """Returns these rows except for some, by their numbers here."""
-        if not len(numbers):
-            return self
         kept = np.delete(np.arange(len(self.dataset)), list(numbers))
         return replace(self, dataset=self.dataset.select(kept), positions=np.asarray(self.numbers)[kept])
 
@@ -75,8 +72,7 @@ class TableReader:
             if not languages:
                 raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
             return [rows for name in languages for rows in self.rows(filled(table, name), [name])]
-        if Path(table.path).is_file():
-            table = replace(table, split=split_of_file(table))
+        table = whole_file(table)
         dataset, fingerprint = read_table(table, self.hub_root, self._loaded)
         positions = selected(table, dataset)
         if table.language_column is not None:
@@ -106,24 +102,20 @@ class TableReader:
 
         table = filled(rows.table, rows.language)
         named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
-        split = "train" if Path(named.path).is_file() else split
-        source = Table(path=named.path, config=named.config, split=split, revision=named.revision)
+        source = whole_file(Table(path=named.path, config=named.config, split=split, revision=named.revision))
         other, fingerprint = read_table(source, self.hub_root, self._loaded)
         require_column(rows.dataset, named.join_on, rows.name)
-        keys, ids = rows.dataset[named.join_on][:], unique_ids(other, named.join_on, describe(source))
-        # a struct's fields are columns of their own: `answers` names them all
-        owns = {
-            one: [name for name in other.column_names if f"{name}.".startswith(f"{one}.")] for one in named.text_columns
-        }
-        for one in (one for one, own in owns.items() if not own):
-            require_column(other, one, describe(source))
-        positions = ids.get_indexer(keys)
+        keys = rows.dataset[named.join_on][:]
+        positions = unique_ids(other, named.join_on, describe(source)).get_indexer(keys)
         if len(unknown := np.flatnonzero(positions < 0)):
             raise ValueError(
                 f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
                 f"its rows has {keys[unknown[0]]!r} in column {named.join_on}."
             )
-        names = {name: f"translations.{name}" for own in owns.values() for name in own}
+        names = {}
+        for column in named.text_columns:  # a struct's fields are columns of their own: `answers` names them all
+            own = [name for name in other.column_names if f"{name}.".startswith(f"{column}.")]
+            names |= {name: f"translations.{name}" for name in own or [require_column(other, column, describe(source))]}
         found = other.select_columns(list(names)).rename_columns(names).select(positions)
         return replace(
             rows,
@@ -191,11 +183,10 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
     return positions
 
 
-def split_of_file(table: Table) -> str:
-    """Returns `train`: a file is read whole. Raises ValueError for a slice of a split, which would be ignored."""
-    if "[" in table.split:
-        raise ValueError(f"{table.path} is a file, which is read whole, and split is {table.split!r}. Leave it out.")
-    return "train"
+def whole_file(table: Any) -> Any:
+    """Returns the table with the split of a file, which is read whole; a slice stays, which `load_table` refuses."""
+    _, bracket, rows = table.split.partition("[")
+    return replace(table, split="train" + bracket + rows) if Path(table.path).is_file() else table
 
 
 def split_name(table: Table) -> str:

@@ -29,19 +29,14 @@ def check_tables(recipe: "Recipe") -> None:
     for where, table in named_tables(recipe).items():
         if table.streaming:
             raise ValueError(f"{where}.streaming is true, and fine-tuning needs all rows at once. Leave it out.")
-        named = [name for name in ("translation_columns", "translations") if getattr(table, name)]
-        if len(named) != recipe.plug_in:
+        if bool(table.translation_columns) + bool(table.translations) != recipe.plug_in:
             raise ValueError(
-                f"{where}: plug_in is {recipe.plug_in}, and the table names {' and '.join(named) or 'no translations'}."
-                " With plug_in, give one of `translation_columns` and `translations`; without it, none."
+                f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
+                "`translations`; without it, none."
             )
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(f"{where}: its dev_split {table.dev_split!r} has the rows of split {table.split!r}.")
-    evaluated = [
-        (f"evaluation.{number}", filled(table, name))
-        for number, table in enumerate(recipe.evaluation)
-        for name in table.languages or [""]
-    ]
+    evaluated = [filled(table, name) for table in recipe.evaluation for name in table.languages or [""]]
     for position, table in enumerate(recipe.train):
         if recipe.setting == "zero_shot" and table.languages not in ([], [recipe.source_language]):
             raise ValueError(
@@ -50,18 +45,17 @@ def check_tables(recipe: "Recipe") -> None:
             )
         trained = [filled(table, name) for name in training_languages(recipe, table) or [""]]
         splits = [replace(one, split=split) for one in trained for split in (table.split, table.dev_split) if split]
-        for one, (where, other) in itertools.product(splits, evaluated):
+        for one, other in itertools.product(splits, evaluated):
             if overlap(one, other, recipe.hub_root):
-                raise ValueError(f"train.{position} reads {describe(one)}, which is evaluated by {where}.")
+                raise ValueError(f"train.{position} reads {describe(one)}, which `evaluation` names too.")
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 
 
 def check_translation_columns(recipe: "Recipe", needs_labels: bool = True) -> None:
-    """Raises ValueError for tables that do not name as many columns of translations as they need.
+    """Raises ValueError for tables that do not name as many columns of translations as `text_columns`.
 
-    They are the translations of `text_columns` and, in training if `needs_labels`, the column of their labels, since
-    both sides are learned from.
+    In training, if `needs_labels`, they also need the labels of the translations, since both sides are learned from.
     """
     for where, table in named_tables(recipe).items():
         columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
@@ -98,10 +92,11 @@ def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
 
     So do tables whose `where` is not the same. Equal rows are counted when they are read.
     """
-    paths = [resolve_hub_path(table.path, hub_root) for table in (one, other)]
-    places = [Path(path).resolve() if Path(path).exists() else path for path in paths]
-    if places[0] != places[1] or one.config != other.config or getattr(one, "where", {}) != getattr(other, "where", {}):
+    paths = [Path(resolve_hub_path(table.path, hub_root)) for table in (one, other)]
+    if paths[0].resolve() != paths[1].resolve() or one.config != other.config:
+        return False
+    if getattr(one, "where", {}) != getattr(other, "where", {}):
         return False
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
-    return same_split or Path(one.path).is_file()
+    return same_split or paths[0].is_file()

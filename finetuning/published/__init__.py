@@ -1,23 +1,7 @@
-"""The result tables of the papers, transcribed once: finetuning/published/<paper>.yaml.
+"""The result tables of the papers, transcribed once: finetuning/published/<paper>.yaml holds a `Paper`.
 
-A recipe, a suite or a card names a row by paper, table and name, and a page looks it up. A file looks like this:
-
-    paper: XLM-Align (ACL 2021)     # as results print it
-    title: ...
-    url: ...
-    tables:
-    - table: Table 18
-      task: xnli                    # none where the columns are tasks
-      metrics: [accuracy]           # the first is the main one
-      columns_are: languages        # languages, pairs, tasks or other
-      columns: [en, fr]
-      caption: Accuracy on XNLI, by language
-      rows:
-      - name: XLM-Align base, zero-shot
-        scores: {accuracy: [86.7, 80.6]}  # in the order of columns; null: not printed, or not legible
-        average: {accuracy: 76.2}         # as printed
-
-Figures are as printed. A test checks that each average is that of its row's scores, or that the row has `recomputed`.
+A recipe or a suite names a row by paper, table and name, and a page looks it up. Figures are as printed. A test checks
+that each average is that of its row's scores, or that the row has `recomputed`.
 """
 
 import functools
@@ -30,8 +14,6 @@ import yaml
 
 from zoo_core.recipes import nearest, validate
 
-Kind = Literal["languages", "pairs", "tasks", "other"]
-Setting = Literal["zero_shot", "translate_train_all", "supervised", "feature"]
 FOLDER = Path(__file__).parent
 # The pooling of XTREME's scripts (run_bucc2018.sh; run_tatoeba.sh, utils_retrieve.py), which published rows have unless
 # they say otherwise.
@@ -39,12 +21,12 @@ XTREME_POOLING = {"bucc": "cls", "tatoeba": "mean_with_special_tokens"}
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """One row of a table: a model in a setting; scores in percent, as printed."""
 
     name: str
-    scores: dict[str, list[float | None]]  # by metric, in the order of the table's columns
-    setting: Setting | None = None
+    scores: dict[str, list[float | None]]  # by metric, in the order of the table's columns; null: not legible
+    setting: Literal["zero_shot", "translate_train_all", "supervised", "feature"] | None = None
     quoted_from: str | None = None  # the paper that the row is quoted from
     average: dict[str, float] = field(default_factory=dict)  # by metric, as printed
     average_from: str | None = None  # the table of that average, where it is not legible in this one
@@ -54,23 +36,23 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table with results."""
 
     table: str
-    metrics: list[str]
-    columns_are: Kind
+    metrics: list[str]  # the first is the main one
+    columns_are: Literal["languages", "pairs", "tasks", "other"]
     columns: list[str]
     caption: str
-    rows: list[Row]
-    task: str | None = None
+    rows: list[PaperRow]
+    task: str | None = None  # None where the columns are tasks
     average_of: list[str] = field(default_factory=list)  # metrics whose mean is a column's part in the average
     note: str | None = None
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> PaperRow | None:
         return next((row for row in self.rows if row.name == name), None)
 
-    def scores(self, row: Row, metric: str) -> dict[str, float]:
+    def scores(self, row: PaperRow, metric: str) -> dict[str, float]:
         """The legible scores of a row, by column."""
         figures = row.scores.get(metric, [None] * len(self.columns))
         return {name: score for name, score in zip(self.columns, figures, strict=True) if score is not None}
@@ -78,12 +60,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Paper:
-    """The tables of one paper."""
+    """The tables of one paper, and its name as results print it."""
 
     paper: str
     title: str
     url: str
-    tables: list[Table]
+    tables: list[PaperTable]
     note: str | None = None
 
 
@@ -108,11 +90,10 @@ def load(paper: str) -> Paper:
     """Reads the tables of a paper. Raises ValueError for an unknown paper or key, and a missing or wrong value."""
     if paper not in papers():
         raise ValueError(f"There are no tables of a paper {paper!r}. {nearest(paper, papers())}")
-    values = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8"))
-    return validate(Paper, values)
+    return validate(Paper, yaml.safe_load((FOLDER / f"{paper}.yaml").read_text(encoding="utf-8")))
 
 
-def find(paper: str, table: str, row: str) -> tuple[Table, Row]:
+def find(paper: str, table: str, row: str) -> tuple[PaperTable, PaperRow]:
     """Returns a table and one of its rows. Raises ValueError, with the nearest names, for an unknown one."""
     tables = {item.table: item for item in load(paper).tables}
     rows = {item.name: item for item in tables[table].rows} if table in tables else {}
@@ -153,7 +134,7 @@ def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iter
     )
 
 
-def languages_of(task: str, table: Table) -> list[str] | None:
+def languages_of(task: str, table: PaperTable) -> list[str] | None:
     """The languages of a task: the columns of a table of it, of the same paper if there is one."""
     known = sorted((load(name) for name in papers()), key=lambda paper: table not in paper.tables)
     return next((item.columns for paper in known for item in paper.tables if item.task == task), None)

@@ -3,37 +3,29 @@
     python -m finetuning.tools.translations --input xtreme_translations --output translations
 
 The files are listed as "Translations" at github.com/google-research/xtreme (the storage bucket xtreme_translations).
-Keep their names and the folders named here; other folders above them do not matter, and you do not need all files:
+Keep their names, and the folders XNLI and PAWSX; you do not need all files:
 
-    XNLI/translate-train/en-<language>-translated.tsv           -> xnli/<language>/train.jsonl
-    XNLI/translate-test/test-<language>-en-translated.tsv       -> xnli/<language>/test.jsonl
-    PAWSX/translate-train/en-<language>-translated.tsv          -> pawsx/<language>/train.jsonl
-    PAWSX/translate-test/test-<language>-en-translated.tsv      -> pawsx/<language>/test.jsonl
-    SQuAD/translate-train/squad.translate.train.en-<language>.json          -> squad/<language>/train.jsonl
-    SQuAD/translate-dev/squad.translate.dev.en-<language>.json              -> squad/<language>/validation.jsonl
-    TyDiQA-GoldP/translate-train/tydiqa.translate.train.en-<language>.json  -> tydiqa/<language>/train.jsonl
-    TyDiQA-GoldP/translate-test/tydiqa.translate.test.<language>-en.json    -> tydiqa/<language>/validation.jsonl
-    XQuAD/translate-test/xquad.translate.test.<language>-en.json            -> xquad/<language>/validation.jsonl
-    MLQA/translate-test/mlqa.translate.test.<language>-en.json              -> mlqa/<language>/test.jsonl
+    XNLI/.../en-<language>-translated.tsv              -> xnli/<language>/train.jsonl; PAWSX likewise
+    XNLI/.../test-<language>-en-translated.tsv         -> xnli/<language>/test.jsonl; PAWSX likewise
+    squad.translate.train.en-<language>.json           -> squad/<language>/train.jsonl
+    squad.translate.dev.en-<language>.json             -> squad/<language>/validation.jsonl
+    tydiqa.translate.train.en-<language>.json          -> tydiqa/<language>/train.jsonl
+    tydiqa.translate.test.<language>-en.json           -> tydiqa/<language>/validation.jsonl; xquad likewise
+    mlqa.translate.test.<language>-en.json             -> mlqa/<language>/test.jsonl
 
-Splits have the names of google/xtreme's splits with the same rows. TSV files have no header, no quoting and five
-columns: two texts, their two translations and the label. XNLI's become premise, hypothesis, premise_en, hypothesis_en
-and label ("contradictory" becomes MultiNLI's "contradiction"), PAWS-X's sentence1, sentence2, sentence1_en,
-sentence2_en and label (0 or 1). JSON files are SQuAD's: their rows have id, question, context and answers.
-Translate-test files have question_en, context_en and answers_en instead. Join these to the test's own rows by their id,
-and English SQuAD to translate-train in the same way.
+Splits have the names of google/xtreme's splits with the same rows. TSV files have two texts, their two translations and
+the label: rows of XNLI have premise, hypothesis, premise_en, hypothesis_en and label ("contradictory" becomes
+MultiNLI's "contradiction"), those of PAWS-X sentence1, sentence2, sentence1_en, sentence2_en and label (0 or 1). JSON
+files are SQuAD's: rows have id, question, context and answers, or, of translate-test, question_en, context_en and
+answers_en. Join these to the test's own rows by their id, and English SQuAD to translate-train in the same way.
 
 XTREME has no documentation of the files; issues 37, 95 and 98 of its repository describe them. Rows that cannot be
-read, such as some malformed ones of PAWS-X, are left out and counted. Some copies of the TSV files cannot be used, and
-are an error: those from before September 2020 have three columns, without the original text, and translate-test files
-may have four, without a label. MLQA's German translate-test file was never published. Other files are ignored, such as
-pseudo test sets (English tests translated into more languages, which are not gold).
-
-FILE.yaml, next to each FILE.jsonl, has the source file with its SHA-256, and counts. A file that has been converted is
-not converted again, and nothing is overwritten.
+read, such as some malformed ones of PAWS-X, are left out and counted. An error are copies from before September 2020
+(three columns) and translate-test files without a label (four). MLQA's German translate-test file was never published.
+Other files are ignored, such as pseudo test sets (English tests translated into more languages, which are not gold). A
+file that exists is not written again: remove it to convert its source anew.
 """
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -41,10 +33,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.provenance import write_rows, written_aside
+from zoo_core.provenance import write_rows
 from zoo_core.tables import read_lines
 
 LANGUAGE = r"(?P<language>[a-z]{2,3}(?:-[A-Za-z]+)?)"
@@ -71,9 +61,8 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--input", required=True, type=Path, help="folder with XTREME's translations")
-    parser.add_argument(
-        "--output", required=True, type=Path, help="folder to write <task>/<language>/<split>.jsonl into"
-    )
+    text = "folder to write <task>/<language>/<split>.jsonl into"
+    parser.add_argument("--output", required=True, type=Path, help=text)
     options = parser.parse_args(argv)
     with user_errors():
         convert(options.input, options.output)
@@ -82,36 +71,23 @@ def main(argv: list[str] | None = None) -> None:
 def convert(folder: Path, output: Path) -> None:
     """Writes the rows of every published file in `folder` into `output`, and prints what was left out.
 
-    Raises ValueError if there is no such file, if most of a file cannot be read, and if an output file exists that was
-    made from another one.
+    Raises ValueError if there is no such file, and if most of a file cannot be read.
     """
     sources = {file: source for file in sorted(folder.rglob("*")) if (source := source_of(file))}
     if not sources:
         raise ValueError(f"{folder} holds no file of XTREME's translations. Name their folder.")
     for file, (task, language, split, is_english) in sources.items():
-        written, digest = output / task / language / f"{split}.jsonl", hashlib.sha256(file.read_bytes()).hexdigest()
-        about_file = written.with_suffix(".yaml")
-        there = [path for path in (about_file, written) if path.exists()]
-        if there and not (about_file.exists() and digest in about_file.read_text(encoding="utf-8", errors="replace")):
-            raise ValueError(f"{there[-1]} exists, and was not made from {file}. Name another --output.")
+        written = output / task / language / f"{split}.jsonl"
         if written.exists():
-            print(f"{written}: done before")
+            print(f"{written} exists: {file} is not converted")
             continue
         found = list(pair_rows(file, task, is_english) if task in PAIRS else question_rows(file, is_english))
-        rows, left_out = (
-            [row for row in found if isinstance(row, dict)],
-            Counter(r for r in found if isinstance(r, str)),
-        )
+        rows = [row for row in found if isinstance(row, dict)]
+        left_out = Counter(row for row in found if isinstance(row, str))
         if left_out.total() >= len(rows):
-            raise ValueError(
-                f"{file} has {len(rows):,} readable rows, and others: {dict(left_out)}. Download it again."
-            )
-        source = {"file": "/".join(file.parts[-3:]), "sha256": digest}
-        about = {"source": source, "task": task, "language": language, "rows": len(rows), "left_out": dict(left_out)}
-        with written_aside(about_file) as stream:  # first: with the rows, the file counts as done
-            yaml.safe_dump(about, stream, sort_keys=False, allow_unicode=True, width=120)
+            raise ValueError(f"{file} has {len(rows):,} readable rows. Left out: {dict(left_out)}. Download it again.")
         write_rows(written, rows)
-        print(f"{written}: {len(rows):,} rows, {left_out.total():,} left out")
+        print(f"{written}: {len(rows):,} rows. Left out: {dict(left_out) or 0}")
 
 
 def source_of(file: Path) -> tuple[str, str, str, bool] | None:
@@ -150,24 +126,22 @@ def question_rows(file: Path, is_english: bool) -> Iterator[dict[str, Any] | str
         articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
-    except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
     ids: set[str] = set()
     for context, question in questions:
-        answers = question.get("answers") or []
-        texts, starts = ([answer.get(name) for answer in answers] for name in ("text", "answer_start"))
+        answers = {name: [one.get(name) for one in question.get("answers") or []] for name in ("text", "answer_start")}
         if not isinstance(question.get("id"), str) or question["id"] in ids:
             yield "no id, or one that another question has"
         elif not all(map(_is_text, (context, question.get("question")))):
             yield "question or context is blank"
-        elif not answers or not all(map(_is_text, texts)):
+        elif not answers["text"] or not all(map(_is_text, answers["text"])):
             yield "no answer, or one without text"
-        elif not all(isinstance(start, int) for start in starts):
+        elif not all(isinstance(start, int) for start in answers["answer_start"]):
             yield "an answer without answer_start"
         else:
             ids.add(question["id"])
-            row = {"question": question["question"], "context": context}
-            row |= {"answers": {"text": texts, "answer_start": starts}}
+            row = {"question": question["question"], "context": context, "answers": answers}
             yield {"id": question["id"], **{name + "_en" * is_english: value for name, value in row.items()}}
 
 

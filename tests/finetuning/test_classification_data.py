@@ -82,7 +82,7 @@ NAMED = Features({"text": Value("string"), "label": ClassLabel(names=NLI)})
         ("test", rows(NLI), {"where": {"text": "x"}}, "'x' in column text, but text 0, "),
         ("train", rows(NLI), {"text_columns": ["txt"]}, "column txt"),
         ("train", rows(NLI), {"streaming": True}, "train.0.streaming"),
-        ("test", HOLES, {"text_columns": ["hole"]}, "row 1 .*column hole .*1 more"),
+        ("test", HOLES, {"text_columns": ["hole"]}, "row 1 .*column hole"),
     ],
 )
 def test_read_refuses_rows(write, part, content, fields, named):
@@ -109,9 +109,9 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
 @pytest.mark.parametrize(
     ("train", "test", "more", "named"),
     [
-        ({"split": "test"}, {}, [], "train.0 reads .*split test, .*evaluation.0"),
+        ({"split": "test"}, {}, [], "train.0 reads .*split test, .*`evaluation`"),
         ({"dev_split": "train"}, {}, [], "train.0.*dev_split 'train'"),
-        ({}, {"path": "a file"}, [], "train.0 .*evaluation.0"),  # the same of both
+        ({}, {"path": "a file"}, [], "train.0 .*`evaluation`"),  # the same of both
         ({}, {}, ["selection=mean_dev"], "selection is mean_dev"),
         ({}, {}, ["evaluation=[]"], "no evaluation table"),
     ],

@@ -33,7 +33,7 @@ def test_what_is_left_out_of_a_table_is_what_its_average_wants(task, exact_match
 
 def test_rows_that_are_evaluated_are_found_under_any_source_language(tmp_path):
     recipe = read("amazon", "train.0.split=test", "evaluation.0.languages=[de, fr]", "source_language=de")
-    with pytest.raises(ValueError, match="which is evaluated by"):
+    with pytest.raises(ValueError, match="which `evaluation` names too"):
         check_tables(recipe)
     check_tables(read("amazon", "train.0.split=test", "evaluation.0.languages=[de, fr]", "source_language=ja"))
     # one file for both, with a column that separates them
@@ -41,5 +41,5 @@ def test_rows_that_are_evaluated_are_found_under_any_source_language(tmp_path):
     (tmp_path / "all.jsonl").write_text('{"text": "a"}\n')
     own = ["train.0.where={split: train}", "evaluation.0.where={split: test}", "evaluation.0.languages=[en]"]
     check_tables(read("amazon", *part, *own))
-    with pytest.raises(ValueError, match="which is evaluated by"):
+    with pytest.raises(ValueError, match="which `evaluation` names too"):
         check_tables(read("amazon", *part, *own, "train.0.where={split: test}"))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from finetuning.page import label_tables, lines_of, page_of, score_table, warnings_of, write_results
+from finetuning.page import label_table, lines_of, score_table, warnings_of, write_results
 from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results import Protocol, load_results
 from finetuning.tasks.base import scores_of
@@ -180,7 +180,8 @@ def test_write_results_files_agree(tmp_path, drawn, capsys):
     records = [record(1, en=80.0) | {"label_scores": labels}, record(2, en=82.0) | {"label_scores": labels}]
     found = results(records=records, label_unit="rows")
     write_results(found, tmp_path)
-    assert load_results(tmp_path / "results.json") == found and "| en | 81.0 ± 1.4 |" in page_of(found, "x")
+    assert load_results(tmp_path / "results.json") == found
+    assert "| en | 81.0 ± 1.4 |" in (tmp_path / "results.md").read_text(encoding="utf-8")
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 + 2 * 2 * 4
@@ -189,7 +190,7 @@ def test_write_results_files_agree(tmp_path, drawn, capsys):
     assert (tmp_path / "scores.png").stat().st_size > 5000
 
 
-def test_label_tables_are_means_over_seeds_and_over_languages_that_have_the_label():
+def test_label_table_has_means_over_seeds_and_over_languages_that_have_the_label():
     def of_labels(*scores):
         values = [dict(precision=f1 / 2, recall=f1 + 1, f1=f1, support=support) for f1, support in scores]
         return dict(zip("ab", values, strict=False))
@@ -199,7 +200,7 @@ def test_label_tables_are_means_over_seeds_and_over_languages_that_have_the_labe
         {"en": of_labels((90.0, 30), (50.0, 10)), "sw": of_labels((20.0, 5), (0.0, 0))},
     ]
     records = [record(n, en=80.0, sw=60.0) | {"label_scores": label_rows(own)} for n, own in enumerate(labels, 1)]
-    (columns, rows), (languages, by_language) = label_tables(results(records=records, label_unit="rows")).values()
-    assert columns == ["label", "precision", "recall", "f1", "rows"]
-    assert rows == [["a", "28.8", "58.5", "57.5", "35"], ["b", "27.5", "56.0", "55.0", "10"]]
-    assert languages == ["label", "en", "sw"] and by_language == [["a", "85.0", "30.0"], ["b", "55.0", ""]]
+    columns, rows = label_table(results(records=records, label_unit="rows"))
+    assert columns == ["label", "precision", "recall", "f1", "f1, en", "f1, sw", "rows"]
+    assert rows[0] == ["a", "28.8", "58.5", "57.5", "85.0", "30.0", "35"]
+    assert rows[1] == ["b", "27.5", "56.0", "55.0", "55.0", "", "10"]

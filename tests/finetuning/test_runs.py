@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import finetuning.training
-from finetuning.page import as_table, figures_of, pivot
+from finetuning.page import as_cells, figures_of
 from finetuning.recipe import Recipe
 from finetuning.results import read_results, summary, with_deviation
 from finetuning.run import main as finetune
@@ -126,13 +126,13 @@ def test_checkpoints_of_one_name_have_steps_and_folders_are_pooled(product, exec
     ]  # fmt: skip
 
 
-def test_pivot_pools_seeds_and_gaps_are_taken_seed_by_seed():
+def test_figures_of_pool_parts_and_take_gaps_seed_by_seed():
     values = {"en": [80.0, 70.0], "de": [60.0, 65.0], "fr": [40.0, 45.0]}
-    runs = made_up("t", {"accuracy": values}), made_up("t", {"accuracy": {**values, "de": [0.0, 5.0]}})
-    cells = pivot([row for run in runs for row in figures_of(run, source="en")], ["source"], "figure")
-    assert cells["en",]["transfer gap"]["scores"] == [30.0, 15.0, 60.0, 45.0]
-    assert cells["en",]["mean of others"]["scores"] == [50.0, 55.0, 20.0, 25.0]
-    assert as_table(["source"], {("en",): {"fr": cells["en",]["fr"]}}) == (["source", "fr"], [["en", "42.5 ± 2.9"]])
+    parts = [made_up("t", {"accuracy": values}), made_up("t", {"accuracy": {**values, "de": [0.0, 5.0]}})]
+    found = figures_of(parts)
+    assert found["transfer gap"]["scores"] == [30.0, 15.0, 60.0, 45.0]
+    assert found["mean of others"]["scores"] == [50.0, 55.0, 20.0, 25.0]
+    assert as_cells(["source"], {("en",): {"fr": found["fr"]}}) == (["source", "fr"], [["en", "42.5 ± 2.9"]])
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_points_of_change_the_last_field_fastest(topics):
         (["selection=last"], "selection"),
         (["sweep={train.0.split: [train, test]}"], "train.0.split"),
         (["sweep={training.learning_rate: [fast]}"], "training.learning_rate"),
-        (["sweep={training.epochs: [3, 3]}"], "sweep.training.epochs"),
+        (["sweep={training.epochs: [3, 3]}"], "'training.epochs': [3, 3]"),
         (["sweep={max_length: [24, 4000]}"], "max_length is 4000"),
     ],
 )

@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 
-from finetuning.missing import leave_out_missing
 from finetuning.results import load_results
 from finetuning.run import main
-from finetuning.suite import SUITES, load_suite, read_recipes
+from finetuning.suite import SUITES, leave_out_missing, load_suite, read_recipes
 from finetuning.tasks.registry import KINDS
 from finetuning.tasks.vectors.base import reported_layer
 from finetuning.tasks.vectors.recipe import expanded
@@ -122,12 +121,12 @@ def test_suite_leaves_out_missing_languages_and_tasks(suite, sample_corpus_dir, 
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
-    assert "topics: not there: xx" in record["warnings"] and list(record["left_out"]) == [
+    assert "topics: cannot be read: xx" in record["warnings"] and list(record["left_out"]) == [
         "topics",
         "further",
         "retrieval",
     ]
-    assert f"its training rows are not there: {sample_corpus_dir}, config yy" in record["left_out"]["further"]
+    assert f"{sample_corpus_dir}, config yy cannot be read" in record["left_out"]["further"]
     assert list(results(tmp_path, "topics").languages) == ["en"]
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
 
@@ -141,7 +140,7 @@ def test_leave_out_missing_files_of_word_alignment(sample_corpus_dir):
         for code, name in files.items()
     )
     recipe = load_recipe(recipe_class, None, ["model=m", "task=t", f"pairs=[{pairs}]"])
-    assert leave_out_missing(recipe) == "not there: fr-en"
+    assert leave_out_missing(recipe) == "cannot be read: fr-en"
     assert [pair.name for pair in recipe.pairs] == ["de-en", "zh-en"] and "fr-en" in recipe.pairs[0].note
 
 

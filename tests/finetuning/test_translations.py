@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 from finetuning.recipe import QuestionAnsweringRecipe, Recipe
 from finetuning.tasks.registry import task_of
@@ -35,10 +34,6 @@ def squad(*questions):
 
 def rows(file):
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def about_of(file):
-    return yaml.safe_load(file.with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def convert(given, written):
@@ -77,9 +72,6 @@ def test_convert_files_of_every_task(tmp_path):
     assert row == {"id": "q1", "question": "Was ist alt?", "context": "Rom ist alt.", "answers": answers}
     (row,) = rows(out / "xquad/zh/validation.jsonl")
     assert row == {"id": "q1", "question_en": "Was ist alt?", "context_en": "Rom ist alt.", "answers_en": answers}
-    about = about_of(out / "xnli/de/train.jsonl")
-    assert about["source"]["file"] == "XNLI/translate-train/en-de-translated.tsv"
-    assert (about["rows"], about["left_out"]) == (2, {})
 
 
 def test_convert_rows_are_what_recipes_read(tmp_path):
@@ -103,49 +95,28 @@ def test_convert_rows_are_what_recipes_read(tmp_path):
     assert task_of(recipe).read().train["context"][:] == ["Rom ist alt."] * 4
 
 
-def test_convert_leaves_out_and_counts_malformed_rows(tmp_path):
+def test_convert_leaves_out_and_counts_malformed_rows(tmp_path, capsys):
     lines = [*PAWS, "a\tb\tä\tß", "a\tb\tä\tß\tä", "a\t \tä\tß\t1", *PAWS * 2]
     published(tmp_path / "in", "PAWSX/en-fr-translated.tsv", lines)
-    asked = [
-        ("q1", "Was?", [("Rom", 0)]),
-        ("q1", "Was?", [("Rom", 0)]),
-        ("q2", " ", [("Rom", 0)]),
-        ("q3", "Was?", []),
-        ("q4", "Was?", [("", 0)]),
-        ("q5", "Was?", [("Rom", None)]),
-        *((f"r{number}", "Was?", [("Rom", -1), ("alt", 8)]) for number in range(5)),
-    ]
+    rome = [("Rom", 0)]
+    asked = [("q1", "Was?", rome), ("q1", "Was?", rome), ("q2", " ", rome), ("q3", "Was?", [])]
+    asked += [("q4", "Was?", [("", 0)]), ("q5", "Was?", [("Rom", None)])]
+    asked += [(f"r{number}", "Was?", [("Rom", -1), ("alt", 8)]) for number in range(5)]
     published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
-    file = tmp_path / "out" / "pawsx" / "fr" / "train.jsonl"
-    assert len(rows(file)) == about_of(file)["rows"] == 6
-    assert list(about_of(file)["left_out"].values()) == [1, 1, 1]
-    file = tmp_path / "out" / "squad" / "de" / "train.jsonl"
-    assert [row["id"] for row in rows(file)] == ["q1", *(f"r{number}" for number in range(5))]
-    assert sum(about_of(file)["left_out"].values()) == 5
+    printed = capsys.readouterr().out
+    assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6 and "'4 columns, not 5': 1" in printed
+    assert [row["id"] for row in rows(tmp_path / "out/squad/de/train.jsonl")] == ["q1", *(f"r{n}" for n in range(5))]
 
 
 def test_convert_overwrites_nothing(tmp_path, capsys):
     given, out = tmp_path / "in", tmp_path / "out"
     published(given, "XNLI/en-de-translated.tsv", XNLI)
-    convert(given, out)
-    made = (out / "xnli/de/train.jsonl").stat().st_mtime_ns
+    mine = published(out, "xnli/de/train.jsonl", "mine\n")
     published(given, "XNLI/en-fr-translated.tsv", XNLI)
     convert(given, out)
-    assert (out / "xnli/de/train.jsonl").stat().st_mtime_ns == made and len(rows(out / "xnli/fr/train.jsonl")) == 2
-    published(given, "XNLI/en-de-translated.tsv", [*XNLI, *XNLI])
-    assert "exists, and was not made from" in refused(given, out, capsys)
-    for name in ("train.yaml", "train.jsonl"):  # files of somebody else
-        elsewhere = published(tmp_path / name, f"xnli/de/{name}", "mine: 1\n")
-        assert f"{name} exists" in refused(given, tmp_path / name, capsys)
-        assert elsewhere.read_text() == "mine: 1\n" and len(list(elsewhere.parent.iterdir())) == 1
-
-
-def refused(given, written, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        convert(given, written)
-    assert stopped.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
+    assert mine.read_text() == "mine\n" and len(rows(out / "xnli/fr/train.jsonl")) == 2
+    assert f"{mine} exists" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -159,5 +130,7 @@ def refused(given, written, capsys):
 )
 def test_convert_refuses_files_of_another_form(tmp_path, capsys, name, content, message):
     published(tmp_path / "in", name, content)
-    assert message in refused(tmp_path / "in", tmp_path / "out", capsys)
+    with pytest.raises(SystemExit) as stopped:
+        convert(tmp_path / "in", tmp_path / "out")
+    assert stopped.value.code == 2 and message in " ".join(capsys.readouterr().err.split())
     assert not list((tmp_path / "out").rglob("*.jsonl"))
