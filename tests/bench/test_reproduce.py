@@ -116,9 +116,7 @@ def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeyp
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "reproduce.csv").write_bytes(Path("bench/results/reproduce.csv").read_bytes())
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
-    reproduce.write_page(
-        PLAN, SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[1, 2], output=tmp_path)
-    )
+    reproduce.write_page(PLAN, SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[1, 2], output=tmp_path))
     assert (tmp_path / "reproduce.md").read_text("utf-8") == Path("bench/reproduce.md").read_text("utf-8")
     assert None not in [claim.outcome for claim in PLAN.claims]
 
