@@ -192,9 +192,8 @@ def draw(name: str, folder: Path) -> None:
         rows, columns = ([*words] for words in (panel.rows or panel.columns, panel.columns))
         axes.imshow(np.where(panel.grid, [1 + word.side for word in columns], 0), COLORS, vmin=0, vmax=2)
         axes.set_xticks(range(len(columns)), [word.text for word in columns], rotation=90, size=SIZE)
-        axes.set_yticks(
-            range(len(rows)), [f"{w.text} → {w.predicted}" if w.predicted else w.text for w in rows], size=SIZE
-        )
+        names = [f"{word.text} → {word.predicted}" if word.predicted else word.text for word in rows]
+        axes.set_yticks(range(len(rows)), names, size=SIZE)
         axes.set_xticks(np.arange(len(columns)) + 0.5, minor=True)
         axes.set_yticks(np.arange(len(rows)) + 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=1.5)

@@ -296,11 +296,11 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int
 
 def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
     """The rows of the long table that a cell is made of."""
-    rows = scores[(scores["model"] == model) & (scores["task"] == column.task)]
-    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)]
+    is_of = (scores["model"] == model) & (scores["task"] == column.task)
+    is_of &= scores["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)
     for name, wanted in column.where.items():
-        rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
-    return rows
+        is_of &= scores[name].isin(wanted if isinstance(wanted, list) else [wanted])
+    return scores[is_of]
 
 
 def _by_seed(column: Column, model: str, scores: pandas.DataFrame) -> pandas.Series:

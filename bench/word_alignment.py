@@ -109,32 +109,40 @@ def save_encoder(folder: str, flags: argparse.Namespace) -> list[str]:
     return [word for text in texts for word in text.split()]
 
 
+def sentences_of(flags: argparse.Namespace, folder: str, count: int) -> list[list[str]]:
+    """Both sides of the pairs: the first ones of --text, or made up of words of the sample corpus."""
+    words, drawn = save_encoder(folder, flags), random.Random(0)
+    if flags.text:
+        return [[" ".join(line) for line in side[:count]] for side in read_words(*flags.text)]
+    lengths = zip(*drawn.choices(read_lengths().tolist(), k=count), strict=True)
+    return [[" ".join(drawn.choices(words, k=size)) for size in side] for side in lengths]
+
+
 def compare(flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The rows of every number of pairs, and with gold links what `word-align score` says of all pairs."""
-    words, drawn, rows = save_encoder(str(folder), flags), random.Random(0), []
-    for count in [None] if flags.gold else flags.pairs:
-        files = flags.text
-        if not flags.gold:
-            files = [str(folder / f"{count}.{side}") for side in ("source", "target")]
-            lengths = zip(*drawn.choices(read_lengths().tolist(), k=count), strict=True)
-            texts = [[" ".join(drawn.choices(words, k=size)) for size in side] for side in lengths]
-            if flags.text:
-                texts = [[" ".join(line) for line in side[:count]] for side in read_words(*flags.text)]
-            for file, lines in zip(files, texts, strict=True):
-                Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    """The rows of every number of pairs; with gold links, of all pairs, and what `word-align score` says of them."""
+    rows = []
+    files = [str(folder / side) for side in ("source", "target")]
+    for count in [sys.maxsize] if flags.gold else flags.pairs:
+        sides = sentences_of(flags, str(folder), count)
+        for file, lines in zip(files, sides, strict=True):
+            Path(file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-        def command(way: str, number: int, files: list[str] = files) -> list[str]:
-            return command_of(way, flags.model or str(folder), folder / way, files)
+        def command(way: str, number: int) -> list[str]:
+            output = folder / way
+            output.unlink(missing_ok=True)
+            return command_of(way, flags.model or str(folder), output, files)
 
-        rows += [{"pairs": count, **row} for row in compare_commands(flags.ways, command, flags.rounds, PLAIN)]
+        found = compare_commands(flags.ways, command, flags.rounds, PLAIN)
+        rows += [{"pairs": len(sides[0]), **row} for row in found]
     show("Whole commands, one thread", COLUMNS, rows)
     if not flags.gold:
         return {"rows": rows}
-    score = [sys.executable, "-m", "finetuning.align", "score", *map(str, map(Path.resolve, map(Path, flags.text)))]
-    score += ["--gold", str(Path(flags.gold).resolve()), "--links", *flags.ways]
-    said = subprocess.run(score, cwd=folder, capture_output=True, text=True, check=True).stdout
-    print(said, end="")
-    return {"rows": rows, "scores": said.splitlines()}
+    score = [sys.executable, "-m", "finetuning.align", "score", *files, "--gold", str(Path(flags.gold).resolve())]
+    said = subprocess.run([*score, "--links", *flags.ways], cwd=folder, stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        raise ValueError("word-align score failed.")
+    print(said.stdout, end="")
+    return {"rows": rows, "scores": said.stdout.splitlines()}
 
 
 def main(argv: list[str] | None = None) -> None:

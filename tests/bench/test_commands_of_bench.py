@@ -26,7 +26,7 @@ def test_masked_lm_step(figures):
 
 
 def test_word_alignment(figures, tmp_path):
-    sizes = "--pairs 3 --hidden 64 --layers 2 --rounds 1 --ways word-align plain".split()
+    sizes = "--pairs 3 --hidden 64 --layers 2 --rounds 2 --ways word-align plain".split()
     rows = figures("word_alignment", *sizes)["rows"]
     assert [row["way"] for row in rows] == ["word-align", "plain"] and rows[1]["ratio"] == 1
     assert all(row["seconds"] > 0 and row["memory"] > 0 for row in rows)

