@@ -72,7 +72,7 @@ def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[
         },
         "2_Pooling/config.json": {
             "embedding_dimension": config.hidden_size,
-            "pooling_mode": "cls" if pooling == "cls" else "mean",
+            "pooling_mode": {"cls": "cls", "mean": "mean", "mean_with_special_tokens": "mean"}[pooling],
             "include_prompt": True,
         },
         "sentence_bert_config.json": {
