@@ -8,15 +8,12 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+import pandas
 
 from crosslingual_zoo import Results, read_results
 from crosslingual_zoo.zoo_core.command_line import CommandParser
@@ -25,37 +22,22 @@ from crosslingual_zoo.zoo_core.recipes import or_installed
 ROOT = Path(__file__).resolve().parent
 MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
 
-console = Console(highlight=False)
-failed = threading.Event()
-running = ContextVar("running", default="")  # the model that this thread shows
-
-
-def say(text: str, style: str = "") -> None:
-    """Print text as one block, each line after the model that it belongs to, and none of them wrapped."""
-    label = f"[{running.get()}] " if running.get() else ""
-    lines = "\n".join((label + line).rstrip() for line in text.splitlines())
-    console.print(lines, style=style, markup=False, soft_wrap=True)
-
 
 def run(module: str, *arguments: str) -> str:
-    """Print a command, run it and return its output; stop the demo with that output where it fails."""
+    """Prints a command, runs it and returns its output; ends the demo with that output where it fails."""
     command = ("-m", f"crosslingual_zoo.{module}", *arguments)
-    if failed.is_set():
-        sys.exit(1)
-    say(f"$ {shlex.join(('python', *command))}", style="dim")
+    print(f"$ {shlex.join(('python', *command))}", flush=True)
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment = os.environ | offline | {"OMP_NUM_THREADS": "1"}  # at this size more threads are no faster
     done = subprocess.run((sys.executable, *command), cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
-        failed.set()
-        say(done.stdout + done.stderr)
+        print(done.stdout + done.stderr)
         sys.exit(f"the demo stopped: the command {shlex.join(command)} ended with exit code {done.returncode}")
     return done.stdout.rstrip()
 
 
 def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     """All steps for one model; returns its results.json."""
-    running.set(model)
     pretrained, topics = folder / model, folder / f"{model}-topics"
     checkpoint = str(pretrained / "model")
     recipe = f"pretraining/recipes/{model}/smoke.yaml"
@@ -72,7 +54,7 @@ def demonstrate(model: str, folder: Path, tokenizer: Path) -> Results:
     repo = ("--repo", f"owner/{model}")
     records = [str(task / "results.json") for task in (topics, alignment)]
     run("hub_cards.card", "--model", checkpoint, "--results", *records, *repo, "--license", "mit")
-    say(run("hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
+    print(run("hub_cards.push", "--model", checkpoint, *repo, "--dry-run"))
     return read_results(ROOT / topics)
 
 
@@ -84,19 +66,18 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
     report = run("pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start)
-    say(report)
+    print(report)
     return (start,)
 
 
-def summary(results: dict[str, Results]) -> Table:
+def summary(results: dict[str, Results]) -> pandas.DataFrame:
     """Models x languages: accuracy in percent on five topics, trained on English only."""
-    names = list(next(iter(results.values())).languages)
-    table = Table("model", *names, "average", "transfer gap", title_justify="left")
-    table.title = "topic accuracy, %, fine-tuned on English (chance 20)"
-    for model, record in results.items():
-        values = [*(record.of(name)["mean"] for name in names), record.average["mean"], record.transfer_gap]
-        table.add_row(model, *(f"{value:.1f}" for value in values))
-    return table
+    rows = {
+        model: {name: of["mean"] for name, of in record.languages.items()}
+        | {"average": record.average["mean"], "transfer gap": record.transfer_gap}
+        for model, record in results.items()
+    }
+    return pandas.DataFrame(rows).T.round(1)
 
 
 def main() -> None:
@@ -114,12 +95,10 @@ def main() -> None:
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         runs = {model: pool.submit(demonstrate, model, folder, tokenizer) for model in reversed(chosen)}
     results = {model: runs[model].result() for model in chosen}
-    console.rule()
-    console.print(summary(results))
-    console.print(
+    print("topic accuracy, %, fine-tuned on English (chance 20)", summary(results), sep="\n")
+    print(
         f"Done in {time.monotonic() - started:.0f} s: models, cards, results and links in {folder}. Nothing was sent. "
-        "At this size (under 1M parameters, 240 sentences) the figures mean only that everything runs.",
-        soft_wrap=True,
+        "At this size (under 1M parameters, 240 sentences) the figures mean only that everything runs."
     )
 
 

@@ -1,82 +1,64 @@
 """What the benchmarks share: flags, interleaved rounds, ratios, peak memory, the table and the file of results.
 
-A benchmark is `python -m bench.<name>`, with `read_flags(argv)` and `main(argv)`. It compares ways of doing the same
-work. Each round runs every way once, so that other work of the machine affects all of them. A ratio is the median of
-the ratios of all rounds. The benchmark prints a table and writes bench/results/<name>.json.
+A benchmark is `python -m bench.<name>`. It compares ways of doing the same work. Each round runs every way once, so
+that other work of the machine affects all of them. A ratio is the median of the ratios of all rounds. The benchmark
+prints a table and writes bench/results/<name>.json.
 """
 
 import argparse
 import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pandas
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from finetuning.page import print_table
 from zoo_core.command_line import CommandParser
 from zoo_core.provenance import run_facts, write_json
 
-HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) -> CommandParser:
-    """A parser with flags of whole numbers above 0 (default, what it is) and `--output`, bench/results/<name>.json."""
-
-    def positive(text: str) -> int:
-        if (size := int(text)) < 1:
-            raise argparse.ArgumentTypeError(f"{size} is not above 0")
-        return size
-
+    """A parser with flags of whole numbers (default, what it is) and `--output`, bench/results/<name>.json."""
     parser = CommandParser(description=description)
     for size, (default, what) in sizes.items():
-        parser.add_argument(f"--{size}", type=positive, default=default, help=f"{what} (default {default:,})")
+        parser.add_argument(f"--{size}", type=int, default=default, help=f"{what} (default {default:,})")
     output = Path(f"bench/results/{name}.json")
     where = f"where the measurements are written (default {output})"
     parser.add_argument("--output", type=Path, metavar="FILE", default=output, help=where)
     return parser
 
 
-def device_name() -> str:
-    """`cuda` where there is a GPU, else `cpu`."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def clock() -> float:
+    """Seconds: processor time of a single thread, which other processes hardly change; else wall-clock time."""
+    return time.process_time() if DEVICE == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def wait() -> None:
     """Until a GPU has done what it was given."""
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
-def clock() -> float:
-    """Seconds: processor time of a single thread, which other processes hardly change; else wall-clock time."""
-    alone = not torch.cuda.is_available() and torch.get_num_threads() == 1
-    return time.process_time() if alone else time.perf_counter()
-
-
 def interleaved(
-    ways: dict[Any, Callable[[int], Any]],
-    rounds: int,
-    clock: Callable[[], float] = clock,
-    before: Callable[[Any], None] = lambda name: None,
-) -> dict[Any, list[float]]:
+    ways: dict[str, Callable[[int], Any]], rounds: int, clock: Callable[[], float] = clock
+) -> dict[str, list[float]]:
     """Seconds of each way, one number a round; `ways[name](number)` does its work of that round.
 
-    Every other round runs the ways in the opposite order. The warm-up is round -1, which is not kept. `before(name)`
-    puts things in order for a way, outside of its time.
+    Every other round runs the ways in the opposite order. The warm-up is round -1, which is not kept.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(-1, rounds):
         for name in reversed(ways) if number % 2 else ways:
-            before(name)
             wait()
             started = clock()
             ways[name](number)
@@ -92,22 +74,18 @@ def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
 
 
 def in_fresh_process(function: Callable, *arguments: Any) -> Any:
-    """What the function returns in a new process, whose memory nothing before has touched.
-
-    The function is one of a module, and both its arguments and its result can be pickled.
-    """
+    """What a function of a module returns in a new process, whose memory nothing before has touched."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines; read when torch is imported
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def peak_bytes(step: Callable[[], Any], device: str) -> int:
+def peak_bytes(step: Callable[[], Any]) -> int:
     """How far memory rises during `step()` above where it was before: what torch's allocators hand out."""
-    if device == "cuda":
+    if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         step()
-        torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
@@ -117,6 +95,12 @@ def peak_bytes(step: Callable[[], Any], device: str) -> int:
         now += event.nbytes()
         peak = max(peak, now)
     return peak
+
+
+def matrix_peak(size: int, dtype: torch.dtype) -> float:
+    """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
+    a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
+    return 2 * size**3 / min(interleaved({"product": lambda number: a @ b}, 5)["product"])
 
 
 def run_command(command: list[str]) -> dict[str, float]:
@@ -142,43 +126,27 @@ def compare_commands(
     for number in range(rounds):
         for way in reversed(ways) if number % 2 else ways:
             found[way].append(run_command(command_of(way, number)))
-    rows = []
-    for way, measured in found.items():
-        middle = {key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")}
-        seconds = [[of["seconds"] for of in found[name]] for name in (base if base in found else way, way)]
-        rows.append({"way": way, "ratio": median_ratio(*seconds), **middle})
-    return rows
+    seconds = {way: [of["seconds"] for of in measured] for way, measured in found.items()}
+    return [
+        {
+            "way": way,
+            "ratio": median_ratio(seconds.get(base, seconds[way]), seconds[way]),
+            **{key: statistics.median(of[key] for of in measured) for key in ("seconds", "memory")},
+        }
+        for way, measured in found.items()
+    ]
 
 
-def max_resident_bytes() -> int:
-    """The most memory that this process has held, by the system's count."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def matrix_peak(size: int, dtype: Any, rounds: int = 5) -> float:
-    """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
-    a, b = (torch.randn(size, size, device=device_name()).to(dtype) for _ in range(2))
-    out = torch.empty(size, size, dtype=dtype, device=a.device)
-    seconds = interleaved({"product": lambda number: torch.mm(a, b, out=out)}, rounds)
-    return 2 * size**3 / min(seconds["product"])
-
-
-def show(title: str, columns: dict[str, str], rows: Iterable[dict], notes: Iterable[str] = ()) -> None:
+def show(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
     """Prints rows as a table: `columns` maps a key of the rows to its heading."""
-
-    def cell(value: Any) -> str:
-        return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-    table = [*columns.values()], [[cell(row.get(key)) for key in columns] for row in rows]
-    print_table(title, table, [])
-    print(*notes, sep="\n")
+    table = pandas.DataFrame(rows).reindex(columns=[*columns]).dropna(axis="columns", how="all").rename(columns=columns)
+    print(title, table.to_string(index=False, na_rep="", float_format="{:.4g}".format), sep="\n")
 
 
 def write_results(flags: argparse.Namespace, name: str, argv: Sequence[str] | None, results: dict[str, Any]) -> None:
     """Writes the results with the flags, the threads and load of the machine, and the facts of the run."""
     argv = sys.argv[1:] if argv is None else argv
     settings = {key: value for key, value in vars(flags).items() if key != "output"}
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     machine = {"threads": torch.get_num_threads(), "load_average": [round(load, 2) for load in os.getloadavg()]}
     facts = run_facts(["python", "-m", f"bench.{name}", *argv])
     write_json(flags.output, {**results, "settings": settings, "machine": machine, "facts": facts})

@@ -1,13 +1,12 @@
-"""Whole training steps to measure: made-up text of real lengths, this package's step, and the peer's.
+"""Whole training steps to measure: made-up text of real lengths, this package's step, and the peers'.
 
 Text is random tokens in rows of real lengths, because the time of a step does not depend on the tokens. Our step is the
-one of pretraining/training.py. The peer is transformers' model and collator in a plain accelerate loop.
+one of pretraining/training.py. The peers are transformers' model and collator in plain accelerate loops.
 
 Legend: `M` texts or pairs.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +23,9 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from bench._common import HEAD_SIZE, device_name
+from bench._common import DEVICE
 from modeling.backbone import renamed
 from modeling.configuration_metaxlm import MetaXlmConfig
-from modeling.encoder import MultiHeadAttention
 from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from pretraining.data.batches import Feed
 from pretraining.data.examples import Example, Texts
@@ -35,8 +33,10 @@ from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import ModelStart, Phase, Recipe
 from pretraining.training import Training, make_accelerator
 
+PEER, PACKED, OURS = "transformers", "transformers, packed", "ours"
 PREDICTED = 0.15  # both sides' default
-DROPOUT = 0.1  # XLM-R's, of states and of attention
+LONGEST = 512  # positions of a packed row, and of the model
+HEAD_SIZE = 64  # dimensions of an attention head, as in the papers' models
 ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask>
 
 # Configuration fields of the measured encoders, except for size and special ids. Each has its own dropout. Feed-forward
@@ -75,36 +75,30 @@ class Size(NamedTuple):
         body = 72 * self.layers * self.hidden**2 * n.sum() + 12 * self.layers * self.hidden * (n**2).sum()
         return float(body) + predicted * 6 * (self.hidden * self.vocab + self.hidden**2)
 
-    def config(self, longest: int, **fields: Any) -> dict[str, Any]:
-        """Fields that XLM-R's configuration and ours have in common; `fields` add to them."""
+    def config(self) -> dict[str, Any]:
+        """Fields that XLM-R's configuration and ours have in common."""
         return dict(
             vocab_size=self.vocab,
             hidden_size=self.hidden,
             num_hidden_layers=self.layers,
             num_attention_heads=self.hidden // HEAD_SIZE,
             intermediate_size=4 * self.hidden,
-            max_position_embeddings=longest + 2,
+            max_position_embeddings=LONGEST + 2,
             type_vocab_size=1,
             layer_norm_eps=1e-5,
-            **fields,
         )
 
 
-def read_lengths() -> tuple[np.ndarray, np.ndarray]:
-    """(M, 2) lengths of both sides of every pair, (K,) of every text, in tokens without special tokens.
+def read_lengths() -> np.ndarray:
+    """(M, 2) lengths of both sides of every pair, in tokens without special tokens.
 
     bench/lengths.json has counts and no text. They are those of NTREX, news in six languages, under a unigram tokenizer
     of 64,000 tokens, which cuts these texts about as finely as XLM-R's.
     """
-    counts = json.loads(Path(__file__).with_name("lengths.json").read_text(encoding="utf-8"))
-    pairs = [
-        (int(source), int(target), count)
-        for source, targets in counts["pairs"].items()
-        for target, count in targets.items()
-    ]
+    counts = json.loads(Path(__file__).with_name("lengths.json").read_text(encoding="utf-8"))["pairs"]
+    pairs = [(int(x), int(y), count) for x, targets in counts.items() for y, count in targets.items()]
     pairs_M3 = np.array(pairs)
-    texts = np.array([(int(length), count) for length, count in counts["texts"].items()])
-    return np.repeat(pairs_M3[:, :2], pairs_M3[:, 2], axis=0), np.repeat(texts[:, 0], texts[:, 1])
+    return np.repeat(pairs_M3[:, :2], pairs_M3[:, 2], axis=0)
 
 
 def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
@@ -114,34 +108,27 @@ def made_up_tokenizer(vocab: int) -> XLMRobertaTokenizer:
     return XLMRobertaTokenizer(vocab=[*special, *tokens, ("<mask>", 0.0)])
 
 
-def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator, first: int = 0) -> list[Example]:
-    """Random tokens in texts (M,) or pairs (M, 2) of these lengths, which leave special tokens out."""
-    sides = [
-        [rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in np.atleast_1d(row)]
-        for row in lengths
-    ]
-    return [Example(tokens, "made up", first + number) for number, tokens in enumerate(sides)]
+def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) -> list[Example]:
+    """Random tokens in texts (M, 1) or pairs (M, 2) of these lengths, which leave special tokens out."""
+    sides = [[rng.integers(ORDINARY, vocab - 1, size=length).astype(np.int32) for length in row] for row in lengths]
+    return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
 
 
-def our_batch(
-    tokenizer: Any, examples: list[Example], objective: str = "tlm", predicted: float = PREDICTED
-) -> dict[str, dict]:
+def our_batch(tokenizer: Any, examples: list[Example], objective: str = "tlm") -> dict[str, dict]:
     """The batch that the training loop would get of these examples."""
-    collator = OBJECTIVES[objective](tokenizer, mask_probability=predicted)
+    collator = OBJECTIVES[objective](tokenizer, mask_probability=PREDICTED)
     return {objective: collator.sub_batch(Texts.of(examples), ("bench",))}
 
 
-def masked_lm(encoder: str, size: Size, longest: int, of_attention: float = DROPOUT) -> PreTrainedModel:
+def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
     """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
     torch.manual_seed(0)
-    fields = size.config(longest) | ENCODERS[encoder]
+    fields = size.config() | ENCODERS[encoder]
     if fields["intermediate_size"] == GATED:
         fields["intermediate_size"] = round(GATED * size.hidden)
-    if encoder == "xlm-roberta":
-        fields |= dropout(of_attention)
     special = dict(bos_token_id=0, cls_token_id=0, pad_token_id=1, eos_token_id=2, sep_token_id=2)
     config = AutoConfig.for_model(encoder, **fields, **special, mask_token_id=size.vocab - 1, tie_word_embeddings=True)
-    return AutoModelForMaskedLM.from_config(config).to(device_name()).train()
+    return AutoModelForMaskedLM.from_config(config).to(DEVICE).train()
 
 
 def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
@@ -156,56 +143,29 @@ def ours_of(peer: PreTrainedModel) -> MetaXlmForPreTraining:
     return ours
 
 
-def sample_texts() -> list[str]:
-    """The texts of the sample corpus, of languages with spaces between words."""
-    corpus = Path(__file__).parents[1] / "sample_corpus"
-    files = [(corpus / code / "train.jsonl").read_text(encoding="utf-8") for code in ("en", "de", "fr", "es")]
-    return [json.loads(line)["text"] for file in files for line in file.splitlines()]
-
-
-def missing_gradients(model: Any) -> int:
-    """Bytes of the gradients that are not there between two steps."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad and p.grad is None)
-
-
-def dropout(of_attention: float) -> dict[str, float]:
-    """Configuration fields: XLM-R's dropout of states, and so much of attention weights."""
-    return {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": of_attention}
-
-
-def set_attention_dropout(model: Any, probability: float) -> None:
-    """Of our models, in place."""
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.dropout = probability
-
-
 class OurStep:
     """A step of this package, by the methods of its training loop."""
 
-    def __init__(self, model: Any, tokenizer: Any, precision: str = "fp32", objective: str = "tlm"):
-        self.phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
-        start = ModelStart(type=model.config.model_type)
-        recipe = Recipe("unused", start, phases=[self.phase], precision=precision)
+    def __init__(self, peer: PreTrainedModel, tokenizer: Any, precision: str, objective: str):
+        model = ours_of(peer)
+        phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
+        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[phase], precision=precision)
         model.set_skip_padding(True)
         self.objective, self.tokenizer = objective, tokenizer
         self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(precision), [])
         self.training._start_phase(0)
-        self.optimizer = self.training.optimizer.optimizer
-        self.model = self.training.model
+        self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
 
-    def __call__(self, examples: list[Example]) -> float:
-        """One step; the mean loss."""
-        return self.on_batch(our_batch(self.tokenizer, examples, self.objective))
-
-    def on_batch(self, batch: dict[str, dict]) -> float:
-        """One step on a collated batch; the mean loss."""
-        training = self.training
-        output = self.model(**send_to_device(batch, training.accelerator.device))
-        training.accelerator.backward(output.loss_sum)
+    def __call__(self, examples: list[Example]) -> None:
+        batch = send_to_device(our_batch(self.tokenizer, examples, self.objective), self.training.accelerator.device)
+        output = self.model(**batch)
+        self.training.accelerator.backward(output.loss_sum)
         predictions = sum(len(losses) for losses in output.token_losses.values())
-        training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
-        return output.loss.item()
+        self.training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of a masked batch."""
+        return self.model(**{self.objective: batch}).loss
 
 
 class PeerStep:
@@ -214,24 +174,20 @@ class PeerStep:
     With `packs`, it is the loop of a good engineer, of XLM-R: packed rows, the head on masked positions, fused AdamW.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str = "fp32", packs: bool = False):
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, precision: str, packs: bool = False):
         self.accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(precision, precision))
         self.tokenizer, self.packs = tokenizer, packs
         self.collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=PREDICTED)
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=packs or None)
         self.model, self.prepared = self.accelerator.prepare(model, self.optimizer)
-        self.model.train()
 
-    def __call__(self, examples: list[Example]) -> float:
-        """One step on one batch of rows; the mean loss."""
+    def __call__(self, examples: list[Example]) -> None:
         rows = features(examples, self.tokenizer)
         for batch in DataLoader(rows, batch_size=len(rows), collate_fn=self.collate):
-            loss = self.loss(send_to_device(batch, self.accelerator.device))
-            self.accelerator.backward(loss)
+            self.accelerator.backward(self.loss(send_to_device(batch, self.accelerator.device)))
             self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
             self.prepared.step()
             self.prepared.zero_grad()
-        return loss.item()
 
     def loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a masked batch."""
@@ -267,53 +223,39 @@ def packed(batch: Any, padding: int) -> tuple[dict[str, torch.Tensor], torch.Ten
 
 
 def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int]]]:
-    """What `datasets` would give transformers' collator of its tokenizer's rows."""
-    rows = []
+    """What transformers' collator would get of the tokenizer's rows: `<s> x </s>`, or `<s> x </s></s> y </s>`."""
+    begin, end, rows = tokenizer.cls_token_id, tokenizer.sep_token_id, []
     for example in examples:
-        row, special = [tokenizer.cls_token_id], [1]
-        for number, tokens in enumerate(example.sides):
-            between = [tokenizer.sep_token_id] * (number > 0)  # `<s> x </s></s> y </s>`
-            row += [*between, *tokens.tolist(), tokenizer.sep_token_id]
-            special += [*(1 for _ in between), *(0 for _ in tokens), 1]
-        rows.append({"input_ids": row, "special_tokens_mask": special})
+        ids = [token for side in example.sides for token in (end, *side.tolist(), end)]
+        special = [int(token == end) for token in ids]  # made-up text has no special tokens
+        rows.append({"input_ids": [begin, *ids[1:]], "special_tokens_mask": special})
     return rows
 
 
-@dataclass
-class Contest:
-    """Both models with the same weights, in the same memory, and both loops."""
+def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
+    """The step of each way, on shared weights; the packed peer needs XLM-R's parts.
 
-    ours: OurStep
-    peer: PeerStep
-    packed: PeerStep
+    On the CPU, Adam's moments are shared, too: what waits for its turn takes no memory of its own.
+    """
+    tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
+    steps = {PEER: PeerStep(model, tokenizer, precision)}
+    if encoder == "xlm-roberta":
+        steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
+    steps[OURS] = OurStep(model, tokenizer, precision, objective)
+    if DEVICE == "cpu":  # on a GPU fused AdamW counts its steps elsewhere than the peer's
+        for step in steps.values():
+            step.optimizer.state = steps[PEER].optimizer.state
+    return steps
 
-    @classmethod
-    def of(cls, encoder: str, size: Size, longest: int, precision: str, objective: str) -> "Contest":
-        """On the CPU, weights and Adam's moments are shared: what waits for its turn takes no memory of its own."""
-        tokenizer, peer = made_up_tokenizer(size.vocab), masked_lm(encoder, size, longest)
-        peers = [PeerStep(peer, tokenizer, precision, packs) for packs in (False, True)]
-        return cls(OurStep(ours_of(peer), tokenizer, precision, objective), *peers)
 
-    def share_moments(self) -> None:
-        """After the peer's first step: the others continue with its moments."""
-        # on a GPU fused AdamW counts its steps elsewhere than the peer's
-        if not next(self.ours.model.parameters()).is_cuda:
-            self.ours.optimizer.state = self.packed.optimizer.state = self.peer.optimizer.state
-
-    @torch.no_grad()
-    def losses(self, examples: list[Example]) -> dict[str, float]:
-        """Of both on one masked batch, without dropout."""
-        models = self.peer.model, self.ours.model
-        batch = self.peer.collate(features(examples, self.peer.tokenizer))
-        batch = {name: values.to(next(self.peer.model.parameters()).device) for name, values in batch.items()}
-        try:
-            for model in models:
-                model.eval()
-            losses = {"ours": self.ours.model(**{self.ours.objective: batch}).loss.item()}
-            losses["transformers"] = self.peer.loss(batch).item()
-            if self.peer.model.config.model_type == "xlm-roberta":
-                losses["transformers, packed"] = self.packed.loss(batch).item()
-        finally:
-            for model in models:
-                model.train()
-        return losses
+@torch.no_grad()
+def losses_of(steps: dict[str, OurStep | PeerStep], examples: list[Example]) -> dict[str, float]:
+    """Of all ways on one masked batch, without dropout."""
+    peer = steps[PEER]
+    batch = send_to_device(peer.collate(features(examples, peer.tokenizer)), DEVICE)
+    losses = {}
+    for name, step in steps.items():
+        step.model.eval()
+        losses[name] = step.loss(batch).item()
+        step.model.train()
+    return losses

@@ -2,16 +2,16 @@
 
 Ours is finetuning/run.py, which computes nothing at padding and evaluates all languages in one pass. The others are
 what one would write by hand: AutoModelForSequenceClassification and transformers' Trainer, with training rows grouped
-by length, in random order, or padded to --max_length as the public XTREME scripts do; they predict language by
-language. All read the same rows. Times are processor seconds of one thread, start and loading included.
+by length, or padded to --max_length as the public XTREME scripts do; they predict language by language. All read
+the same rows. Times are processor seconds of one thread, start and loading included.
 
 Rows of --hub_root are real: XNLI (trained on validation rows, which are as long as MultiNLI's). Without it, they are
 topics of the sample corpus, whose sentences are short. Without --model, the encoder has random weights. Prints medians
-and ratios, and the mean accuracy; writes bench/results/finetuning.json.
+and ratios, and the mean accuracy.
 """
 
 import argparse
-import json
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -24,15 +24,16 @@ from bench._common import compare_commands, make_parser, show, write_results
 from bench.word_alignment import save_encoder
 from finetuning.results import read_results
 from zoo_core.command_line import user_errors
+from zoo_core.provenance import read_json, write_json
 
 NAME, OURS = "finetuning", "ours"
-PLAIN = {"grouped by length": "group_by_length", "random order": "random", "padded to max_length": "random"}
+PLAIN = {"grouped by length": "group_by_length", "padded to max_length": "random"}
 COLUMNS = {"way": "", "seconds": "seconds", "ratio": "times as fast", "memory": "MiB", "accuracy": "accuracy"}
 PROGRAM = "import sys; from bench.finetuning import run_plain; run_plain(*sys.argv[1:])"
 
 
-def save_rows(folder: Path, flags: argparse.Namespace) -> list[str]:
-    """Writes train.jsonl and a file for each evaluated language, with texts and `label`; returns the languages."""
+def save_rows(folder: Path, flags: argparse.Namespace) -> None:
+    """Writes train.jsonl and a file for each evaluated language, with texts and `label`."""
     if flags.hub_root:
         path, columns = str(Path(flags.hub_root) / "google" / "xtreme"), ["sentence1", "sentence2", "gold_label"]
         train, test = (datasets.load_dataset(path, "XNLI", split=split) for split in ("validation", "test"))
@@ -45,11 +46,10 @@ def save_rows(folder: Path, flags: argparse.Namespace) -> list[str]:
     for name, of, most in (("train", train, flags.train), *((name, of, flags.evaluated) for name, of in rows.items())):
         own = of.shuffle(seed=0).select(range(min(most, len(of)))).select_columns(columns)
         own.rename_column(columns[-1], "label").to_json(folder / f"{name}.jsonl", force_ascii=False)
-    return sorted(rows)
 
 
 def run_plain(way: str, model: str, folder: str, output: str, max_length: str, batch: str) -> None:
-    """Fine-tunes and evaluates with transformers alone, and writes the accuracy by language."""
+    """Fine-tunes and evaluates with transformers alone; writes accuracy.json, the mean over languages."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
     files = {path.stem: str(path) for path in sorted(Path(folder).glob("*.jsonl"))}
@@ -73,12 +73,9 @@ def run_plain(way: str, model: str, folder: str, output: str, max_length: str, b
     )  # fmt: skip
     trainer = Trainer(classifier, arguments, train_dataset=data.pop("train"), processing_class=tokenizer)
     trainer.train()
-    accuracy = {}
-    for name, rows in data.items():
-        found = trainer.predict(rows)
-        accuracy[name] = 100 * float(np.mean(found.predictions.argmax(-1) == found.label_ids))
-    Path(output).mkdir(exist_ok=True)
-    (Path(output) / "accuracy.json").write_text(json.dumps(accuracy))
+    found = map(trainer.predict, data.values())
+    accuracy = [100 * float(np.mean(of.predictions.argmax(-1) == of.label_ids)) for of in found]
+    write_json(Path(output) / "accuracy.json", {"mean": statistics.fmean(accuracy)})
 
 
 def command_of(way: str, model: str, folder: Path, output: Path, flags: argparse.Namespace) -> list[str]:
@@ -96,8 +93,8 @@ def command_of(way: str, model: str, folder: Path, output: Path, flags: argparse
     ]
 
 
-def read_flags(argv: list[str] | None) -> argparse.Namespace:
-    """Data, sizes, and where the measurements are written."""
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
     sizes = {
         "layers": (4, "layers of the encoder without --model"),
         "hidden": (256, "its hidden size, a multiple of 64"),
@@ -110,15 +107,10 @@ def read_flags(argv: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__, NAME, sizes)
     parser.add_argument("--model", metavar="DIR|ID", help="encoder")
     parser.add_argument("--hub_root", metavar="DIR", help="folder that mirrors the Hub, with google/xtreme")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; `argv` defaults to the command line."""
-    flags = read_flags(argv)
+    flags = parser.parse_args(argv)
     with user_errors(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        languages = save_rows(folder, flags)
+        save_rows(folder, flags)
         if not flags.model:
             save_encoder(str(folder / "model"), flags)
         model = flags.model or str(folder / "model")
@@ -129,11 +121,9 @@ def main(argv: list[str] | None = None) -> None:
         rows = compare_commands([OURS, *PLAIN], command, flags.rounds, "grouped by length")
         for row in rows:
             output = folder / f"{row['way']} 0"
-            if row["way"] == OURS:
-                row["accuracy"] = read_results(output).average["mean"]
-            else:
-                row["accuracy"] = float(np.mean([*json.loads((output / "accuracy.json").read_text()).values()]))
-        show(f"{flags.train} training rows, {len(languages)} languages of {flags.evaluated} rows", COLUMNS, rows)
+            found = read_results(output).average if row["way"] == OURS else read_json(output / "accuracy.json")
+            row["accuracy"] = found["mean"]
+        show(f"{flags.train} training rows, {flags.evaluated} evaluated rows a language", COLUMNS, rows)
         write_results(flags, NAME, argv, {"rows": rows})
 
 

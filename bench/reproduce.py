@@ -6,17 +6,15 @@
 
 bench/reproduce.yaml lists the models and the tasks, each with its recipe, and the claims, each with the models and
 tasks that it compares. Every model is trained once per seed, in runs/reproduce. Every job is a command that you could
-type yourself. To resume, run the same command again: it keeps finished jobs and resumes interrupted ones. `--budget
-full` uses the papers' sizes (bench/reproduce_full.yaml), for GPUs and the Hub.
+type yourself. To resume, run the same command again: it keeps finished jobs and resumes interrupted ones. `--plan
+bench/reproduce_full.yaml` has the papers' sizes, for GPUs and the Hub; its files are reproduce_full.md and so on.
 
 First copy the encoder: `hf download intfloat/multilingual-e5-small --local-dir runs/e5_small`. The job `head` trains
 its masked-LM head. The claims about MetaXLM start from sentence-transformers/all-MiniLM-L6-v2 in runs/minilm. The
 recipes read data sets `local/...`, which the Hub does not have. Put them into the folder of --hub_root: "Local copies
 of data" of pretraining/README.md has their sources.
 
-The command writes the results of the finished jobs: bench/results/reproduce.csv (a row for each score) and
-bench/reproduce.md with its plots. It keeps the rows of jobs that it did not run. The files of `--budget full` are
-reproduce_full.csv and so on.
+The scores of the finished jobs are in bench/results/reproduce.csv. Rows of jobs that were not run are kept.
 """
 
 import argparse
@@ -27,10 +25,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas
 
@@ -40,12 +38,9 @@ from finetuning.results import read_results, summary
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.tracking import is_evaluation, read_events
 from zoo_core.command_line import CommandParser, user_errors
-from zoo_core.console import quiet_libraries
 from zoo_core.provenance import write_csv
 from zoo_core.recipes import load_recipe, nearest
 
-FOLDER = Path("bench")
-NAMES = {"small": "reproduce", "full": "reproduce_full"}  # of the list, the page and the results, by budget
 KEY = ["model", "seed", "task"]
 COLUMNS = [*KEY, "language", "method", "layer", "metric", "value"]
 RUN = "pre-training"  # the task of figures that a run of pre-training writes itself
@@ -73,7 +68,7 @@ class Column:
 
     name: str
     metric: str  # of the task, or figure of the run (held_out/btmlm/*: the mean of those)
-    task: str | None = None  # none: a figure of the pre-training run itself
+    task: str = RUN
     where: dict[str, Any] = field(default_factory=dict)  # other columns of the long table: method, layer, language
     better: Literal["up", "down"] = "up"
     digits: int = 1
@@ -111,20 +106,19 @@ class Plan:
     claims: list[Claim] = field(default_factory=list)  # in the order in which they are run
 
 
-@dataclass
-class Job:
-    """A command in a process of its own, on one thread."""
+class Job(NamedTuple):
+    """A command in a process of its own, on one thread. `result`: the file that exists when it is done."""
 
     name: str
     command: list[str]
     folder: Path
-    result: str  # file of the folder that exists when it is done
+    result: str
     hours: float
-    log: Path  # what it prints, after the command as anybody would type it
+    log: Path  # what it prints, after the command
 
     @property
     def typed(self) -> str:
-        """The command, without the place of the mirror."""
+        """The command as anybody would type it, without the place of the mirror."""
         return shlex.join(["python", *(word for word in self.command[1:] if not word.startswith("hub_root="))])
 
     @property
@@ -137,36 +131,34 @@ class Job:
         resume = ["--resume"] if (self.folder / "recipe.yaml").exists() else []
         with open(self.log, "a", encoding="utf-8") as log:
             print(self.typed, file=log, flush=True)
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            subprocess.run([*self.command, *resume], stdout=log, stderr=log, env=environment, check=False)
+            subprocess.run([*self.command, *resume], stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
-    text = "small: one CPU core (default; --list says how long); full: the papers' sizes"
-    parser.add_argument("--budget", choices=list(NAMES), default="small", help=text)
+    default = Path("bench/reproduce.yaml")
+    text = "models, tasks and claims (default %(default)s); the page is next to it"
+    parser.add_argument("--plan", type=Path, metavar="FILE", default=default, help=text)
     parser.add_argument("--only", nargs="+", metavar="CLAIM", help="run only these claims; --list shows their names")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="seeds to train with (default 1 2 3)")
     text = "folder with copies of Hub repositories (DIR/owner/name); other ids are read from the Hub"
     parser.add_argument("--hub_root", metavar="DIR", help=text)
-    text = "folder of the runs (default runs/reproduce, or runs/reproduce_full)"
+    text = "folder of the runs (default runs/NAME of the plan)"
     parser.add_argument("--output", type=Path, metavar="DIR", help=text)
     parser.add_argument("--list", action="store_true", help="list the jobs and their hours, and stop")
     parser.add_argument("--page", action="store_true", help="run nothing; write the page with the finished jobs")
     flags = parser.parse_args(argv)
-    flags.name = NAMES[flags.budget]
-    flags.output = flags.output or Path("runs") / flags.name
+    flags.output = flags.output or Path("runs") / flags.plan.stem
     with user_errors("run the same command again to resume"):
-        quiet_libraries()
-        plan = load_recipe(Plan, f"bench/{flags.name}.yaml", [])
-        known = [claim.name for claim in plan.claims]
-        if unknown := [name for name in flags.only or () if name not in known]:
-            raise ValueError(f"--only has {unknown[0]!r}. {nearest(unknown[0], known)}")
-        claims = [claim for claim in plan.claims if not flags.only or claim.name in flags.only]
-        jobs = jobs_of(plan, claims, flags)
+        plan = load_recipe(Plan, str(flags.plan), [])
+        claims = {claim.name: claim for claim in plan.claims}
+        if unknown := [name for name in flags.only or () if name not in claims]:
+            raise ValueError(f"--only has {unknown[0]!r}. {nearest(unknown[0], list(claims))}")
+        chosen = [claim for claim in plan.claims if claim.name in (flags.only or claims)]
+        jobs = jobs_of(plan, chosen, flags)
         if flags.list:
-            print(*(f"{claim.name}: {claim.says} ({claim.paper})" for claim in claims), sep="\n")
+            print(*(f"{claim.name}: {claim.says} ({claim.paper})" for claim in chosen), sep="\n")
             for job in jobs:
                 print(f"{job.name:40} {'done' if job.is_done else f'{job.hours:.2f} h':>8}  {job.typed}")
             left = sum(job.hours for job in jobs if not job.is_done)
@@ -185,22 +177,18 @@ def run_jobs(jobs: list[Job]) -> list[str]:
     for job in jobs:
         if job.is_done and job.log.is_file() and job.typed not in job.log.read_text(encoding="utf-8").splitlines():
             raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
-    failed = []
     for number, job in enumerate(jobs, 1):
         if not job.is_done:
-            print(f"[{number}/{len(jobs)}] {job.name}: {job.folder}", flush=True)
+            print(f"[{number}/{len(jobs)}] {job.name}: {job.folder}, {job.log}", flush=True)
             job.run()
-        if not job.is_done:
-            failed.append(job.name)
-            print(f"{job.name} failed: see {job.log}", file=sys.stderr)
-    return failed
+    return [job.name for job in jobs if not job.is_done]
 
 
 def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[Job]:
     """The jobs of some claims, each once, after those that it needs: claim by claim, in it seed by seed."""
     jobs: dict[str, Job] = {}
 
-    def add(module: str, work: Work, name: str, folder: Path, result: str, own: list[str]) -> None:
+    def add(module: str, work: Work, name: str, folder: Path, result: str, *own: str) -> None:
         hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
         start = [sys.executable, "-m", *plan.launch, work.module or module, "--config", work.recipe]
         log = flags.output / "jobs" / f"{name}.txt"
@@ -215,11 +203,10 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
         start = model_of(work.start, seed) if work.start else None
         if work.folder is not None:
             return str(flags.output / run_of(work.start, seed) / work.folder) if work.start else work.folder
-        folder = flags.output / run_of(name, seed)
-        own = [f"output_dir={folder}", f"seed={1 if work.once else seed}"]
-        own += [f"{work.start_field}={start}"] if start else []
-        add("pretraining.run", work, run_of(name, seed), folder, "model/config.json", own)
-        return str(folder / "model")
+        run, begin = run_of(name, seed), [f"{work.start_field}={start}"] if start else []
+        own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}", *begin]
+        add("pretraining.run", work, run, flags.output / run, "model/config.json", *own)
+        return str(flags.output / run / "model")
 
     for claim in claims:
         for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
@@ -230,35 +217,37 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
                     work = plan.tasks[name]
                     is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
                     run = model if is_one and not is_trained else f"{model}-{seed}"
-                    folder = flags.output / run / "tasks" / name
-                    own = [f"model={path}", f"output_dir={folder}", *([f"seeds=[{seed}]"] if is_trained else [])]
-                    add("finetuning.run", work, f"{run} {name}", folder, "results.json", own)
+                    folder, seeds = flags.output / run / "tasks" / name, [f"seeds=[{seed}]"] if is_trained else []
+                    own = [f"model={path}", f"output_dir={folder}", *seeds]
+                    add("finetuning.run", work, f"{run} {name}", folder, "results.json", *own)
     return list(jobs.values())
 
 
 def write_page(plan: Plan, flags: argparse.Namespace) -> None:
     """Writes scores, plots and page. Rows of runs that are no longer there are kept."""
-    page, results = FOLDER / f"{flags.name}.md", FOLDER / "results" / flags.name
+    results = flags.plan.parent / "results" / flags.plan.stem
     scores, path = pandas.DataFrame(scores_of(plan, flags), columns=COLUMNS), results.with_suffix(".csv")
     types = dict(dtype={"language": str, "method": str}, keep_default_na=False, na_values=[""])
     if path.exists():
         old = pandas.read_csv(path, **types)
         old = old[~old.set_index(KEY).index.isin(scores.set_index(KEY).index)]
         scores = pandas.concat([old, scores]) if len(scores) else old
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(path, scores.sort_values([*KEY, *COLUMNS[3:-1]]), float_format="%.4g")
     scores = pandas.read_csv(path, **types)  # the page is the same with and without the runs
-    rows = []
+    rows, sections = [], []
     for claim in plan.claims:
-        anchor, seeds = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-"), len(_seeds(claim, scores))
+        own = scores[scores["model"].isin(claim.models) & scores["seed"].isin([0, *(claim.seeds or scores["seed"])])]
+        seeds = sorted(set(own["seed"]) - {0})
+        anchor = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-")
         link, outcome = f"[{claim.says}](#{anchor})", claim.outcome or "not run yet"
-        rows.append([link, claim.paper, outcome, claim.verdict, str(seeds), f"`{claim.name}`"])
+        row = [link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"]
+        rows.append(row)
+        sections += _section(plan, claim, own, seeds, results)
     overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
-    lines = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, ""]
-    lines += [plan.guide.strip(), ""] if plan.guide else []
-    for claim in plan.claims:
-        lines += _section(plan, claim, scores, results)
-    page.write_text("\n".join(lines), encoding="utf-8")
+    head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, ""]
+    head += [plan.guide.strip(), ""] if plan.guide else []
+    page = flags.plan.with_suffix(".md")
+    page.write_text("\n".join([*head, *sections]), encoding="utf-8")
     print(f"written: {page}, {path}")
 
 
@@ -274,16 +263,11 @@ def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]
                         yield row | task
                 for curve in results.get("curve", {}).values():  # of a translation model
                     yield {"metric": "dev_loss", "value": curve[-1]["loss"], **task}
-            if (folder / "events.jsonl").exists() and (folder / "model" / "config.json").exists():
+            if (folder / "model" / "config.json").exists():
                 last = {key: value for event in read_events(folder) for key, value in event.items()}
-                for key in [key for key in last if is_evaluation(key)]:
-                    yield {"metric": key, "value": last[key], "task": RUN, **own}
-
-
-def _seeds(claim: Claim, scores: pandas.DataFrame) -> set[int]:
-    """The seeds that a claim's rows have."""
-    found = set(scores[scores["model"].isin(claim.models)]["seed"]) - {0}
-    return found & set(claim.seeds) if claim.seeds else found
+                yield from (
+                    {"metric": key, "value": last[key], "task": RUN, **own} for key in last if is_evaluation(key)
+                )
 
 
 def _wrapped(text: str) -> list[str]:
@@ -292,24 +276,18 @@ def _wrapped(text: str) -> list[str]:
     return [*textwrap.wrap(first, 140, break_long_words=False, break_on_hyphens=False), *rest, ""]
 
 
-def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) -> list[str]:
+def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int], results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     published = claim.published.strip() or "The paper gives no scores for this claim."
     lines = [f"## {claim.says}", "", *_wrapped(f"**Paper** ({claim.paper}). {published}")]
     lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
-    if claim.seeds:  # so that rows are of one seed where one has no other
-        scores = scores[scores["seed"].isin([0, *claim.seeds])]
     titles = {name: plan.models[name].title or name for name in claim.models}
     cells = {name: [_by_seed(column, name, scores) for column in claim.columns] for name in claim.models}
     if any(len(cell) for row in cells.values() for cell in row):
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
-        rows = [
-            [titles[name], *(_cell(cell, of.digits) for cell, of in zip(row, claim.columns, strict=True))]
-            for name, row in cells.items()
-        ]
-        first, *others = map(str, sorted(_seeds(claim, scores)))
-        seeds = f"Seeds {', '.join([first, *others])}." if others else f"Only seed {first}."
-        lines += [*_wrapped(f"{claim.setup} {seeds}".strip()), *markdown_table((header, rows)), ""]
+        rows = [[titles[name], *map(_cell, row, (of.digits for of in claim.columns))] for name, row in cells.items()]
+        which = f"Seeds {', '.join(map(str, seeds))}." if seeds[1:] else f"Only seed {seeds[0]}."
+        lines += [*_wrapped(f"{claim.setup} {which}".strip()), *markdown_table((header, rows)), ""]
         if claim.plot and all(len(row[0]) for row in cells.values()):
             picture = draw(claim, titles, scores, results)
             lines += [f"![{claim.says}](results/{picture.name})", ""]
@@ -318,11 +296,11 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, results: Path) 
 
 def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
     """The rows of the long table that a cell is made of."""
-    rows = scores[(scores["model"] == model) & (scores["task"] == (column.task or RUN))]
-    rows = rows[rows["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)]
+    is_of = (scores["model"] == model) & (scores["task"] == column.task)
+    is_of &= scores["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)
     for name, wanted in column.where.items():
-        rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
-    return rows
+        is_of &= scores[name].isin(wanted if isinstance(wanted, list) else [wanted])
+    return scores[is_of]
 
 
 def _by_seed(column: Column, model: str, scores: pandas.DataFrame) -> pandas.Series:
@@ -339,19 +317,18 @@ def _cell(by_seed: pandas.Series, digits: int) -> str:
 def draw(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
     """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
     path, title = results.with_name(f"{results.name}-{claim.name}.png"), f"Our test of {claim.paper}"
-    first = claim.columns[0]
-    where = {name: wanted for name, wanted in first.where.items() if name != "layer"}
-    column = Column(name=first.name, task=first.task, metric=first.metric, where=where)
-    groups: dict[str, dict[str, dict]] = {}
-    panels: dict[str, dict[str, dict[int, dict]]] = {}
+    first, panels = claim.columns[0], {}
     for model, name in titles.items():
-        for one in claim.columns:
-            if one.better == "up" and len(by_seed := _by_seed(one, model, scores)):
-                groups.setdefault(name, {})[one.name] = summary(by_seed)
-        for (language, layer), rows in _rows(column, model, scores).groupby(["language", "layer"]):
-            panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(rows["value"])
+        if claim.plot == "bars":
+            found = {column.name: _by_seed(column, model, scores) for column in claim.columns if column.better == "up"}
+            panels[name] = {column: summary(by_seed) for column, by_seed in found.items() if len(by_seed)}
+        else:
+            where = {key: wanted for key, wanted in first.where.items() if key != "layer"}
+            rows = _rows(replace(first, where=where), model, scores)
+            for (language, layer), own in rows.groupby(["language", "layer"]):
+                panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(own["value"])
     if claim.plot == "bars":
-        plot_bars(groups, path, title, "score")
+        plot_bars(panels, path, title, "score")
     else:
         plot_lines(panels, path, title, "layer", first.metric.upper())
     return path

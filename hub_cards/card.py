@@ -83,7 +83,6 @@ def render(folder: Path, record: "Record") -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from hub_cards import sections
-    from hub_cards.about import about
     from hub_cards.examples import uses
     from hub_cards.metadata import card_data, reported
 
@@ -92,7 +91,7 @@ def render(folder: Path, record: "Record") -> str:
         "name": record.name,
         "description": sections.description(record),
         "poor": sections.poor(record),
-        "about": about(record.config["model_type"]),
+        "about": sections.about(record.config["model_type"]),
         "uses": uses(folder, record, record.repo or FOLDER_ITSELF),
         "task": sections.task(record),
         "has_code": bool(record.config.get("auto_map")),
@@ -131,13 +130,8 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(prog="python -m hub_cards.card", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="model folder, into which the card is written")
-    parser.add_argument(
-        "--results",
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="results.json of tasks on this model, or folders of runs and suites",
-    )
+    about = "results.json of tasks on this model, or folders of runs and suites"
+    parser.add_argument("--results", nargs="+", default=[], metavar="PATH", help=about)
     for option, metavar, meaning in (
         ("--repo", "ID", "Hub id (owner/name) of this model, for the title and the examples"),
         ("--name", "NAME", "title of the card without --repo (default: the name of the run's folder)"),

@@ -13,10 +13,9 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hub_cards.about import about
 from hub_cards.metadata import head_of, reported, saved_class, trained_in
 from hub_cards.record import Record
-from hub_cards.sections import masked_losses
+from hub_cards.sections import about, masked_losses
 from hub_cards.sentence_transformer import default_layer
 from modeling.word_alignment import DEFAULT_METHOD
 from zoo_core.provenance import read_json
@@ -96,27 +95,12 @@ def _facts(folder: Path, record: Record, repo: str) -> dict[str, Any]:
     reads_pairs = tuned.startswith(PAIR_TASKS) or "entailment" in (config.get("id2label") or {}).values()
     for content in record.own:
         reads_pairs = content.protocol.texts == 2 if content.protocol.texts else reads_pairs
-    return {
-        "repo": repo,
-        "mask": mask,
-        "masked": [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown],
-        "first": known[first],
-        "second": known[second],
-        "languages": shown,
-        "first_code": first,
-        "second_code": second,
-        "direction_known": direction_known,
-        "layer": layer,
-        "pooling": pooling,
-        "layer_text": layer_text,
-        "alignment_layer": alignment_layer,
-        "alignment_text": alignment_text,
-        "width": config["hidden_size"],
-        "layers": depth,
-        "decoder_layers": depth if depth < 24 else 6,  # the paper's 24 + 6
-        "plug_in": bool(config.get("plug_in")),
-        "pairs": reads_pairs,
-    }
+    masked = [entry["sentences"][1].replace(entry["mask"], mask) for entry in shown]
+    facts = dict(repo=repo, mask=mask, masked=masked, languages=shown, direction_known=direction_known)
+    facts |= dict(first=known[first], second=known[second], first_code=first, second_code=second, pairs=reads_pairs)
+    facts |= dict(layer=layer, pooling=pooling, layer_text=layer_text, plug_in=bool(config.get("plug_in")))
+    facts |= dict(alignment_layer=alignment_layer, alignment_text=alignment_text, width=config["hidden_size"])
+    return facts | dict(layers=depth, decoder_layers=depth if depth < 24 else 6)  # the paper's 24 + 6
 
 
 def _layer(record: Record) -> tuple[int, str, str]:

@@ -167,7 +167,8 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
 
     ours = REPOSITORY / "modeling"
     for path in files:
-        if path.lower().endswith(".py") and _read(folder / path) != _read(ours / path):
+        is_ours = (ours / path).is_file() and (folder / path).read_bytes() == (ours / path).read_bytes()
+        if path.lower().endswith(".py") and not is_ours:
             yield Problem(path, "it differs from the code of modeling/, or is not of it. Copy it, or remove it.")
     for path in files:
         for target in _code_targets(_read_json(folder / path)) if path.endswith(".json") else ():
@@ -176,9 +177,10 @@ def _code(folder: Path, files: list[str]) -> Iterator[Problem]:
             if lacking := {module, *(Path(file).name for file in imported)}.difference(files):
                 yield Problem(path, f"it names {target}, and {min(lacking)} is missing. Save the model again.")
     config = _read_json(folder / "config.json")
-    own = config.get("auto_map") if isinstance(config.get("auto_map"), dict) else {}
-    kind = config.get("model_type")
-    full = installed_class(kind, "AutoConfig")().auto_map if kind in MODEL_TYPES else {}
+    kind, own = config.get("model_type"), config.get("auto_map")
+    own, full = own if isinstance(own, dict) else {}, {}
+    if kind in MODEL_TYPES:
+        full = installed_class(kind, "AutoConfig")().auto_map
     if lacking := [name for name, target in full.items() if own.get(name) != target]:
         yield Problem("config.json", f"its auto_map lacks {lacking[0]}: {full[lacking[0]]}. Save the model again.")
     modules = _read_json(folder / "modules.json") if "modules.json" in files else []
@@ -244,10 +246,6 @@ def _load(folder: Path) -> list[Problem]:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         return [Problem("config.json", f"a fresh process could not load the folder: {last}")]
     return [Problem("config.json", what) for what in json.loads(done.stdout.splitlines()[-1])]
-
-
-def _read(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
 
 
 def _read_json(file: Path) -> Any:

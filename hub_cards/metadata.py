@@ -31,7 +31,7 @@ LANGUAGE = re.compile(r"[a-z]{2,3}")  # ISO 639, as the Hub wants it
 def card_data(folder: Path, record: Record) -> ModelCardData:
     """The metadata at the head of the card of a model folder."""
     config, head, base = record.config, head_of(record.config), record.base_model or start_of(record)
-    tuned = [name for content in record.own for name in [*trained_in(content), *content.names]]
+    tuned, saved = [name for of in record.own for name in [*trained_in(of), *of.names]], saved_class(config)
     tags = [config["model_type"], "cross-lingual"]
     tags += ["word-alignment"] if "word-alignment" in config.get("custom_pipelines", {}) and not head else []
     tags += ["sentence-transformers"] if (folder / "modules.json").is_file() else []
@@ -43,9 +43,7 @@ def card_data(folder: Path, record: Record) -> ModelCardData:
         tags=tags,
         base_model=base if hub_id(base) else None,
         base_model_relation="finetune" if head and hub_id(base) else None,
-        pipeline_tag=next(
-            (t for end, t in PIPELINES.items() if saved_class(config).endswith(end)), "feature-extraction"
-        ),
+        pipeline_tag=next((of for end, of in PIPELINES.items() if saved.endswith(end)), "feature-extraction"),
         datasets=[path for path in learned_data(record) if hub_id(path)] or None,
         metrics=list(dict.fromkeys(content.protocol.metric.name for content in record.results)) or None,
         eval_results=[entry for content in record.results for entry in _index_entries(reported(content))] or None,
@@ -121,19 +119,15 @@ def learned_data(record: Record) -> list[str]:
 def start_of(record: Record) -> str:
     """The checkpoint that the weights started from, as the recipe names it, without a revision; empty if random or
     unknown. Of a fine-tuned model, what it was fine-tuned from. A folder that could be a Hub id begins with `./`."""
-    if record.own:
-        return _marked(record.own[0]["model"]["folder"], record.own[0]["model"])
-    return start_of_run(record)
+    return _marked(record.own[0]["model"]["folder"], record.own[0]["model"]) if record.own else start_of_run(record)
 
 
 def start_of_run(record: Record) -> str:
     """The same of the pre-training run, which may be that of the base."""
     model = record.recipe.get("model", {})
-    meta_pretrained = model.get("meta_pretrained") or {}
-    if meta_pretrained.get("initialize") == "none":  # the baseline takes its shape alone
-        meta_pretrained = {}
-    start = model.get("start_from") or meta_pretrained.get("path") or ""
-    return _marked(start, record.run.get("meta_pretrained") or {})
+    source = model.get("meta_pretrained") or {}
+    path = None if source.get("initialize") == "none" else source.get("path")  # the baseline takes its shape alone
+    return _marked(model.get("start_from") or path or "", record.run.get("meta_pretrained") or {})
 
 
 def _marked(name: str, facts: dict[str, Any]) -> str:
@@ -160,9 +154,8 @@ def _index_entries(content: Results) -> list[EvalResult]:
     several = {"average": content.average} if content.names[1:] else {}
     protocol, seeds = content.protocol, f"{len(content['seeds'])} seed{'s' if content['seeds'][1:] else ''}"
     differs = f" ({', '.join(protocol.differs)})" if protocol.differs else ""
-    how = (
-        content.setting.replace("_", "-") if protocol.layer is None else f"{protocol.method} at layer {protocol.layer}"
-    )
+    at_layer = f"{protocol.method} at layer {protocol.layer}"
+    how = content.setting.replace("_", "-") if protocol.layer is None else at_layer
     return [
         EvalResult(
             task_type=KINDS[content["kind"]].recipe_class.task_type,

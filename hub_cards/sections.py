@@ -1,18 +1,21 @@
 """What the sections of a card say: scores, training, results, limits and licenses, from the record of a model."""
 
+import functools
 import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from finetuning.page import FIGURE, is_at_chance, lines_of, markdown_table, score_table, warnings_of
 from finetuning.results import Results, with_deviation
 from finetuning.tasks.registry import KINDS
 from hub_cards import metadata
-from hub_cards.about import about, known_limits
 from hub_cards.record import HUB, Record, hub_id
 from pretraining.objectives import OBJECTIVES
 
+ABOUT = Path(__file__).parent / "templates" / "about"
 DEMONSTRATION_PARAMETERS = 50_000_000  # below (the papers' smallest have 270), a checkpoint shows that the code runs
 SETTINGS = {
     "zero_shot": "zero-shot: fine-tuned in {} only",
@@ -24,6 +27,19 @@ MASKED = ("mlm/", "ca_mlm_segments.inner/")  # losses of words that are predicte
 SPECIAL = re.compile(r"[`*<~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()")  # what would be formatting, a tag or a link
 SAID = ("setting: feature", "layer: ", "seeds: ")  # of the protocol, by the table of scores too
 LEFT_OUT = ("updates", "initialize", "generation")  # hyperparameters that the protocol of the results has too
+
+
+@functools.cache
+def about(model_type: str) -> dict[str, Any] | None:
+    """What every card of a model type says, from templates/about: method, claims, when to use it, limits, citation.
+
+    A claim names two rows of a published table, and a test checks it there. None for a type that is not of this zoo.
+    """
+    file = ABOUT / f"{model_type}.yaml"
+    if not file.is_file():
+        return None
+    texts = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(ABOUT / "_shared.yaml"), OmegaConf.load(file)))
+    return texts | {"alternatives": [other for other in texts["alternatives"].values() if other]}  # null: not of it
 
 
 def description(record: Record) -> str:
@@ -271,15 +287,25 @@ def scores(contents: list[Results]) -> dict[str, Any]:
 
 
 def limits(record: Record) -> list[str]:
-    """The languages that were evaluated, then the limits of the model's type."""
+    """The languages that were evaluated, then the limits of the training text and of the model's type."""
+    config, learned = record.config, metadata.learned_data(record)
     names = [name for content in record.results for name in content.languages]
     evaluated = dict.fromkeys(code for name in names for code in metadata.languages_in(name))
-    line = "It has no recorded results."
+    lines = ["It has no recorded results."]
     if evaluated:
         unseen = [code for code in metadata.languages_of(record) if code not in evaluated]
         also = f" It was also trained on {', '.join(unseen)}, but not evaluated there." if unseen else ""
-        line = f"It was evaluated in {', '.join(evaluated)} only.{also}"
-    return [line, *known_limits(record.config, metadata.learned_data(record), bool(metadata.head_of(record.config)))]
+        lines = [f"It was evaluated in {', '.join(evaluated)} only.{also}"]
+    if (texts := about(config["model_type"])) is None:
+        return lines
+    if religious := [path for path in learned if re.search("bible", path, re.IGNORECASE)]:
+        much = "All" if len(religious) == len(learned) else "Part"
+        style = "whose vocabulary and style it knows better than everyday text"
+        lines.append(f"{much} of its training text is the Bible, {style}.")
+    from_zero = config.get("backbone_config") or config.get("positions_from_zero")  # else from behind the padding's
+    longest = config["max_position_embeddings"] - (0 if from_zero else config["pad_token_id"] + 1)
+    limits = texts["limits"] | ({} if metadata.head_of(config) else texts.get("limits_of_base", {}))
+    return [*lines, *(limit.format(longest=longest) for limit in limits.values())]
 
 
 def licenses(record: Record) -> dict[str, str]:

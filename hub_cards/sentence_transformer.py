@@ -43,8 +43,6 @@ def write_modules(
     _, config, tokenizer, _ = describe_model(str(folder), max_length=None, trust_remote_code=trust_remote_code)
     pooling = pooling or RetrievalRecipe().pooling
     layer = default_layer(config.num_hidden_layers) if layer is None else layer
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling is {pooling!r}. Give one of {', '.join(POOLINGS)}.")
     if not 0 <= layer <= config.num_hidden_layers:
         raise ValueError(f"layer is {layer}. Give 0 (the embeddings) to {config.num_hidden_layers}.")
     if (folder / "modules.json").exists() and not overwrite:
@@ -74,7 +72,7 @@ def module_files(layer: int, pooling: str, config: Any, tokenizer: Any) -> dict[
         },
         "2_Pooling/config.json": {
             "embedding_dimension": config.hidden_size,
-            "pooling_mode": "cls" if pooling == "cls" else "mean",
+            "pooling_mode": {"cls": "cls", "mean": "mean", "mean_with_special_tokens": "mean"}[pooling],
             "include_prompt": True,
         },
         "sentence_bert_config.json": {
@@ -101,10 +99,9 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(prog="python -m hub_cards.sentence_transformer", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="the model folder")
-    layer_help = "layer whose states are pooled, 0: embeddings (default: three fifths of the layers)"
-    parser.add_argument("--layer", type=int, metavar="N", help=layer_help)
-    pooling_help = f"{', '.join(POOLINGS)}; default: mean, without special tokens"
-    parser.add_argument("--pooling", metavar="NAME", help=pooling_help)
+    about = "layer whose states are pooled, 0: embeddings (default: three fifths of the layers)"
+    parser.add_argument("--layer", type=int, metavar="N", help=about)
+    parser.add_argument("--pooling", choices=POOLINGS, help="default: mean, without special tokens")
     parser.add_argument("--overwrite", action="store_true", help="replace modules that exist")
     parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
     args = parser.parse_args(argv)

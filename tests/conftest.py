@@ -144,7 +144,7 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def hub_server(tmp_path: Path) -> Iterator:
-    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`, faults."""
+    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`."""
     from tests.hub_cards.hub_server import HubServer
 
     hub = HubServer(tmp_path / "hub_clients")
@@ -163,11 +163,3 @@ def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(huggingface_hub.constants, name, value)
     monkeypatch.setenv("HF_TOKEN", "writer")
     return hub_server
-
-
-@pytest.fixture
-def fault(hub):
-    """`fault(method, pattern, what)`: what goes wrong on that Hub, once."""
-    from tests.hub_cards.hub_server import Fault
-
-    return lambda *arguments: hub.faults.append(Fault(*arguments))

@@ -55,7 +55,6 @@ def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch
     monkeypatch.chdir(pytestconfig.rootpath)
     monkeypatch.setattr(demo, "run", in_process)
     monkeypatch.setattr(demo, "ThreadPoolExecutor", lambda workers: contextlib.nullcontext(Here()))
-    monkeypatch.setattr(demo.console, "_width", 200)
     monkeypatch.setattr(sys, "argv", ["demo.py", "--models", "veco"])
     demo.main()
     printed = capsys.readouterr().out

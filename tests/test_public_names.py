@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -21,7 +20,6 @@ from transformers.utils import logging as transformers_logging
 
 import crosslingual_zoo
 from hub_cards import card
-from modeling.optimal_transport import METHODS
 from tests.conftest import PREFIXES, TINY
 from zoo_core.console import RunBar
 
@@ -185,16 +183,3 @@ def test_a_file_of_the_name_of_a_package_is_named(tmp_path):
     done = run()
     assert "ImportError" in done.stderr and str(tmp_path / "modeling.py") in done.stderr
     assert run("-P").stdout == "veco\n"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_links_of_vectors(method):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(6, 32, generator=generator)
-    order = [2, 0, 1, 5, 4, 3]
-    expected = sorted((source, target) for target, source in enumerate(order))
-    assert crosslingual_zoo.links_of(x, x[order], method) == expected
-    assert crosslingual_zoo.links_of(x.numpy().astype(np.float64), x[order].double().numpy(), method) == expected
-    assert crosslingual_zoo.links_of(x, x[:0], method) == []
-    with pytest.raises(ValueError, match="shapes"):
-        crosslingual_zoo.links_of(x, x[0], method)

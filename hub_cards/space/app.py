@@ -100,21 +100,11 @@ def load(name: str, trust_remote_code: bool = False) -> Model:
         raise ValueError(f"{name}: the tokenizer has {len(tokenizer):,} tokens, the model {config.vocab_size:,}.")
     # a plug-in head reads translations too, which the page does not ask for
     task = TASKS.get(suffix, "") if not missing and not getattr(config, "plug_in", False) else ""
-    return Model(
-        name=name,
-        tokenizer=tokenizer,
-        states=states,
-        whole=model,
-        task="" if task == "fill-mask" and tokenizer.mask_token_id is None else task,
-        aligner=transformers.pipeline(
-            "word-alignment",
-            pipeline_class=WordAlignmentPipeline,
-            model=states.model,
-            tokenizer=tokenizer,
-            device="cpu",
-        ),
-        positions=min(states.longest_input or sys.maxsize, tokenizer.model_max_length),  # 1e30 where it has no limit
-    )
+    task = "" if task == "fill-mask" and tokenizer.mask_token_id is None else task
+    given = {"model": states.model, "tokenizer": tokenizer, "device": "cpu"}
+    aligner = transformers.pipeline("word-alignment", pipeline_class=WordAlignmentPipeline, **given)
+    positions = min(states.longest_input or sys.maxsize, tokenizer.model_max_length)  # 1e30 where it has no limit
+    return Model(name, tokenizer, states, model, task, aligner, positions)
 
 
 def checked(what: str, text: str | None) -> str:
@@ -173,20 +163,14 @@ def fill_masks(model: Model, text: str, top: int = 5) -> tuple[str, list]:
     with torch.inference_mode():
         logits = model.whole(**inputs).logits[0, places].float()
     best = logits.softmax(-1).topk(min(max(int(top), 1), MAX_TOP, logits.shape[1]))
-    filled = inputs["input_ids"][0].clone()
+    filled, decode = inputs["input_ids"][0].clone(), model.tokenizer.decode
     filled[places] = best.indices[:, 0]
     rows = [
-        [
-            number,
-            model.tokenizer.decode([token]).strip() or model.tokenizer.convert_ids_to_tokens(token),
-            round(share, 4),
-        ]
-        for number, (tokens, shares) in enumerate(
-            zip(best.indices.tolist(), best.values.tolist(), strict=True), start=1
-        )
-        for token, share in zip(tokens, shares, strict=True)
+        [number, decode([token]).strip() or model.tokenizer.convert_ids_to_tokens(token), round(share, 4)]
+        for number, found in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), start=1)
+        for token, share in zip(*found, strict=True)
     ]
-    return model.tokenizer.decode(filled, skip_special_tokens=True), rows
+    return decode(filled, skip_special_tokens=True), rows
 
 
 def rank_sentences(model: Model, query: str, sentences: str) -> list:
@@ -218,7 +202,7 @@ def sentence_vectors(model: Model, texts: list[str]) -> Any:
     return torch.stack(means)
 
 
-def run_head(model: Model, text: str, second: str | None = "") -> tuple[dict[str, float] | None, list | None]:
+def run_head(model: Model, text: str, second: str | None = "") -> tuple[dict[str, float] | None, dict | None]:
     """What a fine-tuned head says: the labels of a text, or of a pair; or the text with its labeled parts."""
     if not model.task.endswith("classification"):
         raise ValueError("This model has no head that was fine-tuned for a task.")
@@ -231,13 +215,8 @@ def run_head(model: Model, text: str, second: str | None = "") -> tuple[dict[str
         found = run(dict(zip(("text", "text_pair"), pair, strict=False)), top_k=None)
         return {one["label"]: one["score"] for one in found}, None
     # taggers learn the label of a word's first token; without spaces, as in Chinese, each token goes by itself
-    strategy, parts, end = "first" if " " in text else "simple", [], 0
     with warnings.catch_warnings(action="ignore"):  # that words are found by spaces: they are
-        found = run(text, aggregation_strategy=strategy)
-    for one in found:
-        parts += [(text[end : one["start"]], None), (text[one["start"] : one["end"]], one["entity_group"])]
-        end = one["end"]
-    return None, [*parts, (text[end:], None)]
+        return None, {"text": text, "entities": run(text, aggregation_strategy="first" if " " in text else "simple")}
 
 
 def make_page(models: list[str], trust_remote_code: bool) -> Any:
@@ -295,14 +274,11 @@ def make_page(models: list[str], trust_remote_code: bool) -> Any:
             parts = gr.HighlightedText(label="Labeled parts", visible=not is_classifier)
 
         def describe(chosen: Model) -> tuple:
-            shown = (
-                chosen.task.endswith(kind) for kind in ("classification", "text-classification", "token-classification")
-            )
-            return chosen.facts, *(gr.update(visible=is_shown) for is_shown in shown)
+            kinds = ("classification", "text-classification", "token-classification")
+            return chosen.facts, *(gr.update(visible=chosen.task.endswith(kind)) for kind in kinds)
 
-        model.input(
-            answering(describe), model, [facts, head_tab, labels, parts], api_visibility="private", **one_at_a_time
-        )
+        shown = [answering(describe), model, [facts, head_tab, labels, parts]]
+        model.input(*shown, api_visibility="private", **one_at_a_time)
         aligned = [answering(align_words), [model, source, target], [*sides, links]]
         page.load(*aligned, api_visibility="private", **one_at_a_time)
         align.click(*aligned, api_name="align", **one_at_a_time)

@@ -14,7 +14,7 @@ from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
 
-PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in reproduce.NAMES.values()}
+PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in ("reproduce", "reproduce_full")}
 PLAN = PLANS["reproduce"]
 WORKS = [(plan, kind, work) for plan in PLANS.values() for kind in ("models", "tasks") for work in getattr(plan, kind)]
 
@@ -22,7 +22,7 @@ WORKS = [(plan, kind, work) for plan in PLANS.values() for kind in ("models", "t
 @pytest.fixture
 def flags(tmp_path):
     """The flags of a command."""
-    return SimpleNamespace(name="reproduce", seeds=[2, 3], hub_root=None, output=tmp_path / "runs")
+    return SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[2, 3], hub_root=None, output=tmp_path / "runs")
 
 
 @pytest.mark.parametrize(("plan", "kind", "name"), WORKS, ids=lambda value: value if isinstance(value, str) else "plan")
@@ -41,7 +41,7 @@ def test_claims_name_models_and_tasks_that_are_there(plan):
     for claim in plan.claims:
         assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
         assert claim.columns or "| --- |" in claim.answer
-        assert {column.task for column in claim.columns} - {None} <= set(claim.tasks)
+        assert {column.task for column in claim.columns} <= {*claim.tasks, reproduce.RUN}
 
 
 def test_a_job_is_listed_once_behind_what_it_needs(flags):
@@ -88,8 +88,7 @@ def write_results(folder, values, **more):
     (folder / "results.json").write_text(json.dumps(content))
 
 
-def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
+def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "head", "xlm")}, claims=[claim])
@@ -116,9 +115,8 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path, m
 def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "reproduce.csv").write_bytes(Path("bench/results/reproduce.csv").read_bytes())
-    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))
-    reproduce.write_page(PLAN, SimpleNamespace(name="reproduce", seeds=[1, 2, 3], output=tmp_path / "runs"))
+    reproduce.write_page(PLAN, SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[1, 2], output=tmp_path))
     assert (tmp_path / "reproduce.md").read_text("utf-8") == Path("bench/reproduce.md").read_text("utf-8")
     assert None not in [claim.outcome for claim in PLAN.claims]
 

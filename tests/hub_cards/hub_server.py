@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,15 +59,6 @@ class Request:
     size: int = 0
 
 
-@dataclass
-class Fault:
-    """For one request: the status to reply with, or "hang", until the server is `stopped`."""
-
-    method: str
-    pattern: str
-    what: int | str
-
-
 class HubServer:
     """The running server and its state; `requests` is its log. Clients have their caches under `home`."""
 
@@ -76,16 +66,13 @@ class HubServer:
         self.home = home
         self.repos: dict[str, Repo] = {}
         self.requests: list[Request] = []
-        self.faults: list[Fault] = []
         self.lock = threading.RLock()
-        self.stopped = threading.Event()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
         self.http.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def stop(self) -> None:
-        self.stopped.set()
         self.http.shutdown()
         self.http.server_close()
 
@@ -145,19 +132,11 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
         request = Request(path)
-        with self.hub.lock:
-            self.hub.requests.append(request)
-            what = self.fault(path)
-        if what == "hang":
-            self.hub.stopped.wait(60)
-            self.close_connection = True
-            return self.connection.shutdown(socket.SHUT_RDWR)
+        self.hub.requests.append(request)
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
         request.size = len(self.body)
         status, headers = 200, {}
         try:
-            if what:
-                raise Refused(what, "A fault of the server")
             with self.hub.lock:
                 content = self.route(path)
             if isinstance(content, tuple):
@@ -175,13 +154,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     do_GET = do_HEAD = do_POST = answer
-
-    def fault(self, path: str) -> int | str | None:
-        found = (of for of in self.hub.faults if of.method == self.command and re.search(of.pattern, path))
-        if fault := next(found, None):
-            self.hub.faults.remove(fault)  # once
-            return fault.what
-        return None
 
     def route(self, path: str):
         """The reply: a value for JSON, the bytes of a file, or (status, headers, bytes)."""

@@ -3,7 +3,8 @@
 import pytest
 
 from finetuning import published
-from hub_cards.about import about, known_limits
+from hub_cards.record import Record
+from hub_cards.sections import about, limits
 
 TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
 
@@ -32,12 +33,11 @@ def test_the_texts_are_of_the_paper(model_type):
     assert texts["arxiv"] == paper.url.rpartition("/")[2] and f"eprint = {{{texts['arxiv']}}}" in texts["citation"]
 
 
-def test_limits():
+def test_limits_of_length_data_and_head():
     config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
-    limits = known_limits(config, [], is_fine_tuned=False)
-    assert any("256 tokens" in limit for limit in limits) and "{" not in "".join(limits)
+    found = limits(Record(config, 0, "a"))
+    assert any("256 tokens" in limit for limit in found) and "{" not in "".join(found)
     for from_zero in ({"positions_from_zero": True}, {"backbone_config": {"model_type": "modernbert"}}):
-        assert any("258 tokens" in limit for limit in known_limits(config | from_zero, [], False))
-    assert len(known_limits(config, ["local/bible"], is_fine_tuned=False)) == len(limits) + 1
-    tuned = known_limits(config, [], is_fine_tuned=True)
-    assert set(limits) - set(tuned) == set(about("veco")["limits_of_base"].values())
+        assert any("258 tokens" in limit for limit in limits(Record(config | from_zero, 0, "a")))
+    tuned = limits(Record(config | {"architectures": ["VecoForTokenClassification"]}, 0, "a"))
+    assert set(found) - set(tuned) == set(about("veco")["limits_of_base"].values())
