@@ -5,12 +5,11 @@ import copy
 import re
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from finetuning.recipe import TaskRecipe
 from modeling.checkpoints import (
     check_vocabulary,
     check_weights,
@@ -24,6 +23,9 @@ from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+
+if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
+    from finetuning.recipe import TaskRecipe
 
 
 class Start(NamedTuple):
@@ -71,7 +73,7 @@ def fine_tuned_on(config: Any) -> list[str]:
     return list(getattr(config, "fine_tuned_on", None) or [])
 
 
-def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
+def describe_start(recipe: "TaskRecipe", max_length: int | None = None) -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
     Identity and fingerprint are those of `model`; `init_from` in the identity names the fine-tuned model. Raises
