@@ -5,18 +5,20 @@ import copy
 import re
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from finetuning.recipe import TaskRecipe
 from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer, load_whole
 from modeling.configuration_encoder import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+
+if TYPE_CHECKING:  # it imports pandas, which `word-align` does not need
+    from finetuning.recipe import TaskRecipe
 
 
 class Start(NamedTuple):
@@ -50,8 +52,9 @@ def describe_model(
         loaded = load_tokenizer(tokenizer_path, trust_remote_code)
 
     check_vocabulary(loaded, config, path)
-    if max_length is not None:
-        check_positions(max_length, config, path)
+    positions = longest_input(config)
+    if None not in (positions, max_length) and max_length > positions:
+        raise ValueError(f"max_length is {max_length}, and the model of {path} has {positions} positions. Lower it.")
     identity = {"folder": model, "fingerprint": model_fingerprint(path), "type": config.model_type}
     return Start(path, config, loaded, identity)
 
@@ -61,7 +64,7 @@ def fine_tuned_on(config: Any) -> list[str]:
     return list(getattr(config, "fine_tuned_on", None) or [])
 
 
-def describe_start(recipe: TaskRecipe, max_length: int | None = None) -> Start:
+def describe_start(recipe: "TaskRecipe", max_length: int | None = None) -> Start:
     """Returns `describe_model` of the model that a recipe starts from: its `model`, or the one that `init_from` made.
 
     The identity is that of `model`, and `init_from` in it names the fine-tuned model. Raises ValueError as

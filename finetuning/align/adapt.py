@@ -17,11 +17,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from finetuning.align.common import (
+    load_aligner,
+    make_parser,
+    make_progress,
+    make_screen,
+    read_pairs,
+    report_unspaced,
+    require_different_files,
+    with_likely_links,
+)
 from finetuning.align.gold import Gold
-from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
-from finetuning.align.options import make_parser, read_pairs, require_different_files
 from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import LOWEST, Confidence, read_with_gold, score_links, with_threshold
+from finetuning.align.score import Confidence, read_with_gold, score_links
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
@@ -189,7 +197,7 @@ def fit_calibration(options: Namespace, layer: int, gold: GoldPairs, screen: Any
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
     confidence, given = Confidence(), (gold.pairs[number] for number in gold.links)
-    found = with_threshold(aligner, LOWEST).align(given, probabilities=True)
+    found = with_likely_links(aligner).align(given, probabilities=True)
     for alignment, links in zip(found, gold.links.values(), strict=True):
         confidence.add(alignment, links)
     return confidence.calibration()

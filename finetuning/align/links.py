@@ -1,7 +1,7 @@
 """`word-align`: writes and shows the links of sentence pairs.
 
-Links go to standard output, or to a file that a stopped run can resume. FILE.word-align.json, next to FILE, has the
-settings and the model that determine the links: with others, the file would mix two kinds of links.
+Links go to standard output, or to a file that a stopped run can resume. FILE.word-align.json, next to FILE, says how
+much of FILE to keep, and with which settings and model its links were made: others would mix two kinds of links.
 """
 
 import contextlib
@@ -14,17 +14,30 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
-from finetuning.align.options import make_parser, read_pairs, require_different_files, require_writable, rule_of
-from finetuning.align.page import Page
+from finetuning.align.common import (
+    load_aligner,
+    make_parser,
+    make_progress,
+    make_screen,
+    read_pairs,
+    report_unspaced,
+    require_different_files,
+    require_writable,
+    rule_of,
+    with_likely_links,
+)
+from finetuning.align.page import check_page, write_page
 from finetuning.align.pairs import STDIN, PairReader, Row
 from zoo_core.processes import hold_signals, launched_rank, stop_if_told, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import recipe_differences
+
+Form = Callable[[int, Any, bool], str]  # the text of a pair: its number from 0, its alignment, with probabilities
 
 STATE_ENDING = ".word-align.json"
 LINES_ON_PAGE = 100
@@ -91,23 +104,19 @@ def run(options: Namespace) -> None:
 
 def write_links(options: Namespace) -> None:
     """As `run`. Every process of a run reads the input; the first one writes."""
-    is_main = launched_rank() == 0
+    is_main, output, page = launched_rank() == 0, options.output, options.html
     screen = make_screen(options.quiet or not is_main)
-    check_options(options)
-    rule = rule_of(options)
-    sentences = as_sentences(options.files)
+    check_files(output, page, options.resume, options.files)
+    rule, sentences = rule_of(options), as_sentences(options.files)
     reader = read_pairs(options, options.split, sentences)
-    if sentences and sys.stdout.isatty() and not (options.output or options.output_format):
-        form: Pharaoh = Drawing(rule["method"] == "ot_words")
-    else:
-        form = FORMATS[options.output_format or "pharaoh"](options.probabilities)
-    page = Page(options.html) if options.html else None
+    form, with_probabilities = FORMATS[options.output_format or "pharaoh"], options.probabilities
+    if sentences and sys.stdout.isatty() and not (output or options.output_format):
+        form, with_probabilities = list_words, rule["method"] == "ot_words"
 
     from modeling.word_alignment import BATCHES_PER_CHUNK  # torch takes seconds to import
     from zoo_core.processes import from_all, start_processes
 
     state = start_processes()
-
     checked = from_all(lambda: (reader.check(state.process_index, state.num_processes), reader.unspaced))
     total = checked[0][0]
     if total is None and state.num_processes > 1:
@@ -116,43 +125,45 @@ def write_links(options: Namespace) -> None:
         report_unspaced(sum(unspaced for _, unspaced in checked), screen)
     aligner = load_aligner(options, make_screen(True) if sentences else screen, **rule)
     size = BATCHES_PER_CHUNK * aligner.batch_size
-    rows = reader.rows()
-
-    def begin() -> tuple[int, int, dict[str, Any]]:
-        if not (options.output and is_main):
-            return 0, 0, {}
-        settings = settings_of(options, aligner, reader)
-        return *kept_of(options.output, settings, form, size), settings
-
-    done, place, settings = from_all(begin)[0]
+    settings = settings_of(options, aligner, reader) if output and is_main else {}
+    done, place = from_all(lambda: kept_of(output, settings) if settings else (0, 0))[0]
     if total is not None and total < done:
-        raise ValueError(f"{options.output} has the links of {done:,} pairs, and the input has only {total:,}.")
-    shown = list(islice(rows, 0 if page is None else LINES_ON_PAGE))  # few: may be a pipe
+        raise ValueError(f"{output} has the links of {done:,} pairs, and the input has only {total:,}.")
+    rows = reader.rows()
+    shown = list(islice(rows, LINES_ON_PAGE if page else 0))  # few: may be a pipe
     rows = islice(chain(shown, rows), done, None)
     counts, started = Counter[str](), time.monotonic()
     with contextlib.ExitStack() as stack:
         hold_signals()
-        stream = None if options.output else sys.stdout.buffer
-        progress = stack.enter_context(make_progress(screen, to_stdout=not options.output))
+        stream = sys.stdout.buffer
+        if settings:
+            write_json(f"{output}{STATE_ENDING}", {"settings": settings, "pairs": done, "bytes": place})
+            stream = stack.enter_context(open(output, "ab"))
+            stream.truncate(place)
+        progress = stack.enter_context(make_progress(screen, to_stdout=not output))
         bar = progress.add_task("aligning", total=total, completed=done)
-        for text, of_block in align_blocks(aligner, reader, rows, done, size, form, state):
-            if is_main and stream is None:
-                write_json(f"{options.output}{STATE_ENDING}", settings)
-                stream = stack.enter_context(open(options.output, "r+b" if place else "wb"))
-                stream.truncate(place)
-                stream.seek(place)
-            if is_main:
-                stream.write((text if place or counts else form.header() + text).encode())
-                stream.flush()
+        for text, of_block in align_blocks(aligner, reader, rows, done, size, form, with_probabilities, state):
             counts += of_block
+            if is_main:
+                stream.write(text.encode())
+                stream.flush()
+            if settings and counts["pairs"] % size == 0:
+                kept = {"pairs": done + counts["pairs"], "bytes": stream.tell()}
+                write_json(f"{output}{STATE_ENDING}", {"settings": settings, **kept})
             progress.update(bar, completed=done + counts["pairs"])
     if not sentences:
-        report_counts(counts, done, options, reader, aligner.window, time.monotonic() - started, screen)
+        report_counts(counts, done, aligner.window, time.monotonic() - started, screen)
         if total is None and options.split is None:  # a pipe could not be read beforehand
             report_unspaced(counts["unspaced"], screen)
-    if page is not None and is_main:
-        write_page(page, aligner, [reader.parse(*row) for row in zip(shown, range(len(shown)), strict=True)], options)
-        screen.print(f"page: {options.html}")
+        if reader.format == "tmx" and not options.languages:
+            screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
+    if page and is_main:
+        pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
+        found = with_likely_links(aligner).align(pairs, probabilities=True, similarity=True)
+        threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
+        facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
+        write_page(page, found, facts, threshold, options.link_all)
+        screen.print(f"page: {page}")
 
 
 def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
@@ -164,26 +175,35 @@ def as_sentences(arguments: list[str]) -> tuple[str, str] | None:
     return arguments[0], arguments[1]
 
 
-def check_options(options: Namespace) -> None:
+def check_files(output: str | None, page: str | None, is_resumed: bool, read: list[str]) -> None:
     """Raises ValueError for files that are given twice or cannot be written, and for a run that cannot be resumed."""
-    if options.resume and not options.output:
-        raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
-    state = f"{options.output}{STATE_ENDING}" if options.output else None
-    written = {"--output": options.output, "--html": options.html, "what --resume needs of --output": state}
-    require_different_files(written, {"the input": options.files})
-    if options.output:
-        for path in (options.output, str(state)):
-            require_writable(path, "--output")
-        path = Path(options.output)
-        has_links = path.exists() and path.stat().st_size > 0
-        if has_links and not options.resume:
-            raise ValueError(f"{path} exists and is not empty. Add --resume to resume, or name another --output.")
-        if has_links and not Path(str(state)).is_file():
-            raise ValueError(f"{path} cannot be resumed: {Path(str(state)).name} next to it is missing.")
+    state = f"{output}{STATE_ENDING}" if output else None
+    written = {"--output": output, "--html": page, "what --resume needs of --output": state}
+    require_different_files(written, {"the input": read})
+    if page:
+        check_page(page)
+    if not output or not state:
+        if is_resumed:
+            raise ValueError("--resume needs the file to resume. Add --output, or leave out --resume.")
+        return
+    for path in (output, state):
+        require_writable(path, "--output")
+    if Path(output).exists() and Path(output).stat().st_size > 0:
+        if not is_resumed:
+            raise ValueError(f"{output} exists and is not empty. Add --resume to resume, or name another --output.")
+        if not Path(state).is_file():
+            raise ValueError(f"{output} cannot be resumed: {Path(state).name} next to it is missing.")
 
 
 def align_blocks(
-    aligner: Any, reader: PairReader, rows: Iterator[Row], start: int, size: int, form: "Pharaoh", state: Any
+    aligner: Any,
+    reader: PairReader,
+    rows: Iterator[Row],
+    start: int,
+    size: int,
+    form: Form,
+    probabilities: bool,
+    state: Any,
 ) -> Iterator[tuple[str, Counter[str]]]:
     """Yields the text of the links of each block of `size` rows and its counts, in the order of the input.
 
@@ -195,54 +215,42 @@ def align_blocks(
 
     while given := list(islice(rows, state.num_processes * size)):
         first = state.process_index * size
-
-        def work(own: list[Row] = given[first : first + size], first: int = start + first) -> tuple[str, Counter[str]]:
-            return align_block(aligner, reader, own, first, form, lambda _: stop_if_told())
-
-        yield from (block for block in from_all(work) if block[1])
+        block = aligner, reader, given[first : first + size], start + first, form, probabilities
+        yield from (found for found in from_all(partial(align_block, *block)) if found[1])
         start += len(given)
 
 
 def align_block(
-    aligner: Any, reader: PairReader, rows: list[Row], first: int, form: "Pharaoh", progress: Callable[[float], None]
+    aligner: Any, reader: PairReader, rows: list[Row], first: int, form: Form, probabilities: bool
 ) -> tuple[str, Counter[str]]:
     """Returns the text of the links of some rows, and counts; `first` is the number of the first row."""
-    progress(0)
+    stop_if_told()
     reader.unspaced = 0
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
     texts, counts = [], Counter(unspaced=reader.unspaced)
-    found = aligner.align(pairs, probabilities=form.has_probabilities, progress=progress)
+    found = aligner.align(pairs, probabilities=probabilities, progress=lambda _: stop_if_told())
     for number, alignment in enumerate(found, first):
-        texts.append(form.record(number, alignment))
+        texts.append(form(number, alignment, probabilities))
         one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
         counts.update(one | {"long": alignment.windows > 1})
     return "".join(texts), +counts
 
 
-def kept_of(path: str, settings: dict[str, Any], form: "Pharaoh", size: int) -> tuple[int, int]:
+def kept_of(path: str, settings: dict[str, Any]) -> tuple[int, int]:
     """Returns how many pairs of a stopped run are kept, and their bytes.
 
     Whole blocks are kept, so that the other pairs are encoded together as in an uninterrupted run, and their links are
-    the same to the last bit. Raises ValueError for other settings than those of the stopped run.
+    the same to the last bit. Raises ValueError for other settings than those of the stopped run, and if a part of what
+    it wrote is missing.
     """
-    if not Path(path).exists() or not Path(path).stat().st_size:
+    if not Path(path).exists() or not (size := Path(path).stat().st_size):
         return 0, 0
-    if differences := recipe_differences(read_json(Path(f"{path}{STATE_ENDING}")), settings):
+    state = read_json(Path(f"{path}{STATE_ENDING}"), needs=("settings", "pairs", "bytes"))
+    if differences := recipe_differences(state["settings"], settings):
         raise ValueError(f"{path} was made with other settings: {'; '.join(differences)}. Give the same.")
-    kept = done = place = 0
-    with open(path, "rb") as stream:
-        place = end = len(stream.readline()) if form.header() else 0
-        for line in stream:
-            if not line.endswith(b"\n"):  # the run was killed
-                break
-            number = form.number_of(line, done)
-            if number // size * size > kept:
-                kept, place = number // size * size, end
-            end += len(line)
-            done += 1
-    if not form.header() and done % size == 0:
-        return done, end
-    return kept, place
+    if size < state["bytes"]:
+        raise ValueError(f"{path} has {size:,} bytes, and {state['bytes']:,} were written. Restore or remove it.")
+    return state["pairs"], state["bytes"]
 
 
 def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[str, Any]:
@@ -261,9 +269,7 @@ def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[st
     }
 
 
-def report_counts(
-    counts: Counter[str], done: int, options: Namespace, reader: PairReader, window: int, seconds: float, screen: Any
-) -> None:
+def report_counts(counts: Counter[str], done: int, window: int, seconds: float, screen: Any) -> None:
     """Prints what was aligned, in `seconds`, and what a reader of the links should know."""
     before = f", after {done:,} of earlier runs" if done else ""
     rate = f"{counts['pairs'] / max(seconds, 1e-9):,.0f} pairs/s"
@@ -272,91 +278,49 @@ def report_counts(
         screen.print(f"{counts['without words']:,} pairs without words on a side, and so without links")
     if counts["long"]:
         screen.print(f"{counts['long']:,} pairs longer than {window:,} positions, split into windows that overlap")
-    if reader.format == "tmx" and not options.languages:
-        screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
 
 
-def write_page(page: Page, aligner: Any, pairs: list[Any], options: Namespace) -> None:
-    """Writes the page: pairs with all their likely links, among which its slider selects."""
-    from finetuning.align.score import LOWEST, options_of, threshold_of, with_threshold
-
-    found = list(with_threshold(aligner, LOWEST).align(pairs, probabilities=True, similarity=True))
-    facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
-    page.write(found, facts, threshold_of(aligner), options_of(aligner).get("link_all", False))
-
-
-class Pharaoh:
+def pharaoh(number: int, found: Any, probabilities: bool) -> str:
     """`0-0 1-2` a line, or with probabilities `0-0:0.9731 1-2:0.4250`."""
-
-    def __init__(self, probabilities: bool):
-        self.has_probabilities = probabilities
-
-    def header(self) -> str:
-        """The text before the first pair."""
-        return ""
-
-    def record(self, number: int, found: Any) -> str:
-        """The text of a pair: its number from 0, its `WordAlignment`."""
-        if not self.has_probabilities:
-            return " ".join(f"{i}-{j}" for i, j in found.links) + "\n"
-        return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(found.links, found.probabilities, strict=True)) + "\n"
-
-    def number_of(self, line: bytes, lines: int) -> int:
-        """The number of the pair of a line after `lines` others."""
-        return lines
+    if not probabilities:
+        return " ".join(f"{i}-{j}" for i, j in found.links) + "\n"
+    return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(found.links, found.probabilities, strict=True)) + "\n"
 
 
-class Json(Pharaoh):
+def as_json(number: int, found: Any, probabilities: bool) -> str:
     """An object a line: words, their offsets where a text was split, links."""
-
-    def record(self, number: int, found: Any) -> str:
-        fields = {"source": found.source, "target": found.target, "links": found.links}
-        if self.has_probabilities:
-            fields["probabilities"] = [round(probability, 6) for probability in found.probabilities]
-        offsets = {"source_offsets": found.source_offsets, "target_offsets": found.target_offsets}
-        fields |= {name: value for name, value in offsets.items() if value is not None}
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+    fields = {"source": found.source, "target": found.target, "links": found.links}
+    if probabilities:
+        fields["probabilities"] = [round(probability, 6) for probability in found.probabilities]
+    offsets = {"source_offsets": found.source_offsets, "target_offsets": found.target_offsets}
+    fields |= {name: value for name, value in offsets.items() if value is not None}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-class Tsv(Pharaoh):
-    """A table of a row a link, with a header line; a line break or a tab in a word becomes a space."""
-
-    COLUMNS = ("sentence", "source_index", "target_index", "source_word", "target_word", "probability")
-
-    def header(self) -> str:
-        return "\t".join(self.COLUMNS if self.has_probabilities else self.COLUMNS[:-1]) + "\n"
-
-    def record(self, number: int, found: Any) -> str:
-        text = io.StringIO()
-        write = csv.writer(text, "excel-tab", lineterminator="\n").writerow
-        breaks = str.maketrans("\t\r\n", "   ")
-        for place, (i, j) in enumerate(found.links):
-            probability = [f"{found.probabilities[place]:.4f}"] if self.has_probabilities else []
-            words = found.source[i].translate(breaks), found.target[j].translate(breaks)
-            write([number, i, j, *words, *probability])
-        return text.getvalue()
-
-    def number_of(self, line: bytes, lines: int) -> int:
-        return int(line.split(b"\t")[0])
+def as_tsv(number: int, found: Any, probabilities: bool) -> str:
+    """A row a link, and a header before the first pair; a line break or a tab in a word becomes a space."""
+    text, breaks = io.StringIO(), str.maketrans("\t\r\n", "   ")
+    write, width = csv.writer(text, "excel-tab", lineterminator="\n").writerow, len(TSV_COLUMNS) - (not probabilities)
+    if number == 0:
+        write(TSV_COLUMNS[:width])
+    for (i, j), p in zip(found.links, found.probabilities or [0.0] * len(found.links), strict=True):
+        words = found.source[i].translate(breaks), found.target[j].translate(breaks)
+        write([number, i, j, *words, f"{p:.4f}"][:width])
+    return text.getvalue()
 
 
-class Drawing(Pharaoh):
-    """For a terminal: one line per link, with its probability if it is calibrated, then words without a link."""
-
-    def __init__(self, is_calibrated: bool):
-        super().__init__(True)
-        self.is_calibrated = is_calibrated
-
-    def record(self, number: int, found: Any) -> str:
-        rows = [(found.source[i], found.target[j]) for i, j in found.links]
-        shown = [f"{probability:.2f}" if self.is_calibrated else "" for probability in found.probabilities]
-        linked = [{link[side] for link in found.links} for side in (0, 1)]
-        rows += [(word, "–") for place, word in enumerate(found.source) if place not in linked[0]]
-        rows += [("–", word) for place, word in enumerate(found.target) if place not in linked[1]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-        shown += [""] * (len(rows) - len(shown))
-        lines = [f"{x:{widths[0]}}  {y:{widths[1]}}  {p}".rstrip() for (x, y), p in zip(rows, shown, strict=True)]
-        return "\n".join(lines) + "\n"
+def list_words(number: int, found: Any, probabilities: bool) -> str:
+    """For a terminal: one line per link, then words without a link."""
+    rows = [(found.source[i], found.target[j]) for i, j in found.links]
+    shown = [f"{p:.2f}" for p in found.probabilities] if probabilities else [""] * len(rows)
+    linked = [{link[side] for link in found.links} for side in (0, 1)]
+    rows += [(word, "–") for place, word in enumerate(found.source) if place not in linked[0]]
+    rows += [("–", word) for place, word in enumerate(found.target) if place not in linked[1]]
+    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+    return "".join(
+        f"{x:{widths[0]}}  {y:{widths[1]}}  {p}".rstrip() + "\n" for (x, y), p in zip_longest(rows, shown, fillvalue="")
+    )
 
 
-FORMATS = {"pharaoh": Pharaoh, "json": Json, "tsv": Tsv}
+TSV_COLUMNS = ("sentence", "source_index", "target_index", "source_word", "target_word", "probability")
+FORMATS = {"pharaoh": pharaoh, "json": as_json, "tsv": as_tsv}

@@ -5,44 +5,45 @@ The template takes in style and script; nothing is loaded from anywhere. Words r
 
 import html
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.options import require_writable
+from finetuning.align.common import require_writable
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = '<meta name="generator" content="word-align">'  # only files with it are overwritten
 MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
 
 
-class Page:
-    """A page at `path`. Raises ValueError if no page can be written there."""
+def check_page(path: str | Path) -> None:
+    """Raises ValueError if no page can be written at `path`."""
+    require_writable(path, "--html")
+    if Path(path).exists() and MARKER not in Path(path).read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise ValueError(f"{path} exists and is no page of word links. Name another file.")
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        require_writable(path, "--html")
-        if self.path.exists() and MARKER not in self.path.read_text(encoding="utf-8", errors="replace")[:2000]:
-            raise ValueError(f"{self.path} exists and is no page of word links. Name another file.")
 
-    def write(self, found: list[Any], facts: str, threshold: float | None = None, link_all: bool = False) -> None:
-        """Writes the page.
+def write_page(
+    path: str | Path, found: Iterable[Any], facts: str, threshold: float | None = None, link_all: bool = False
+) -> None:
+    """Writes the page.
 
-        found: `modeling.word_alignment.WordAlignment`s with probabilities, similarity, and all their likely links.
-        facts: how the links were made. threshold: the lowest probability of the links that are shown at first; the page
-        has a slider for it. None: show all links, because their probabilities are not calibrated. link_all: whether to
-        show the likeliest link of each source word always.
-        """
-        data = {"pairs": list(map(_as_json, found)), "threshold": threshold, "linkAll": link_all}
-        parts = {
-            "{{ style }}": (TEMPLATES / "links.css").read_text(encoding="utf-8"),
-            "{{ script }}": (TEMPLATES / "links.js").read_text(encoding="utf-8"),
-            "{{ facts }}": html.escape(facts),
-            "{{ data }}": json.dumps(data).replace("<", "\\u003c"),  # last: words may hold the others
-        }
-        page = (TEMPLATES / "page.html").read_text(encoding="utf-8")
-        for name, text in parts.items():
-            page = page.replace(name, text)
-        self.path.write_text(page, encoding="utf-8")
+    found: `modeling.word_alignment.WordAlignment`s with probabilities, similarity, and all their likely links.
+    facts: how the links were made. threshold: the lowest probability of the links that are shown at first; the page
+    has a slider for it. None: show all links, because their probabilities are not calibrated. link_all: whether to
+    show the likeliest link of each source word always.
+    """
+    data = {"pairs": list(map(_as_json, found)), "threshold": threshold, "linkAll": link_all}
+    parts = {
+        "{{ style }}": (TEMPLATES / "links.css").read_text(encoding="utf-8"),
+        "{{ script }}": (TEMPLATES / "links.js").read_text(encoding="utf-8"),
+        "{{ facts }}": html.escape(facts),
+        "{{ data }}": json.dumps(data).replace("<", "\\u003c"),  # last: words may hold the others
+    }
+    page = (TEMPLATES / "page.html").read_text(encoding="utf-8")
+    for name, text in parts.items():
+        page = page.replace(name, text)
+    Path(path).write_text(page, encoding="utf-8")
 
 
 def _as_json(alignment: Any) -> dict[str, Any]:

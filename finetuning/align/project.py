@@ -11,8 +11,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetuning.align.loading import load_aligner, make_progress, make_screen
-from finetuning.align.options import make_parser, require_different_files, require_writable, rule_of
+from finetuning.align.common import (
+    load_aligner,
+    make_parser,
+    make_progress,
+    make_screen,
+    require_different_files,
+    require_writable,
+    rule_of,
+)
 from finetuning.align.pairs import PairReader, split_at_blanks
 from finetuning.align.projection import Span, project, project_spans, spans_of
 from finetuning.data.label_schemes import BARE, UNLABELED, form_of, to_iob2

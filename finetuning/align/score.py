@@ -1,6 +1,5 @@
 """`word-align score`: evaluates links on gold links, by one layer or by every layer; how far probabilities hold."""
 
-import copy
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
@@ -9,12 +8,18 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from finetuning.align.common import (
+    load_aligner,
+    make_parser,
+    make_progress,
+    make_screen,
+    read_pairs,
+    report_unspaced,
+    rule_of,
+)
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
-from finetuning.align.loading import load_aligner, make_progress, make_screen, report_unspaced
-from finetuning.align.options import make_parser, read_pairs, rule_of
 from finetuning.align.pairs import Side
 
-LOWEST = 0.01  # probability; less likely links are no candidates
 BINS = 10
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
 DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
@@ -43,18 +48,8 @@ def read_options(arguments: list[str]) -> Namespace:
     text = "evaluate the links in these files, without a model: `0-0 1-2` or `0-0:0.9 1-2:0.5` for each pair"
     group.add_argument("--links", nargs="+", metavar="FILE", help=text)
     options = parser.parse_args(arguments)
-    names = (
-        "model",
-        "trust_remote_code",
-        "device",
-        "precision",
-        "batch_size",
-        "method",
-        "layer",
-        "threshold",
-        "link_all",
-    )
-    given = [name for name in (*names, "sweep_layers") if getattr(options, name) != parser.get_default(name)]
+    names = "model trust_remote_code device precision batch_size method layer threshold link_all sweep_layers".split()
+    given = [name for name in names if getattr(options, name) != parser.get_default(name)]
     if options.links and given:
         parser.error(f"--links needs no model. Leave out --{given[0].replace('_', '-')} or --links")
     return options
@@ -137,27 +132,6 @@ def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, G
         for layer, of_layer in scores.items()
     ]
     print_table("Word alignment by layer, %", (["layer", *METRICS.values(), ""], rows), [])
-
-
-def options_of(aligner: Any) -> dict[str, Any]:
-    """All options of the aligner's method."""
-    from modeling.optimal_transport import METHOD_OPTIONS
-
-    return METHOD_OPTIONS[aligner.method] | aligner.matching
-
-
-def threshold_of(aligner: Any) -> float | None:
-    """The lowest probability of a link; None if the aligner's method has none that is calibrated."""
-    return options_of(aligner)["threshold"] if aligner.method == "ot_words" else None
-
-
-def with_threshold(aligner: Any, threshold: float) -> Any:
-    """The aligner with a threshold of at most `threshold`; the same aligner if its method has no probability."""
-    if (own := threshold_of(aligner)) is None:
-        return aligner
-    other = copy.copy(aligner)
-    other.matching = aligner.matching | {"threshold": min(threshold, own)}
-    return other
 
 
 @dataclass

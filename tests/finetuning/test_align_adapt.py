@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from finetuning.align import adapt as adaptation
 from finetuning.align.command import main
+from finetuning.align.common import load_aligner, make_screen
 from finetuning.align.links import read_options
-from finetuning.align.loading import load_aligner, make_screen
 from zoo_core.recipes import read_yaml
 from zoo_core.run_folders import run_lock
 

@@ -159,19 +159,19 @@ def test_words_of_lines_and_of_other_text(run, tmp_path, name, options, words):
 @pytest.mark.parametrize("name", FORMATS)
 def test_record_keeps_words(name):
     words = ["10\u00a0000", "\u00a0", "a\u3000b", "New  York", '"', "&", "🏠"]
-    form = FORMATS[name](True)
+    form = FORMATS[name]
     found = WordAlignment(words, ["x"], [(i, 0) for i in range(7)], [0.9] * 7)
-    text = form.header() + form.record(3, found)
+    text = form(0, found, True)
     if name == "pharaoh":
         assert text == " ".join(f"{i}-0:0.9000" for i in range(7)) + "\n"
     elif name == "json":
         assert json.loads(text)["source"] == words
     else:
         table = pd.read_csv(io.StringIO(text), sep="\t", keep_default_na=False)
-        assert list(table["source_word"]) == words and set(table["sentence"]) == {3}
-        assert list(csv.reader(io.StringIO(text), "excel-tab"))[1] == ["3", "0", "0", words[0], "x", "0.9000"]
-        broken = form.record(0, WordAlignment(["a\tb\r\nc"], ["x"], [(0, 0)], [0.9]))
-        assert broken.count("\n") == 1 and broken.count("\t") == 5
+        assert list(table["source_word"]) == words and set(table["sentence"]) == {0}
+        assert list(csv.reader(io.StringIO(text), "excel-tab"))[1] == ["0", "0", "0", words[0], "x", "0.9000"]
+        broken = form(3, WordAlignment(["a\tb\r\nc"], ["x"], [(0, 0)], [0.9]), True)
+        assert broken.startswith("3\t0\t0\t") and broken.count("\n") == 1 and broken.count("\t") == 5
 
 
 def test_long_pairs_are_split_and_counted(run, tmp_path):
@@ -269,6 +269,9 @@ def test_resume_refuses_other_settings_model_and_input(run, refused, many, tmp_p
     assert "link_all" in refused(many, *resumed, "--link-all")
     assert "model: sha256:" in refused(many, *resumed, model=tiny_veco)
     assert "input: " in refused(other, *resumed)
+    links.write_bytes(before[:99])
+    assert "bytes" in refused(many, *resumed)
+    links.write_bytes(before)
     many.write_text("a ||| b\n")
     assert "only 1" in refused(many, *resumed)
     (tmp_path / "links.txt.word-align.json").unlink()

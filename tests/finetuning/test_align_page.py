@@ -6,7 +6,7 @@ import re
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.page import MARKER, MATRIX_WORDS, Page
+from finetuning.align.page import MARKER, MATRIX_WORDS, check_page, write_page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
@@ -19,7 +19,7 @@ def write(tmp_path):
     """write(alignments, *settings) -> the text of their page."""
 
     def page_of(alignments, facts="a & b, <b>layer", *settings):
-        Page(tmp_path / "page.html").write(alignments, facts, *settings)
+        write_page(tmp_path / "page.html", alignments, facts, *settings)
         return (tmp_path / "page.html").read_text(encoding="utf-8")
 
     return page_of
@@ -52,10 +52,10 @@ def test_write_makes_no_markup_of_words_and_loads_nothing(write):
 
 def test_page_overwrites_only_a_page(write, tmp_path):
     write([])
-    write([])
+    check_page(tmp_path / "page.html")
     (own := tmp_path / "thesis.html").write_text("<h1>years of work</h1>")
     with pytest.raises(ValueError, match="thesis.html exists and is no page of word links"):
-        Page(own)
+        check_page(own)
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from finetuning.align.command import main
+from finetuning.align.common import with_likely_links
 from finetuning.align.gold import Gold
-from finetuning.align.score import Confidence, with_threshold
+from finetuning.align.score import Confidence
 from modeling.word_alignment import WordAlignment
 from tests.finetuning.conftest import PAIRS
 
@@ -33,18 +35,13 @@ def test_calibration_finds_slope_and_offset(slope, offset):
     assert found.calibration() == pytest.approx([slope, offset], abs=0.08)
 
 
-def test_with_threshold_keeps_a_lower_one_and_other_methods(tiny_model):
-    from transformers import AutoModel, AutoTokenizer
-
-    from modeling.word_alignment import WordAligner
-
-    model, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
+def test_with_likely_links_keeps_a_lower_threshold_and_other_methods():
     for threshold, expected in ((0.5, 0.01), (0.005, 0.005)):
-        aligner = WordAligner(model, tokenizer, threshold=threshold)
-        assert with_threshold(aligner, 0.01).matching == {"threshold": expected}
+        aligner = SimpleNamespace(method="ot_words", matching={"threshold": threshold})
+        assert with_likely_links(aligner).matching == {"threshold": expected}
         assert aligner.matching == {"threshold": threshold}
-    mutual = WordAligner(model, tokenizer, "mutual")
-    assert with_threshold(mutual, 0.01) is mutual
+    mutual = SimpleNamespace(method="mutual")
+    assert with_likely_links(mutual) is mutual
 
 
 # ---- the command
