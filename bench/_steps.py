@@ -200,11 +200,10 @@ class OurStep:
 
     def on_batch(self, batch: dict[str, dict]) -> float:
         """One step on a collated batch; the mean loss."""
-        training = self.training
-        output = self.model(**send_to_device(batch, training.accelerator.device))
-        training.accelerator.backward(output.loss_sum)
-        predictions = sum(len(losses) for losses in output.token_losses.values())
-        training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
+        training, labels = self.training, self.phase.predictions(batch, {self.objective: 1.0})
+        batch = send_to_device(batch, training.accelerator.device)
+        output = training._backward(batch, {}, labels, is_last=True)
+        training._step(labels, torch.stack([output.loss_sum.detach(), output.loss_sum.new_zeros(())]).double())
         return output.loss.item()
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import unigram_entropy
 from pretraining.data.examples import Example
-from pretraining.metrics import LossMeter
+from pretraining.metrics import Meter
 from pretraining.recipe import Phase
 from pretraining.rows import encode_rows
 from pretraining.start.teacher import TeacherModel
@@ -42,7 +42,7 @@ def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherMod
     was_training, corpora = model.training, phase_corpora(feed.corpora, phase)
     model.eval()
     unused = phase.unused_losses(model)
-    meter = LossMeter(phase.losses(model), [corpus.name for corpus in corpora], accelerator.device)
+    meter = Meter(phase.losses(model), corpora, accelerator)
     for collator in collators:
         for number, batch in enumerate(feed.held_out(phase, collator, evaluator.batch_size)):
             if number % accelerator.num_processes == accelerator.process_index:
@@ -51,7 +51,7 @@ def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherMod
                     if teacher:
                         teacher.answer(batch, phase.objectives, unused)
                     meter.add(batch, model(**batch, objective_weights=unused))
-    figures = {f"held_out/{key}": value for key, value in meter.means(accelerator)[0].items()}
+    figures = {f"held_out/{key}": value for key, value in meter.means()[0].items()}
     for collator in collators:
         for corpus in corpora:
             if collator.mask_probability and (examples := feed.held_out_examples(corpus, collator)):

@@ -166,7 +166,8 @@ def _phase_table(
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
         # every term of the loss predicts the same tokens
-        predictions = sum(map(objective.predictions, fields)) * num_processes * max(1, len(terms[name]))
+        predictions = sum(objective.predictions(batch[name]) for batch in micro_batches)
+        predictions *= num_processes * max(1, len(terms[name]))
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
         rows.append((" + ".join((name, *terms[name])), f"{objective.weight:g}", *counts))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"

@@ -23,7 +23,7 @@ from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
-from pretraining.rows import Rows, as_tensors, lay_out, side_lengths
+from pretraining.rows import Rows, as_tensors, inputs_of, lay_out, side_lengths
 from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
 from zoo_core.recipes import LARGEST, BatchSize, nearest, option
@@ -166,9 +166,9 @@ class Collator(Objective):
         """Returns whether it learns from a corpus: text of its kind."""
         return corpus.kind == self.text
 
-    def predictions(self, fields: Mapping[str, Any]) -> int:
-        """Returns the number of predictions in a set of inputs of its sub-batch."""
-        return int(fields["labels"].ne(IGNORED).sum())
+    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
+        """Returns the number of predictions of a term of its loss."""
+        return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
 
     def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
         """Returns figures of a corpus of held-out pairs, in addition to its losses, without gradients.
