@@ -26,7 +26,9 @@ from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
 from pretraining.checkpoints import (
+    check_same_data,
     check_shared_folder,
+    data_facts,
     newest_checkpoint,
     open_run_folder,
     publish_model,
@@ -39,7 +41,6 @@ from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import Evaluator, evaluate
 from pretraining.metrics import Meter
 from pretraining.recipe import Recipe, scheduled_together
-from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
