@@ -152,7 +152,7 @@ class Collator(Objective):
         return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
 
     def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
-        """Returns figures of held-out pairs in addition to the losses; `evaluator`: `pretraining.evaluation.Evaluator`."""
+        """Returns figures of held-out pairs in addition to losses; see `Evaluator` of `pretraining/evaluation.py`."""
         return {}
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
@@ -181,7 +181,7 @@ class Collator(Objective):
             keys = ["language"] if len(self.keys) == 1 else [f"{key}_language" for key in self.keys]
             codes = [*zip(*(self._values(examples, key) for key in keys), strict=True)]
             if unknown := {code for of_example in codes for code in of_example} - self.languages.rows.keys():
-                code = min(unknown)
+                code = next(iter(unknown))
                 raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
         ids = np.arange(len(examples), dtype=np.int64)
         texts = Texts(sides, ["-".join(names) for names in codes], ids, np.zeros_like(ids))
@@ -237,13 +237,13 @@ class Collator(Objective):
             of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
         return rows.fields() | as_tensors(**of_rows)
 
-    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
-        """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`."""
-        return self.masked(rows, rows.tokens, keys_B)
+    def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
+        """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`, 80/10/10.
 
-    def masked(self, rows: Rows, candidates_BT: np.ndarray, keys_B: np.ndarray) -> np.ndarray:
-        """Returns (B, T) labels: some of the candidates are predicted, 80/10/10."""
+        `candidates_BT`: tokens that may be predicted, by default all ordinary ones.
+        """
         labels, probability = np.full_like(rows.input_ids, IGNORED), self.mask_probability
+        candidates_BT = rows.tokens if candidates_BT is None else candidates_BT
         # predicting the unknown token would teach which words the tokenizer lacks
         known = candidates_BT & (rows.input_ids != self.tokenizer.unk_token_id)
         mask_rows(rows.input_ids, labels, known, probability, keys_B, self.tokenizer.mask_token_id, self.vocabulary)
