@@ -167,8 +167,9 @@ def plot_curves(folder: Path) -> None:
         if kind in LOSSES:
             objective, _, name = name.partition("/")
             title = f"{objective} loss (nats)"
-        points = events[["step", column]].dropna().astype(float) if slash or column in RATES else ()
-        if len(points) and (column in RATES or kind in ("loss", *LEVELS) or is_evaluation(column)):
+        is_drawn = column in RATES or kind in LEVELS or is_evaluation(column) or (slash and kind == "loss")
+        points = events[["step", column]].dropna().astype(float) if is_drawn else ()
+        if len(points):
             panels.setdefault(title, []).append((kind, name, points))
     if not panels:
         return
