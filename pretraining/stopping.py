@@ -1,12 +1,11 @@
 """Reasons to end a run between two steps: a signal, and data that cannot be read."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
 
 from accelerate.utils import gather_object
-from torch.utils.data import DataLoader
 
 from zoo_core.processes import Stopped, at_once, received
 
@@ -24,10 +23,10 @@ class Stops:
     def __exit__(self, *exception) -> None:
         self.batches = iter(())  # ends the workers: a traceback would keep the loader, and Python would wait for them
 
-    def read(self, loader: DataLoader) -> None:
+    def read(self, loader: Iterable[dict], has_workers: bool) -> None:
         """Starts the loader of a phase, whose batches `fetch` returns."""
         handler = signal.getsignal(signal.SIGCHLD)
-        self.batches, self.has_workers = iter(loader), loader.num_workers > 0
+        self.batches, self.has_workers = iter(loader), has_workers
         if signal.getsignal(signal.SIGCHLD) is not handler:
             signal.signal(signal.SIGCHLD, handler)  # torch's would raise an error for a killed worker during a step
 

@@ -213,7 +213,7 @@ class Training:
             return micro_batches, numbers.to(device, non_blocking=True)
 
         if self.phase_step < phase.steps:
-            self.stops.read(self.feed.training(phase, self.index, self.phase_step))
+            self.stops.read(self.feed.training(phase, self.index, self.phase_step), recipe.num_workers > 0)
         micro_batches, numbers = fetch()
         labels, *reasons = accelerator.reduce(numbers).tolist()
         self._stop_if_asked(reasons)
