@@ -31,7 +31,7 @@ class RunReport:
     one, all methods do nothing.
 
     A line of events.jsonl is a JSON object with `step` (steps done in all phases) and `phase`. Training lines have the
-    figures of `StepLog.line`: `loss/<objective>/<corpus>` is in nats per prediction, the mean since the line before.
+    figures of `Meter.line`: `loss/<objective>/<corpus>` is in nats per prediction, the mean since the line before.
     Evaluation lines have those of `evaluate`.
     """
 
