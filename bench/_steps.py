@@ -114,12 +114,6 @@ def made_up_examples(lengths: np.ndarray, vocab: int, rng: np.random.Generator) 
     return [Example(tokens, "made up", number) for number, tokens in enumerate(sides)]
 
 
-def our_batch(tokenizer: Any, examples: list[Example], objective: str = "tlm") -> dict[str, dict]:
-    """The batch that the training loop would get of these examples."""
-    collator = OBJECTIVES[objective](tokenizer, mask_probability=PREDICTED)
-    return {objective: collator.sub_batch(Texts.of(examples), ("bench",))}
-
-
 def masked_lm(encoder: str, size: Size) -> PreTrainedModel:
     """The peer's model, with random weights: transformers' own, of one of `ENCODERS`."""
     torch.manual_seed(0)
@@ -148,20 +142,19 @@ class OurStep:
 
     def __init__(self, peer: PreTrainedModel, tokenizer: Any, precision: str, objective: str):
         model = ours_of(peer)
-        phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
-        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[phase], precision=precision)
+        self.phase = Phase("bench", 1_000_000, {objective: OBJECTIVES[objective](batch_size=1)}, learning_rate=1e-5)
+        recipe = Recipe("unused", ModelStart(type="metaxlm"), phases=[self.phase], precision=precision)
         model.set_skip_padding(True)
-        self.objective, self.tokenizer = objective, tokenizer
+        self.objective, self.collator = objective, OBJECTIVES[objective](tokenizer, mask_probability=PREDICTED)
         self.training = Training(recipe, model, Feed(recipe, [], tokenizer), make_accelerator(precision), [])
         self.training._start_phase(0)
         self.optimizer, self.model = self.training.optimizer.optimizer, self.training.model
 
     def __call__(self, examples: list[Example]) -> None:
-        batch = send_to_device(our_batch(self.tokenizer, examples, self.objective), self.training.accelerator.device)
-        output = self.model(**batch)
-        self.training.accelerator.backward(output.loss_sum)
-        predictions = sum(len(losses) for losses in output.token_losses.values())
-        self.training._step(torch.stack([output.loss_sum.new_tensor(predictions), output.loss_sum.detach()]).double())
+        training, batch = self.training, {self.objective: self.collator.sub_batch(Texts.of(examples), ("bench",))}
+        labels = self.phase.predictions(batch, {self.objective: 1.0})
+        output = training._backward(send_to_device(batch, training.accelerator.device), {}, labels, is_last=True)
+        training._step(labels, torch.stack([output.loss_sum.detach(), output.loss_sum.new_zeros(())]).double())
 
     def loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a masked batch."""

@@ -12,14 +12,18 @@ import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from pretraining.data.corpora import Corpus
+from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import Recipe
+from pretraining.start.teacher import TeacherModel
 from zoo_core.processes import from_all
-from zoo_core.provenance import forget_machine, write_json
+from zoo_core.provenance import forget_machine, read_json, write_json
 from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
 from zoo_core.run_folders import STEP, not_own, remove_own
 
@@ -53,13 +57,33 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     if not (folder / "recipe.yaml").exists():
         raise ValueError(f"{str(folder)!r} is no run folder: it has no recipe.yaml. Correct output_dir.")
     before = load_recipe(Recipe, folder / "recipe.yaml", [])
-    changed = [
-        line for line in recipe_differences(asdict(before), asdict(recipe)) if not line.startswith(FREE_ON_RESUME)
-    ]
-    if changed:
+    found = recipe_differences(asdict(before), asdict(recipe))
+    if changed := [line for line in found if not line.startswith(FREE_ON_RESUME)]:
         raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
+
+
+def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:
+    """Returns the data of a run with fingerprints, for run.json."""
+    facts = {"tokenizer_fingerprint": tokenizer_fingerprint(tokenizer), "corpora": [one.facts() for one in corpora]}
+    return facts | {"teachers": [teacher.facts()] if teacher else []}
+
+
+def check_same_data(folder: Path, now: dict) -> None:
+    """Raises `ValueError` if a resumed run would have other text, tokens or another teacher than at its start."""
+
+    def fingerprints(facts: dict) -> dict[str, Any]:
+        found = {f"corpus {one['name']}": [table["fingerprint"] for table in one["tables"]] for one in facts["corpora"]}
+        found["the teacher"] = [(one["fingerprint"], one["tokenizer_fingerprint"]) for one in facts["teachers"]]
+        return found | {"the tokenizer": facts["tokenizer_fingerprint"]}
+
+    before = fingerprints(read_json(folder / "run.json", now, needs=now))
+    if changed := [what for what, of in fingerprints(now).items() if of != before.get(what)]:
+        raise ValueError(
+            f"{', '.join(changed)} changed since the run in {str(folder)!r} was started. Restore it, or start a new "
+            "run in another output_dir with model.start_from=<this run>/checkpoints/step-N/model."
+        )
 
 
 def start_run_folder(recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ Legend: `B` sequences, `T` positions, `H` hidden size, `P` pairs, `L` layers (0 
 """
 
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from modeling.configuration_encoder import longest_input
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import unigram_entropy
 from pretraining.data.examples import Example
-from pretraining.metrics import LossMeter
+from pretraining.metrics import Meter
 from pretraining.recipe import Phase
 from pretraining.rows import encode_rows
 from pretraining.start.teacher import TeacherModel
@@ -42,29 +43,26 @@ def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherMod
     model, accelerator, collators = evaluator.model, evaluator.accelerator, feed.collators(phase).values()
     was_training, corpora = model.training, phase_corpora(feed.corpora, phase)
     model.eval()
-    unused = phase.unused_losses(model)
-    meter = LossMeter(phase.losses(model), [corpus.name for corpus in corpora], accelerator.device)
+    unused, meter = phase.unused_losses(model), Meter(phase.losses(model), corpora, accelerator)
     for collator in collators:
-        for number, batch in enumerate(feed.held_out(phase, collator, evaluator.batch_size)):
-            if number % accelerator.num_processes == accelerator.process_index:
-                batch = send_to_device(batch, accelerator.device)
-                with accelerator.autocast():
-                    if teacher:
-                        teacher.answer(batch, phase.objectives, unused)
-                    meter.add(batch, model(**batch, objective_weights=unused))
-    figures = {f"held_out/{key}": value for key, value in meter.means(accelerator)[0].items()}
-    for collator in collators:
-        for corpus in corpora:
-            if collator.mask_probability and (examples := feed.held_out_examples(corpus, collator)):
-                keys = [f"{loss}/{corpus.name}" for loss in model.losses_of_objective(collator.name)]
-                entropy = unigram_entropy(examples)
-                figures |= {f"unigram_entropy/{key}": entropy for key in keys if f"held_out/{key}" in figures}
+        batches = feed.held_out(phase, collator, evaluator.batch_size)
+        for batch in islice(batches, accelerator.process_index, None, accelerator.num_processes):
+            batch = send_to_device(batch, accelerator.device)
+            with accelerator.autocast():
+                if teacher:
+                    teacher.answer(batch, phase.objectives, unused)
+                meter.add(batch, model(**batch, objective_weights=unused))
+    figures = {f"held_out/{key}": value for key, value in meter.means()[0].items()}
+    for corpus, collator in product(corpora, (one for one in collators if one.mask_probability)):
+        losses = [f"{loss}/{corpus.name}" for loss in model.losses_of_objective(collator.name)]
+        if evaluated := [loss for loss in losses if f"held_out/{loss}" in figures]:
+            entropy = unigram_entropy(feed.held_out_examples(corpus, collator))
+            figures |= {f"unigram_entropy/{loss}": entropy for loss in evaluated}
     for corpus in (corpus for corpus in corpora if len(corpus.languages) == 2 and corpus.held_out):
         if corpus.apart:  # the same text as for objectives that read both sides in one input
             corpus = corpus.with_form(min(2 * corpus.max_length, longest_input(model.config)), False)
         if (pairs := len(corpus.held_out)) > 1:
-            accuracy_L = retrieval_accuracy(evaluator, corpus.held_out)
-            name = corpus.name
+            accuracy_L, name = retrieval_accuracy(evaluator, corpus.held_out), corpus.name
             figures |= {f"retrieval/{name}": max(accuracy_L), f"retrieval_by_layer/{name}": accuracy_L}
             figures[f"retrieval_chance/{name}"] = 1 / pairs
         for collator in collators:
@@ -78,8 +76,8 @@ def retrieval_accuracy(evaluator: Evaluator, examples: list[Example]) -> list[fl
     """Returns by layer the share of held-out sentences whose nearest neighbor in the other language is the
     translation.
 
-    Each sentence is encoded by itevaluator. Its vector is the mean of its states without special tokens. The nearest
-    neighbor has the highest cosine, and the share is the mean of both directions. Chance is 1/P.
+    Each sentence is encoded alone. Its vector is the mean of its states without special tokens. The nearest neighbor
+    has the highest cosine, and the share is the mean of both directions. Chance is 1/P.
     """
     accuracy_L = []
     sides = (_sentence_vectors(evaluator, [example.sides[side] for example in examples]) for side in (0, 1))

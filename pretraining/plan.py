@@ -19,10 +19,10 @@ from pretraining.recipe import ModelStart, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained
-from pretraining.start.teacher import TeacherModel
 from pretraining.trainable import check_trainable, is_trainable
 from pretraining.training import make_accelerator, read_parts
 from zoo_core.console import quiet_libraries
+from zoo_core.masking import IGNORED
 
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
@@ -65,9 +65,9 @@ def show_plan(recipe: Recipe) -> None:
     for index, phase in enumerate(recipe.phases):
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
-        terms = learned_terms(phase, model)
-        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, terms))
-        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], terms, teacher))
+        learned = [loss for loss, weight in phase.loss_weights(model).items() if weight]
+        console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, learned))
+        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], learned, teacher))
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
     often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
@@ -140,16 +140,10 @@ def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
     return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows, note)
 
 
-def learned_terms(phase: Phase, model: torch.nn.Module) -> dict[str, list[str]]:
-    """Returns the terms of each objective's loss that the model learns; a loss may have none."""
-    weights = phase.loss_weights(model)
-    learned = [loss.partition(".") for loss, weight in weights.items() if weight]
-    return {name: [term for objective, _, term in learned if term and objective == name] for name in phase.objectives}
-
-
 def _phase_table(
-    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, terms: dict[str, list[str]]
+    phases: list[Phase], index: int, micro_batches: list[dict], num_processes: int, learned: list[str]
 ) -> Table:
+    """`learned`: the losses that the model learns, such as `mlm` or `ca_mlm_pairs.inner`."""
     phase, together = phases[index], scheduled_together(phases, index)
     rate = f"in the schedule of phase {together[0].name!r}"
     if phase is together[0]:
@@ -165,24 +159,25 @@ def _phase_table(
         # this process's share of the first step, times the processes
         tokens = sum(int((batch["segment_ids"] >= 0).sum()) for batch in fields) * num_processes
         places = sum(batch["input_ids"].numel() for batch in fields) * num_processes
-        # every term of the loss predicts the same tokens
-        predictions = sum(map(objective.predictions, fields)) * num_processes * max(1, len(terms[name]))
+        own = [loss for loss in learned if loss.partition(".")[0] == name]  # each predicts the same tokens
+        predictions = sum(phase.predictions(batch, dict.fromkeys(own, 1.0)) for batch in micro_batches) * num_processes
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
-        rows.append((" + ".join((name, *terms[name])), f"{objective.weight:g}", *counts))
+        terms = [loss.partition(".")[2] for loss in own if "." in loss]
+        rows.append((" + ".join((name, *terms)), f"{objective.weight:g}", *counts))
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
     return _table(title, columns, rows)
 
 
-def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, terms: dict, teacher: TeacherModel | None):
+def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, learned: list[str], teacher) -> Table:
     """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
     width, hidden, vocabulary = 4 if recipe.precision == "fp32" else 2, config.hidden_size, config.vocab_size
     sizes = [(parameter.numel(), is_trainable(name, phase)) for name, parameter in model.named_parameters()]
     trainable = sum(size for size, is_trained in sizes if is_trained)
-    # one forward pass for each set of inputs and each term; an objective without terms has one
-    inputs = [fields for name in batch for fields in inputs_of(batch[name]) * max(1, len(terms[name]))]
-    tokens = sum(fields["input_ids"].numel() for fields in inputs)
-    predictions = sum(int(fields["labels"].ne(-100).sum()) for fields in inputs)
+    # one forward pass for each set of inputs and each loss
+    names = [name for name in (loss.partition(".")[0] for loss in learned) if name in batch]
+    tokens = sum(fields["input_ids"].numel() for name in names for fields in inputs_of(batch[name]))
+    predictions = phase.predictions(batch, dict.fromkeys(learned, 1.0))
     logits = min(predictions * vocabulary, max(LOGITS_AT_ONCE, vocabulary))
     # states that a layer keeps for the backward pass: query, key, value, context, two residual sums and their norms
     # (8 H), and the feed-forward block before and after its activation (2 I)
@@ -208,9 +203,9 @@ def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
             kept = fields["segment_ids"][row] >= 0
-            ids, labels = fields["input_ids"][row][kept], fields["labels"][row][kept]
+            ids = fields["input_ids"][row][kept]
+            labels = fields["labels"][row][kept] if "labels" in fields else torch.full_like(ids, IGNORED)
             shown, gold = (tokenizer.convert_ids_to_tokens(of.tolist()) for of in (ids, labels.clamp(min=0)))
-            predicted = zip(shown, gold, (labels != -100).tolist(), strict=True)
-            console.print(
-                f"  [{name}]", *(f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
-            )
+            predicted = zip(shown, gold, labels.ne(IGNORED).tolist(), strict=True)
+            tokens = (f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
+            console.print(f"  [{name}]", *tokens)

@@ -21,9 +21,8 @@ from pretraining.recipe_corpora import (
     Corpora,
     LinkedPairs,
     Monolingual,
-    by_language,
-    by_pair,
     languages_of,
+    one_for_each,
     source_name,
 )
 from zoo_core.command_line import TRUST_REMOTE_CODE
@@ -43,18 +42,12 @@ class Dictionary:
     Source: MUSE (Conneau et al., 2018).
     """
 
-    language: str = option(
-        MISSING, "language code of the words to look up: of the two languages, the one that is not the checkpoint's"
-    )
-    path: str = option(
-        MISSING,
-        "text file with one pair per line, separated by a tab or a space; read from hub_root if the file exists there",
-    )
+    language: str = option(MISSING, "language code of the words to look up, the language that the checkpoint lacks")
+    path: str = option(MISSING, "text file with one pair per line, between a tab or a space; also in hub_root")
     first: Literal["word", "translation"] | None = option(
         None,
-        "which side comes first in a line: the word of `language`, or its translation into the checkpoint's language; "
-        "default: the order of the codes in the file name. For language de, `de-en.txt` has the word first and "
-        "`en-de.txt` the translation",
+        "what comes first in a line: the word of `language`, or its translation into the checkpoint's language; "
+        "default: as in the file's name, so for language de `de-en.txt` has the word first",
     )
 
 
@@ -62,20 +55,15 @@ class Dictionary:
 class MetaPretrained:
     """A model meta-pretrained on one language: MetaXLM starts from it, with its rows matched to a new vocabulary."""
 
-    path: str = option(
-        MISSING, "checkpoint of one language, a folder or a Hub id: BERT, RoBERTa or a model of this zoo"
-    )
+    path: str = option(MISSING, "checkpoint of one language, a folder or Hub id: BERT, RoBERTa or a model of this zoo")
     initialize: Literal["both", "body", "embeddings", "none"] = option(
         "both",
-        "weights that the new model takes from the checkpoint (Table 5). body: the Transformer layers; embeddings: the "
-        "embeddings; both: both, with the dense layer of the head; none: random weights in the checkpoint's shape, the "
-        "single-phase baseline XLM",
+        "weights that the new model takes (Table 5): the Transformer layers (body), the embeddings, both of them with "
+        "the head's dense layer, or none: random weights in the checkpoint's shape, the single-phase baseline XLM",
     )
     dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order of look-up")
     dictionary: Literal["first", "fallback"] = option(
-        "first",
-        "first: a word is looked up in the dictionaries before equal tokens are searched (the paper, 3.2); fallback: "
-        "after",
+        "first", "look words up before equal tokens are searched (the paper, 3.2), or after (fallback)"
     )
 
 
@@ -83,13 +71,8 @@ class MetaPretrained:
 class Teacher:
     """A model of one language whose predictions the trained model learns, with an objective such as `kd`."""
 
-    path: str = option(
-        MISSING,
-        "masked language model, a folder or a Hub id: BERT, RoBERTa or a model of this zoo; it is not trained",
-    )
-    language: str = option(
-        MISSING, "language code of the monolingual text that the teacher reads, such as en; it reads no other text"
-    )
+    path: str = option(MISSING, "masked language model, a folder or a Hub id: BERT, RoBERTa or a model of this zoo")
+    language: str = option(MISSING, "language code of the monolingual text that the teacher reads, such as en")
     temperature: Annotated[float, Gt(0)] = option(
         1.0, "divides the logits of teacher and student; above 1, unlikely tokens count for more (Hinton et al. 2015)"
     )
@@ -102,34 +85,21 @@ class ModelStart:
     type: Literal[*MODEL_TYPES] = option(MISSING, "one of the four models of this zoo")
     start_from: str | None = option(
         None,
-        "checkpoint to start from, a folder or a Hub id, such as FacebookAI/xlm-roberta-base; `python -m "
-        "pretraining.supported CHECKPOINT` checks one; empty: random weights",
+        "checkpoint to start from, a folder or a Hub id, such as FacebookAI/xlm-roberta-base; empty: random weights",
     )
     meta_pretrained: MetaPretrained | None = option(
         None, "alternative to start_from: a checkpoint of one language with another vocabulary (MetaXLM)"
     )
     config: dict[str, Any] = option(
-        {},
-        "configuration fields to set, such as hidden_size; the rest keep their defaults. The class in "
-        "modeling/configuration_<type>.py explains all fields, such as XlmAlignConfig its query_positions",
+        {}, "configuration fields to set, such as hidden_size; modeling/configuration_<type>.py explains them"
     )
-    attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option(
-        "sdpa", "attention implementation"
-    )
-    skip_padding: bool = option(
-        True,
-        "true: skip the computation at padding, with the same results in less time; false: pad all examples of a batch "
-        "to the longest",
-    )
-    gradient_checkpointing: bool = option(
-        False, "recompute activations in the backward pass: uses less memory, runs ~30% slower"
-    )
+    attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = option("sdpa", "attention function")
+    skip_padding: bool = option(True, "skip the computation at padding, with the same results in less time")
+    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, ~30% slower")
 
     def __post_init__(self) -> None:
         if self.meta_pretrained and self.start_from:
-            raise ValueError(
-                f"start_from is {self.start_from!r} and meta_pretrained.path is set, too. Set only one of them."
-            )
+            raise ValueError(f"start_from is {self.start_from!r} and meta_pretrained is set, too. Set one of them.")
 
 
 @dataclass
@@ -141,45 +111,36 @@ class Phase:
     objectives: Objectives = option(
         {},
         "objectives by name, at least one, each with its options. Objectives that read the same kind of text with the "
-        "same batch_size and max_length get the same examples; each masks them in its own way",
+        "same batch_size and max_length get the same examples",
     )
-    trainable: list[str] = option(
-        ["*"], "glob patterns of parameter names; parameters that match no pattern are frozen in this phase"
-    )
-    freeze_body: bool = option(
-        False, "freeze the Transformer layers and train only embeddings and head (MetaXLM, section 5.4)"
-    )
+    trainable: list[str] = option(["*"], "glob patterns of parameter names; the other parameters are frozen")
+    freeze_body: bool = option(False, "freeze the Transformer layers (MetaXLM, section 5.4)")
     corpora: list[str] = option(
         ["*"],
-        "text that this phase reads: glob patterns of languages and pairs (`en`, `en-*`), each with all its corpora. A "
-        "pattern with a slash selects single corpora by name (`en-de/ntrex`, `*/ntrex`)",
+        "text that this phase reads: glob patterns of languages and pairs (`en`, `en-*`), each with all its corpora, "
+        "or with a slash of single corpora by name (`en-de/ntrex`, `*/ntrex`)",
     )
-    learning_rate: Annotated[float, Gt(0)] | None = option(
-        None, "peak learning rate; required where `optimizer` is fresh"
-    )
+    learning_rate: Annotated[float, Gt(0)] | None = option(None, "peak learning rate; required for a fresh optimizer")
     warmup_steps: Count = option(0, "steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine", "inverse_sqrt"] = option(
         "linear", "learning-rate schedule after the warm-up"
     )
     optimizer: Literal["fresh", "carried"] = option(
         "fresh",
-        "fresh: start Adam's moments and the schedule again; carried: continue both from the phase before. Phases "
-        "joined in this way share one warm-up and one decay; the first of them sets learning_rate, warmup_steps and "
-        "schedule",
+        "start Adam's moments and the schedule again, or continue those of the phase before (carried). Such phases "
+        "share one warm-up and one decay, which the first of them sets",
     )
 
     def check(self, recipe: "Recipe", index: int) -> None:
         """Raises ValueError for fields of phase `index` that contradict each other or the rest of the recipe."""
         place = f"phases.{index}"
-        if self.optimizer == "carried":
-            if index == 0:
-                raise ValueError(f"{place}.optimizer is carried, but no phase is before it. Set it to fresh.")
-            for name, default in {"learning_rate": None, "warmup_steps": 0, "schedule": "linear"}.items():
-                if getattr(self, name) != default:
-                    raise ValueError(
-                        f"{place}.{name} is set, but optimizer: carried continues the schedule before. Remove it."
-                    )
-        elif self.learning_rate is None:
+        schedule = ("learning_rate", "warmup_steps", "schedule")
+        own = [name for name in schedule if getattr(self, name) != getattr(Phase, name)]
+        if self.optimizer == "carried" and index == 0:
+            raise ValueError(f"{place}.optimizer is carried, but no phase is before it. Set it to fresh.")
+        if self.optimizer == "carried" and own:
+            raise ValueError(f"{place}.{own[0]} is set, but optimizer: carried continues the schedule before.")
+        if self.optimizer == "fresh" and self.learning_rate is None:
             raise ValueError(f"{place}.learning_rate is not set. Set the peak learning rate, such as 5e-5.")
         steps = sum(phase.steps for phase in scheduled_together(recipe.phases, index))
         if self.warmup_steps > steps:
@@ -190,9 +151,7 @@ class Phase:
             if not getattr(recipe, objective.text):
                 raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
             if objective.reads and objective.reads not in self.objectives:
-                raise ValueError(
-                    f"{place}.objectives.{name} reads the examples of {objective.reads}. Add it to the phase."
-                )
+                raise ValueError(f"{place}.objectives.{name} reads the rows of {objective.reads}. Add it to the phase.")
             if objective.has_teacher and not recipe.teacher:
                 raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
 
@@ -214,6 +173,11 @@ class Phase:
             weights[loss] = objective.weight * (not objective.terms or term in objective.terms)
         return weights
 
+    def predictions(self, batch: dict, weights: dict[str, float]) -> int:
+        """Returns the number of predictions that the labels of a batch give, before the model has read it."""
+        learned = [loss.partition(".")[0] for loss, weight in weights.items() if weight]
+        return sum(self.objectives[name].predictions(batch[name]) for name in learned if name in batch)
+
     def unused_losses(self, model: Any) -> dict[str, float]:
         """Returns weight 0 for each loss of the model whose objective is not in the phase."""
         unused = [name for name in model.objectives if name not in self.objectives]
@@ -227,9 +191,7 @@ class Optimizer:
     betas: Annotated[list[Fraction], Len(2, 2)] = option([0.9, 0.98], "Adam's beta1 and beta2")
     epsilon: Annotated[float, Gt(0)] = option(1e-6, "Adam's epsilon")
     weight_decay: Annotated[float, Ge(0)] = option(0.01, "decoupled weight decay, not applied to biases and LayerNorms")
-    max_grad_norm: Annotated[float, Ge(0)] = option(
-        1.0, "largest global norm of the gradients, by clipping; 0: no clipping"
-    )
+    max_grad_norm: Annotated[float, Ge(0)] = option(1.0, "global norm to which gradients are clipped; 0: no clipping")
 
 
 @dataclass
@@ -238,8 +200,7 @@ class Evaluation:
 
     held_out_fraction: Fraction = option(
         0.0,
-        "share of rows kept out of training, selected by id or line number; a verse is held out in all languages. 0: "
-        "no evaluation",
+        "share of rows kept out of training, by id or line number: in all languages the same; 0: no evaluation",
     )
     max_examples: Positive = option(300, "largest number of held-out examples per corpus")
     every_steps: Count = option(0, "steps between evaluations; 0: evaluate only at the end of each phase")
@@ -251,15 +212,12 @@ class Recipe:
     """Pre-training of one model."""
 
     output_dir: str = option(
-        MISSING,
-        "folder that the run writes: model/, checkpoints/, events.jsonl, curves.png, run.json, recipe.yaml",
+        MISSING, "folder that the run writes: model/, checkpoints/, events.jsonl, curves.png, run.json, recipe.yaml"
     )
     model: ModelStart = field(default_factory=ModelStart)
     tokenizer: str | None = option(None, "folder or Hub id of the tokenizer; default: that of model.start_from")
     hub_root: str | None = option(
-        None,
-        "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>; the run reads an id from it if it has "
-        "the id, and otherwise from the Hub",
+        None, "folder with copies of Hub repositories, as <hub_root>/<owner>/<name>, which are read in their place"
     )
     licenses: dict[str, str] = option(
         {}, "license of a data set by its path, as in {local/ntrex: cc-by-sa-4.0}; cards of models show it"
@@ -271,36 +229,31 @@ class Recipe:
     teacher: Teacher | None = option(None, "teacher model, for objectives that learn from one (`kd`)")
     alpha: Annotated[float, Ge(0), Le(1)] = option(
         0.7,
-        "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, where N_i is the size of all corpora of "
-        "language or pair i in a phase. Among the corpora of i, one is sampled in proportion to its size",
+        "exponent of language sampling: p_i = N_i^alpha / sum_j N_j^alpha, N_i the size of all corpora of language or "
+        "pair i, of which one is sampled in proportion to its size",
     )
     phases: list[Phase] = option([], "stages of training, in order; a run needs at least one")
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "arithmetic of forward and backward; weights stay fp32")
     gradient_accumulation_steps: Positive = option(
-        1,
-        "micro-batches per step and process; more need less memory. The step stays the same, except for dropout's "
-        "random numbers",
+        1, "micro-batches per step and process; more need less memory, and change only dropout's random numbers"
     )
     num_workers: Annotated[int, Ge(0), Le(256)] = option(0, "data-loading processes per training process")
     seed: Seed = option(1, "seed of weights, sampling, masks and dropout")
     log_every_steps: Positive = option(10, "steps between lines of events.jsonl")
     save_every_steps: Count | None = option(
-        None,
-        "steps between checkpoints; 0: save only at the end of each phase; default: a tenth of all steps, at least 10",
+        None, "steps between checkpoints; 0: only at the end of a phase; default: a tenth of all steps, at least 10"
     )
     keep_checkpoints: Count = option(2, "number of newest checkpoints to keep; 0: all")
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = option(
-        None, "experiment tracker that also receives the run's figures; default: none"
+        None, "experiment tracker that also receives the run's figures"
     )
-    push_to_hub: str | None = option(
-        None, "owner/name of the Hub repository to which the run uploads its checkpoints; default: none"
-    )
+    push_to_hub: str | None = option(None, "owner/name of a Hub repository to which the run uploads its checkpoints")
 
     def __post_init__(self) -> None:
-        self.monolingual = [one for corpus in self.monolingual for one in by_language(corpus)]
-        self.bitext = [one for corpus in self.bitext for one in by_pair(corpus)]
+        self.monolingual = [one for corpus in self.monolingual for one in one_for_each(corpus)]
+        self.bitext = [one for corpus in self.bitext for one in one_for_each(corpus)]
 
     def check(self) -> None:
         """Raises ValueError, with the name of a field, for fields that contradict each other."""
@@ -312,19 +265,13 @@ class Recipe:
             raise ValueError(f"phases has the names {names}. A run needs at least one phase, and each its own name.")
         for index, phase in enumerate(self.phases):
             phase.check(self, index)
-        self.check_dictionaries()
         if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
             raise ValueError(f"teacher.path is {self.teacher.path!r}, but no phase learns from it. Add kd to a phase.")
-
-    def check_dictionaries(self) -> None:
-        """Raises ValueError for a dictionary of a language without text in the recipe."""
         start = self.model.meta_pretrained
         for index, dictionary in enumerate(start.dictionaries if start else ()):
             if self.languages and dictionary.language not in self.languages:
-                raise ValueError(
-                    f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}, a language "
-                    f"without text in the recipe. {nearest(dictionary.language, self.languages)}"
-                )
+                place = f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}"
+                raise ValueError(f"{place}, but has no text. {nearest(dictionary.language, self.languages)}")
 
     @property
     def checkpoint_steps(self) -> int:
@@ -359,9 +306,7 @@ class Recipe:
             if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
                 name += f"/{corpus.name or source_name(corpus)}"
             if name in named:
-                raise ValueError(
-                    f"Two corpora of `{corpus.kind}` are called {name!r}. Give one of them another `name`."
-                )
+                raise ValueError(f"Two corpora of `{corpus.kind}` are called {name!r}. Give one another `name`.")
             named[name] = corpus
         return named
 

@@ -20,28 +20,36 @@ Size = Annotated[int, Ge(1), Le(2**63 - 1)]
 
 
 @dataclass
-class Monolingual(Table):
+class Sized:
+    """What all corpora have."""
+
+    name: Name | None = option(
+        None,
+        "second part of the corpus' name (`en/news`), after its language or pair; default: none, or the file or "
+        "dataset of the text where several corpora have the same language or pair",
+    )
+    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
+    size: Size | None = option(
+        None, "its part of N_i, in the same unit for all corpora; default: the number of its examples"
+    )
+    size_source: str | None = option(None, "source of `size` (paper, table)")
+
+
+@dataclass
+class Monolingual(Sized, Table):
     """Text of one language."""
 
     kind: ClassVar[str] = "monolingual"
 
     language: Name = option(
-        MISSING,
-        "language code of the text, shown in logs and curves; `{language}`: one corpus for each of `languages`",
+        MISSING, "language code of the text, in logs and curves; `{language}`: one corpus for each of `languages`"
     )
     languages: list[str] = option(
-        [],
-        "makes one corpus for each of these languages; the language code replaces `{language}`; default: the languages "
-        "of `sizes`",
+        [], "languages of several corpora, whose codes replace `{language}`; default: the languages of `sizes`"
     )
     sizes: dict[str, Size] = option({}, "`size` of each language, where the entry has several")
     language_names: dict[str, str] = option(
         {}, "text that replaces `{language}` in path and config, for languages where it differs from the code"
-    )
-    name: Name | None = option(
-        None,
-        "second part of the corpus' name (`en/news`), after the language; default: none, or the file or dataset of the "
-        "text where several corpora have the same language",
     )
     text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
     document_column: str | None = option(
@@ -52,12 +60,6 @@ class Monolingual(Table):
         "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
         "ids such as 01049027 into chapters",
     )
-    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
-    size: Size | None = option(
-        None,
-        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of examples",
-    )
-    size_source: str | None = option(None, "source of `size` (paper, table)")
 
     def __post_init__(self) -> None:
         if self.document_pattern is not None and self.document_column is None:
@@ -65,13 +67,11 @@ class Monolingual(Table):
         try:
             re.compile(self.document_pattern or "")
         except re.error as error:
-            raise ValueError(
-                f"document_pattern {self.document_pattern!r} is no regular expression: {error}."
-            ) from error
+            raise ValueError(f"document_pattern is {self.document_pattern!r}: {error}.") from error
 
 
 @dataclass
-class Bitext:
+class Bitext(Sized):
     """Translation pairs, from one table or two.
 
     One `table` holds both sides, in two columns or in one. Two tables are joined on an id, or line by line.
@@ -87,15 +87,10 @@ class Bitext:
     )
     pairs: list[str] = option(
         [],
-        "makes one corpus for each of these pairs, such as de-en; the two codes replace `{source}` and `{target}`, and "
-        "both in alphabetical order replace `{pair}`; default: the pairs of `sizes`",
+        "pairs of several corpora, such as de-en, whose codes replace `{source}` and `{target}`, and both in "
+        "alphabetical order `{pair}`; default: the pairs of `sizes`",
     )
     sizes: dict[str, Size] = option({}, "`size` of each pair, where the entry has several")
-    name: Name | None = option(
-        None,
-        "second part of the corpus' name (`en-de/news`), after the pair; default: none, or the file or dataset of the "
-        "text where several corpora have the same pair, in either direction",
-    )
     table: Table | None = option(None, "one table that holds both sides")
     separator: str | None = option(
         None,
@@ -109,35 +104,23 @@ class Bitext:
     join_on: str | None = option(
         None, "column on which `source` and `target` are joined; without it they are joined line by line"
     )
-    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
-    size: Size | None = option(
-        None,
-        "size of the corpus, its part of N_i; all corpora must use the same unit; default: its number of pairs",
-    )
-    size_source: str | None = option(None, "source of `size` (paper, table)")
 
 
 @dataclass
-class LinkedPairs(Table):
+class LinkedPairs(Sized, Table):
     """Translation pairs with links between their words: a table with a column for each side and one for the links."""
 
     kind: ClassVar[str] = "linked"
 
     source_language: Name = option(MISSING, "language code of the first side")
     target_language: Name = option(MISSING, "language code of the second side")
-    name: Name | None = option(
-        None, "second part of the corpus' name, after the pair; the default is made as for `bitext`"
-    )
     source_column: str = option("source", "column of the first side: words separated by spaces or tabs")
     target_column: str = option("target", "column of the second side")
     links_column: str | None = option(
         "links",
-        "column of the links, such as `0-0 1-2 2p1`: numbers of a source word and a target word, counted from 0. `p` "
-        "marks a possible link; the model learns nothing from it. The model itself labels rows without links. null: no "
-        "row has links",
+        "column of the links, such as `0-0 1-2 2p1`: numbers of a source word and a target word, from 0; the model "
+        "does not learn possible links (`p`), and labels rows without links itself. null: no row has links",
     )
-    size: Size | None = option(None, "size of the corpus, its part of N_i; default: its number of pairs")
-    size_source: str | None = option(None, "source of `size` (paper, table)")
 
     def __post_init__(self) -> None:
         if self.streaming:
@@ -147,49 +130,35 @@ class LinkedPairs(Table):
 Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
 
 
-def by_language(corpus: Monolingual) -> list[Monolingual]:
-    """Returns the corpora of one entry: itself, or one for each of its languages."""
-    codes = _names(corpus, "languages", corpus.languages, "language")
-    if unknown := [code for code in corpus.language_names if code not in codes]:
-        raise ValueError(f"monolingual: language_names has {unknown[0]}, which is not in languages. Remove it.")
-    own = replace(corpus, languages=[], sizes={}, language_names={})
-    return [
-        replace(
-            _replaced(own, {"{language}": corpus.language_names.get(code, code)}),
-            language=code,
-            size=corpus.sizes.get(code, own.size),
-        )
-        for code in codes
-    ] or [corpus]
+def one_for_each(corpus: Monolingual | Bitext) -> list[Monolingual | Bitext]:
+    """Returns the corpora of one entry: itself, or one for each of its languages or pairs.
 
-
-def by_pair(corpus: Bitext) -> list[Bitext]:
-    """Returns the corpora of one entry: itself, or one for each of its pairs. Raises ValueError for an invalid pair."""
-    own, found = replace(corpus, pairs=[], sizes={}), []
-    for pair in _names(corpus, "pairs", corpus.pairs, "source", "target", "pair"):
-        source, dash, target = pair.partition("-")
-        if not (source and dash and target):
-            raise ValueError(f"bitext: pairs has {pair!r}. Write two language codes, such as de-en.")
-        words = {"{source}": source, "{target}": target, "{pair}": "-".join(sorted((source, target)))}
-        found.append(replace(_replaced(own, words), size=corpus.sizes.get(pair, own.size)))
-    return found or [corpus]
-
-
-def _names(corpus: Monolingual | Bitext, field: str, names: list[str], *words: str) -> list[str]:
-    """Returns the languages or pairs for which an entry makes corpora; none for an ordinary entry.
-
-    Raises ValueError if the entry has a placeholder such as `{language}` but no names, or names but no placeholder.
+    Raises ValueError if it has a placeholder such as `{language}` but no names, or names but no placeholder, and for a
+    pair that is not two codes.
     """
-    sizes, codes = corpus.sizes, languages_of(corpus)
+    codes, is_text = languages_of(corpus), isinstance(corpus, Monolingual)
+    field, words = ("languages", ["language"]) if is_text else ("pairs", ["source", "target"])
+    names, sizes = getattr(corpus, field), corpus.sizes
     if names and sizes and set(names) != set(sizes):
         raise ValueError(f"{field} are {', '.join(names)}, but sizes has {', '.join(sizes)}. Both must name the same.")
-    names = names or list(sizes)
-    expected = tuple(f"{{{word}}}" for word in words[: len(codes)])
-    if names and codes != expected:
-        raise ValueError(f"A corpus of {'-'.join(codes)} has {field}. Write its languages as {'-'.join(expected)}.")
-    if word := next((word for word in words if not names and f"{{{word}}}" in str(corpus)), None):
-        raise ValueError(f"A corpus of {'-'.join(codes)} has the placeholder {{{word}}}. Set {field}.")
-    return names
+    names, places = names or list(sizes), [f"{{{word}}}" for word in words]
+    if names and list(codes) != places:
+        raise ValueError(f"A corpus of {'-'.join(codes)} has {field}. Write its languages as {'-'.join(places)}.")
+    if not names and (found := re.search(rf"{{({'|'.join(words)}|pair)}}", str(corpus))):
+        raise ValueError(f"A corpus of {'-'.join(codes)} has the placeholder {found[0]}. Set {field}.")
+    if unknown := [code for code in getattr(corpus, "language_names", ()) if code not in names]:
+        raise ValueError(f"language_names has {unknown[0]}, which is not in languages. Remove it.")
+    made = []
+    for name in names:
+        codes = [name] if is_text else name.split("-", 1)
+        if not all(codes) or len(codes) < len(places):
+            raise ValueError(f"pairs has {name!r}. Write two language codes, such as de-en.")
+        one = replace(corpus, **{field: []}, sizes={}, size=sizes.get(name, corpus.size))
+        texts = codes
+        if is_text:
+            one, texts = replace(one, language=name, language_names={}), [corpus.language_names.get(name, name)]
+        made.append(_replaced(one, dict(zip(places, texts, strict=True)) | {"{pair}": "-".join(sorted(codes))}))
+    return made or [corpus]
 
 
 def _replaced(item: Any, words: dict[str, str]) -> Any:

@@ -14,7 +14,7 @@ from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from zoo_core.console import RunBar
 from zoo_core.plots import figure_of, line_styles
-from zoo_core.provenance import read_json, run_facts, write_json, written_aside
+from zoo_core.provenance import read_json, run_facts, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 
 # kinds of figures, as in `held_out/mlm/en`: losses by objective and corpus, levels to compare with, and rates
@@ -22,7 +22,6 @@ LOSSES = ("loss", "held_out", "unigram_entropy")
 LEVELS = ("unigram_entropy", "retrieval_chance")
 RATES = {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
 TITLES = {"retrieval": "retrieval accuracy, best layer", "link_aer": "AER of held-out links (%), lower is better"}
-MOST_POINTS = 2000  # of a training curve: a panel has some 500 pixels
 
 
 class RunReport:
@@ -32,7 +31,7 @@ class RunReport:
     one, all methods do nothing.
 
     A line of events.jsonl is a JSON object with `step` (steps done in all phases) and `phase`. Training lines have the
-    figures of `StepLog.line`: `loss/<objective>/<corpus>` is in nats per prediction, the mean since the line before.
+    figures of `Meter.line`: `loss/<objective>/<corpus>` is in nats per prediction, the mean since the line before.
     Evaluation lines have those of `evaluate`.
     """
 
@@ -101,10 +100,8 @@ class RunReport:
             plot_curves(self.folder)
 
     def finish(self, step: int, stopped_by: str | None = None, empty_steps: int = 0) -> None:
-        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any.
-
-        `empty_steps`: how many steps of the run, before and after resuming, predicted nothing.
-        """
+        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any; `empty_steps`: how
+        many steps of the run, before and after resuming, predicted nothing."""
         if self.is_main:
             session = self.record["sessions"][-1]
             session["seconds"] = round(time.time() - self.started, 1)
@@ -114,11 +111,9 @@ class RunReport:
                 self.record["steps"] = step
                 plot_curves(self.folder)
             write_json(self.folder / "run.json", self.record)
-        if stopped_by:
-            return self.say(f"step {step}")
         if empty_steps:
             self.say(f"{empty_steps:,} of {step:,} steps predicted nothing and changed no weights")
-        self.say(f"model: {self.folder / 'model'}\ncurves: {self.folder / 'curves.png'}")
+        self.say(f"step {step}" if stopped_by else f"model: {self.folder / 'model'}")
 
     def _write(self, **fields) -> None:
         if self.is_main:
@@ -132,10 +127,8 @@ class RunReport:
 def _keep_events(folder: Path, step: int) -> None:
     """Removes the lines of events that a run resumed at `step` repeats: later steps, and an evaluation of this step."""
     events = read_events(folder) if step else []
-    with written_aside(folder / "events.jsonl") as file:
-        for line in events:
-            if line["step"] < step or line["step"] == step and "learning_rate" in line:
-                file.write(json.dumps(line) + "\n")
+    kept = [line for line in events if line["step"] < step or line["step"] == step and "learning_rate" in line]
+    write_rows(folder / "events.jsonl", kept)
 
 
 def read_events(folder: Path) -> list[dict]:
@@ -164,28 +157,20 @@ def is_evaluation(name: str) -> bool:
 def plot_curves(folder: Path) -> None:
     """Draws curves.png from events.jsonl: losses with unigram entropies, held-out figures with chance, rates.
 
-    A language, or its pair with English, has one color in all panels. In a long run, a point of a training curve is the
-    mean of several lines.
+    A language, or its pair with English, has one color in all panels.
     """
-    frame = pandas.DataFrame(read_events(folder))
-    window = -(-len(frame) // MOST_POINTS)
+    events = pandas.DataFrame(read_events(folder))
     panels: dict[str, list[tuple[str, str, pandas.DataFrame]]] = {}  # by title: kind, name, steps and values
-    for column in sorted(frame.columns, key=lambda column: (column in RATES, column.partition("/")[0] not in LOSSES)):
+    for column in sorted(events.columns, key=lambda column: (column in RATES, column.partition("/")[0] not in LOSSES)):
         kind, slash, name = column.partition("/")
         title = RATES.get(column, TITLES.get(kind.removesuffix("_chance"), kind))
         if kind in LOSSES:
             objective, _, name = name.partition("/")
             title = f"{objective} loss (nats)"
-        if column not in RATES and kind not in LEVELS and not is_evaluation(column) and not (kind == "loss" and slash):
-            continue
-        points = frame[["step", column]].dropna().astype(float)
-        if window > 1 and not is_evaluation(column):
-            points = points.groupby(points.index // window).mean()
+        is_drawn = column in RATES or kind in LEVELS or is_evaluation(column) or (slash and kind == "loss")
+        points = events[["step", column]].dropna().astype(float) if is_drawn else ()
         if len(points):
             panels.setdefault(title, []).append((kind, name, points))
-    most = {title: max(len(points) for *_, points in panel) for title, panel in panels.items()}
-    # a single point is not a curve, if there are others
-    panels = {title: panel for title, panel in panels.items() if most[title] >= min(2, max(most.values()))}
     if not panels:
         return
     styles = line_styles(name for panel in panels.values() for _, name, _ in panel)
@@ -198,12 +183,13 @@ def plot_curves(folder: Path) -> None:
         for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
             is_evaluated = any(kind == "held_out" for kind, *_ in panel)
             for kind, name, points in panel:
+                style = styles[name] | {"markevery": max(1, len(points) // 20), "label": name}
                 if kind in LEVELS:
-                    axes.axhline(points.iloc[-1, 1], color=styles[name]["color"], linestyle=":", linewidth=1.2)
-                elif kind == "loss" and is_evaluated:
-                    axes.plot(*points.to_numpy().T, color=styles[name]["color"], linewidth=0.8, alpha=0.6)
-                else:
-                    axes.plot(*points.to_numpy().T, markevery=max(1, len(points) // 20), label=name, **styles[name])
+                    axes.axhline(points.iloc[-1, 1], color=style["color"], linestyle=":", linewidth=1.2)
+                    continue
+                if kind == "loss" and is_evaluated:
+                    style = {"color": style["color"], "linewidth": 0.8, "alpha": 0.6}
+                axes.plot(*points.to_numpy().T, **style)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
             axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)

@@ -1,9 +1,9 @@
 """The training loop: phases, accumulation, scaling, clipping, schedule. It does not depend on models or objectives.
 
 The rule of the loss: gradient = sum over objectives of weight x (sum of cross-entropies) / (number of predictions in
-the global batch, over objectives, processes and micro-batches). Some losses (DWA, KD) count their predictions in the
-forward pass. So sums are back-propagated, and the gradients are scaled once, before clipping. The loop waits for the
-device once a step.
+the global batch, over objectives, processes and micro-batches). The labels of a step give this number before its
+forward passes, and it divides the losses. DWA and KD count theirs in the forward pass; then the gradients are scaled
+again, before clipping. The loop waits for the device once a step.
 """
 
 import math
@@ -27,7 +27,9 @@ from transformers import PreTrainedConfig, get_scheduler
 from modeling.checkpoints import readable
 from modeling.configuration_encoder import longest_input
 from pretraining.checkpoints import (
+    check_same_data,
     check_shared_folder,
+    data_facts,
     newest_checkpoint,
     open_run_folder,
     publish_model,
@@ -38,12 +40,11 @@ from pretraining.checkpoints import (
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import Evaluator, evaluate
-from pretraining.metrics import StepLog
+from pretraining.metrics import Meter
 from pretraining.recipe import Recipe, scheduled_together
-from pretraining.run_record import check_same_data, data_facts
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
-from pretraining.stopping import AFTER_DIVERGENCE, Stops, random_states, set_random_states
+from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
 from pretraining.trainable import check_trainable, is_trainable, make_optimizer, may_lack_gradients
 from zoo_core.console import quiet_libraries
@@ -53,6 +54,10 @@ from zoo_core.recording import check_recording
 from zoo_core.run_folders import run_lock
 
 SCHEDULES = {"constant": "constant_with_warmup"}  # the others have the same names in transformers
+AFTER_DIVERGENCE = (
+    "A resumed run would reach the same batch. Start a new run from that state (model.start_from=<that folder>/model, "
+    "another output_dir) with a lower learning_rate, a longer warm-up or a lower optimizer.max_grad_norm."
+)
 
 
 def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None) -> None:
@@ -137,7 +142,7 @@ class Training:
         """`teacher` reads every batch before the model, and adds its predictions to the batch."""
         self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
         self.model, self.feed, self.teacher = model, feed, teacher
-        self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(accelerator), None
+        self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(), None
         self.index = self.phase_step = self.step = 0
         self.empty_steps = 0  # steps without predictions
 
@@ -197,38 +202,45 @@ class Training:
 
     def _run_phase(self) -> None:
         recipe, phase, accelerator = self.recipe, self.recipe.phases[self.index], self.accelerator
-        model = accelerator.unwrap_model(self.model)
-        weights = phase.loss_weights(model)
-        corpora = phase_corpora(self.feed.corpora, phase)
-        log = StepLog(phase.losses(model), corpora, accelerator, self.phase_step)
+        model, device = accelerator.unwrap_model(self.model), accelerator.device
+        weights, losses = phase.loss_weights(model), phase.losses(model)
+        meter = Meter(losses, phase_corpora(self.feed.corpora, phase), accelerator, self.phase_step)
+
+        def fetch() -> tuple[list[dict], torch.Tensor]:
+            """The micro-batches of the next step; what all processes sum: its predictions, and reasons to stop."""
+            micro_batches = self.stops.fetch(recipe.gradient_accumulation_steps)
+            counts = [phase.predictions(batch, weights) for batch in micro_batches]
+            numbers = torch.tensor([sum(counts), *self.stops.reasons()], dtype=torch.float64, device="cpu")
+            return micro_batches, numbers.to(device, non_blocking=True)
+
         if self.phase_step < phase.steps:
-            self.stops.read(self.feed.training(phase, self.index, self.phase_step))
-        micro_batches = self.stops.fetch(recipe)
-        self._stop_if_asked(accelerator.reduce(self.stops.reasons()).tolist())
+            self.stops.read(self.feed.training(phase, self.index, self.phase_step), recipe.num_workers > 0)
+        micro_batches, numbers = fetch()
+        labels, *reasons = accelerator.reduce(numbers).tolist()
+        self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
-            before = random_states(accelerator.device)
-            predictions, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=accelerator.device)
-            for micro, batch in enumerate(micro_batches):
-                log.count(batch)
-                batch = send_to_device(batch, accelerator.device)
-                output = self._backward(batch, weights, is_last=micro == len(micro_batches) - 1)
-                log.add(batch, output)
-                predictions += sum(map(len, output.token_losses.values()))
+            before = random_states(device)
+            late, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=device)
+            for number, batch in enumerate(micro_batches, start=1):
+                batch = send_to_device(batch, device, non_blocking=True)
+                output = self._backward(batch, weights, labels, is_last=number == len(micro_batches))
+                meter.add(batch, output)
+                late += sum(len(output.token_losses.get(name, ())) for name in phase.objectives.keys() - batch.keys())
                 loss_sum += output.loss_sum.detach()
             # of the next step, while the device is busy; before the step, all processes learn if one has none
-            micro_batches = self.stops.fetch(recipe)
-            totals = torch.cat([torch.stack([loss_sum.new_tensor(predictions), loss_sum]), self.stops.reasons()])
+            micro_batches, numbers = fetch()
+            totals = torch.cat([torch.stack([loss_sum, loss_sum.new_full((), late)]), numbers])
             try:
-                grad_norm, predictions, _, *reasons = self._step(accelerator.reduce(totals, reduction="sum"))
+                grad_norm, predictions, labels, *reasons = self._step(labels, accelerator.reduce(totals))
             except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
-                set_random_states(before, accelerator.device)  # of the checkpoint
+                set_random_states(before, device)  # of the checkpoint
                 self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
             self.phase_step += 1
             self.step += 1
 
             self.report.bar.step(self.step, phase.name)
             if is_logged := self._is_due(recipe.log_every_steps):
-                figures = log.line(self.phase_step, predictions, grad_norm)
+                figures = meter.line(self.phase_step, predictions, grad_norm)
                 self.report.log(self.step, phase.name, figures, self.optimizer.param_groups[0]["lr"])
             if not predictions or not self.optimizer.step_was_skipped:  # by fp16's loss scaling
                 self.scheduler.step()
@@ -238,10 +250,13 @@ class Training:
             if self._is_due(recipe.evaluation.every_steps):
                 self._evaluate()
             if is_logged:
-                log.restart(self.phase_step)
+                meter.restart(self.phase_step)
 
-    def _backward(self, batch: dict, weights: dict[str, float], is_last: bool):
-        """Runs forward and backward of a micro-batch; returns its `PreTrainingOutput`."""
+    def _backward(self, batch: dict, weights: dict[str, float], labels: float, is_last: bool):
+        """Runs forward and backward of a micro-batch on the device; returns its `PreTrainingOutput`.
+
+        `labels`: the number of labels of the step, in all processes, which divides the losses.
+        """
         accelerator, phase = self.accelerator, self.recipe.phases[self.index]
         with accelerator.autocast():
             if self.teacher:
@@ -254,39 +269,36 @@ class Training:
                     f"phase {phase.name!r} trains {trained}, but its losses ({losses}) depend on none of these "
                     "parameters. Change `trainable` or the objectives of the phase."
                 )
-            accelerator.backward(output.loss_sum)
+            # DDP averages over processes what the rule sums
+            accelerator.backward(output.loss_sum * (accelerator.num_processes / max(labels, 1)))
         return output
 
-    def _step(self, totals: torch.Tensor) -> list[float]:
-        """Scales and clips the summed gradients, and makes the step. `totals`: predictions and loss of all processes,
-        and any further numbers. Returns the gradient norm before clipping, and the totals.
+    def _step(self, labels: float, totals: torch.Tensor) -> tuple[float, ...]:
+        """Clips the gradients and makes the step. `totals` of all processes: the loss, the predictions in addition to
+        the `labels` of the step, and any further numbers. Returns the gradient norm before clipping, the number of
+        predictions, and the further numbers.
 
         Without predictions there is no gradient: the norm is NaN; weights, moments and Adam's step counter do not
         change. Raises FloatingPointError for a loss or a norm that is not finite.
         """
-        accelerator = self.accelerator
-        accelerator.unscale_gradients(self.optimizer)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        # DDP has averaged over processes what the rule sums
-        scale = (accelerator.num_processes / totals[0]).float()
-        norm = torch.nn.utils.get_total_norm(gradients) * scale
-        found = torch.cat([norm[None].double(), totals]).tolist()  # the only wait for the device
-        grad_norm, predictions, loss_sum, *_ = found
+        accelerator, parameters = self.accelerator, list(self.model.parameters())
+        if any(objective.reads for objective in self.recipe.phases[self.index].objectives.values()):
+            scale = max(labels, 1) / (labels + totals[1]).clamp(min=1).float()
+            for gradient in (parameter.grad for parameter in parameters if parameter.grad is not None):
+                gradient.mul_(scale)
+        norm = accelerator.clip_grad_norm_(parameters, self.recipe.optimizer.max_grad_norm or math.inf)
+        grad_norm, loss_sum, late, *others = torch.cat([norm[None], totals]).tolist()  # the only wait for the device
+        predictions = labels + late
         if not math.isfinite(loss_sum):
             raise FloatingPointError(f"the loss is {loss_sum}")
         if not predictions:
-            self.empty_steps += 1
+            grad_norm, self.empty_steps = math.nan, self.empty_steps + 1
             self.optimizer.zero_grad()
         elif not math.isfinite(grad_norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
-        elif limit := self.recipe.optimizer.max_grad_norm:
-            scale = scale * (limit / (norm + 1e-6)).clamp(max=1.0)
-        if predictions:
-            for gradient in gradients:
-                gradient.mul_(scale)
         self.optimizer.step()  # without gradients it does nothing
         self.optimizer.zero_grad()
-        return found
+        return grad_norm, predictions, *others
 
     def _is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of `every` (0: never) or the end of a phase."""
@@ -357,3 +369,15 @@ class Training:
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason
         raise error if self.accelerator.is_main_process else SystemExit(2)  # one report
+
+
+def random_states(device: torch.device) -> list[torch.Tensor]:
+    """Returns the states of torch's generators: of the CPU, and of a GPU."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_states(states: list[torch.Tensor], device: torch.device) -> None:
+    """Restores what `random_states` returned."""
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state, device)

@@ -23,7 +23,7 @@ from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
-from pretraining.rows import Rows, as_tensors, lay_out, side_lengths
+from pretraining.rows import Rows, as_tensors, inputs_of, lay_out, side_lengths
 from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
 from zoo_core.recipes import LARGEST, BatchSize, nearest, option
@@ -48,18 +48,12 @@ class Objective:
     )
 
     name: ClassVar[str]
-    text: ClassVar[Literal["monolingual", "bitext", "linked"]]
-    """The corpora that it reads."""
-    reads: ClassVar[str] = ""
-    """The objective whose rows it learns from; empty: its own."""
-    reads_draws: ClassVar[bool] = False
-    """Whether it needs a random number at each position of these rows."""
-    has_teacher: ClassVar[bool] = False
-    """Whether the recipe's `teacher` adds its predictions to these rows."""
-    own_mask: ClassVar[bool] = False
-    """Whether its rows have (B, T, T) masks, which flash attention does not support."""
-    is_masked_lm: ClassVar[bool] = False
-    """Whether its loss is that of masked language modeling, which every model has."""
+    text: ClassVar[Literal["monolingual", "bitext", "linked"]]  # the corpora that it reads
+    reads: ClassVar[str] = ""  # the objective whose rows it learns from; empty: its own
+    reads_draws: ClassVar[bool] = False  # whether it needs a random number at each position of these rows
+    has_teacher: ClassVar[bool] = False  # whether the recipe's `teacher` adds its predictions to these rows
+    own_mask: ClassVar[bool] = False  # whether its rows have (B, T, T) masks, which flash attention does not support
+    is_masked_lm: ClassVar[bool] = False  # whether its loss is masked language modeling, which every model has
     mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
@@ -88,55 +82,47 @@ class Objective:
 class Collator(Objective):
     """A data collator: makes a batch for `<Model>ForPreTraining.forward` from examples.
 
-    It lays out rows, masks them 80/10/10 (BERT section 3.1) and pads them, for all objectives.
-
         collate = CamlmCollator(tokenizer)
         loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
 
     An example is a dict with the keys of `keys`. Its values are texts, or token ids without special tokens; other keys
     are ignored. A longer text is cut to a window of `max_length` positions at a random offset. Of a longer pair, the
-    longer side is cut first. Every call draws new masks from torch's generator; `torch.manual_seed` repeats them.
-    Processes with the same seed draw different masks.
+    longer side is cut first. Tokens are masked 80/10/10 (BERT section 3.1). Every call draws new masks from torch's
+    generator, in each process others; `torch.manual_seed` repeats them.
 
     Args:
         tokenizer: that of the model, with a mask token.
         mask_probability: share of the ordinary tokens that is predicted.
         max_length: positions of a row, with special tokens.
-        languages: `model.config.languages` of a model whose <mask> carries a language. Examples then have the keys
-            `language_keys`. Default, or empty: <mask> carries none.
+        languages: `model.config.languages` of a model whose <mask> carries a language. Examples then name their
+            languages: `language`, or `source_language` and `target_language`. Default, or empty: <mask> carries none.
         draws: rows also have a random number at each position, `draws`. XLM-Align needs it if `config.query_positions`
             is unmasked or all_aligned.
         batch_size, weight: options of a recipe.
 
-    Raises:
-        ValueError: options out of range, or a tokenizer without a mask token.
+    Raises ValueError for options out of range, and for a tokenizer without a mask token.
     """
 
     tokenizer: InitVar[Any] = field(default=None, kw_only=False)
     languages: InitVar[Any] = None
     draws: InitVar[bool] = False
-    batch_size: BatchSize = option(
-        MISSING, "examples per step, summed over all processes and micro-batches; a pair is one example"
-    )
+    batch_size: BatchSize = option(MISSING, "examples per step, of all processes and micro-batches; a pair is one")
     max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
         256,
-        "longest example in tokens, special tokens included; where an objective reads the two sides as separate "
-        "inputs, the longest side",
+        "tokens of the longest example, or of its longest side if the sides are separate inputs, with special tokens",
     )
-    mask_probability: Annotated[float, Gt(0), Lt(1)] = option(
-        0.15, "share of tokens that the model predicts; special tokens do not count"
-    )
+    mask_probability: Annotated[float, Gt(0), Lt(1)] = option(0.15, "share of ordinary tokens that the model predicts")
 
     is_masked_lm = True
     keys: ClassVar[tuple[str, ...]] = ("text",)
-    apart: ClassVar[bool] = False
-    """Whether the two sides of an example are separate inputs (of monolingual text, adjacent segments)."""
-    language_share: ClassVar[float] = 0.0
-    """Share of the training rows in which <mask> carries its language; 1: also in the held-out rows."""
+    apart: ClassVar[bool] = False  # whether the two sides (of monolingual text, adjacent segments) are separate inputs
+    language_share: ClassVar[float] = (
+        0.0  # of training rows in which <mask> carries a language; 1: of held-out rows too
+    )
 
     def __post_init__(self, tokenizer: Any, languages: Any, draws: bool) -> None:
         self.tokenizer, self.languages, self.draws = tokenizer, languages or None, draws
-        if not isinstance(self.mask_probability, int | float) or not 0 <= self.mask_probability < 1:
+        if not 0 <= self.mask_probability < 1:
             raise ValueError(f"mask_probability must be from 0 to below 1, got {self.mask_probability!r}.")
         if not isinstance(self.max_length, int) or self.max_length < SHORTEST:
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {self.max_length!r}.")
@@ -146,11 +132,6 @@ class Collator(Objective):
             raise ValueError(f"languages must be a list of language codes, got {languages!r}.")
         if self.languages and not isinstance(languages, Languages):
             self.languages = Languages.among(languages)
-
-    @property
-    def language_keys(self) -> tuple[str, ...]:
-        """Returns the keys of an example that name its languages."""
-        return ("language",) if len(self.keys) == 1 else tuple(f"{key}_language" for key in self.keys)
 
     @property
     def text_length(self) -> int:
@@ -166,15 +147,12 @@ class Collator(Objective):
         """Returns whether it learns from a corpus: text of its kind."""
         return corpus.kind == self.text
 
-    def predictions(self, fields: Mapping[str, Any]) -> int:
-        """Returns the number of predictions in a set of inputs of its sub-batch."""
-        return int(fields["labels"].ne(IGNORED).sum())
+    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
+        """Returns the number of predictions of a term of its loss."""
+        return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
 
     def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
-        """Returns figures of a corpus of held-out pairs, in addition to its losses, without gradients.
-
-        `evaluator` has `model`, `accelerator` and `batch_size`.
-        """
+        """Returns figures of held-out pairs in addition to losses; see `Evaluator` of `pretraining/evaluation.py`."""
         return {}
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
@@ -183,8 +161,6 @@ class Collator(Objective):
         A sub-batch has `input_ids`, `labels` (-100 where nothing is predicted), `segment_ids` and `special_tokens_mask`
         (B, T); `attention_mask` (B, T), or boolean (B, T, T), True where the row may attend to the column. If the two
         sides are separate inputs, each has these fields.
-
-        Every call draws new masks from torch's generator; `torch.manual_seed` repeats them.
 
         Raises ValueError for an example without its keys, of another type, without a token, or with ids that are
         special or unknown to the tokenizer.
@@ -202,10 +178,11 @@ class Collator(Objective):
         sides = self._read(examples, seed)
         codes = [(UNDETERMINED,) * len(self.keys[:2])] * len(examples)
         if self.languages and self.language_share:
-            codes = [*zip(*(self._values(examples, key) for key in self.language_keys), strict=True)]
-            for code in (code for of_example in codes for code in of_example):
-                if code not in self.languages.rows:
-                    raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
+            keys = ["language"] if len(self.keys) == 1 else [f"{key}_language" for key in self.keys]
+            codes = [*zip(*(self._values(examples, key) for key in keys), strict=True)]
+            if unknown := {code for of_example in codes for code in of_example} - self.languages.rows.keys():
+                code = next(iter(unknown))
+                raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
         ids = np.arange(len(examples), dtype=np.int64)
         texts = Texts(sides, ["-".join(names) for names in codes], ids, np.zeros_like(ids))
         return {self.name: self.sub_batch(texts, (seed,), codes=codes)}
@@ -217,14 +194,11 @@ class Collator(Objective):
         training: bool = True,
         codes: Sequence[tuple[str, ...]] | None = None,
     ) -> dict:
-        """Returns {input_ids, labels, attention_mask, segment_ids, special_tokens_mask, languages, examples}.
+        """Returns a sub-batch as `__call__` does, with `languages`, a list of B corpus names, and `examples` (B,), ids.
 
         Random numbers depend on `key`, such as (seed, phase). `codes` are the languages of each example's sides, by
-        default those of its corpus. The texts must already fit into a row.
-
-        Tensors are (B, T) int64, except `examples` (B,), the examples' ids, and block masks, (B, T, T) boolean.
-        `languages` is a list of B corpus names. Rows are not packed, and the model counts the positions of padded rows
-        itself. A row without predictions is valid. The unknown token is never predicted, as it has no meaning.
+        default those of its corpus. The texts must already fit into a row. A row without predictions is valid. The
+        unknown token is never predicted, as it has no meaning.
         """
         import torch
 
@@ -263,13 +237,13 @@ class Collator(Objective):
             of_rows["draws"] = np.where(is_padding, 0, bits_BT % DRAWS)
         return rows.fields() | as_tensors(**of_rows)
 
-    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
-        """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`."""
-        return self.masked(rows, rows.tokens, keys_B)
+    def mask(self, rows: Rows, keys_B: np.ndarray, candidates_BT: np.ndarray | None = None) -> np.ndarray:
+        """Returns (B, T) labels of rows, and replaces the predicted tokens in their `input_ids`, 80/10/10.
 
-    def masked(self, rows: Rows, candidates_BT: np.ndarray, keys_B: np.ndarray) -> np.ndarray:
-        """Returns (B, T) labels: some of the candidates are predicted, 80/10/10."""
+        `candidates_BT`: tokens that may be predicted, by default all ordinary ones.
+        """
         labels, probability = np.full_like(rows.input_ids, IGNORED), self.mask_probability
+        candidates_BT = rows.tokens if candidates_BT is None else candidates_BT
         # predicting the unknown token would teach which words the tokenizer lacks
         known = candidates_BT & (rows.input_ids != self.tokenizer.unk_token_id)
         mask_rows(rows.input_ids, labels, known, probability, keys_B, self.tokenizer.mask_token_id, self.vocabulary)
@@ -315,12 +289,10 @@ class Collator(Objective):
 
 
 class Collators:
-    """Several collators in one: each makes a sub-batch of the examples that have its keys.
+    """Several collators in one: each makes a sub-batch of the examples that have its keys, under its name here.
 
-    The names are those of the sub-batches, here `mlm` and `tlm`. Several collators may read the same example. If no
-    example has all keys of a collator, its name is left out of the batch.
-
-    Raises ValueError for an example that no collator reads.
+    If no example has all keys of a collator, its name is left out of the batch. Raises ValueError for an example that
+    no collator reads.
 
     Example:
         >>> collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))

@@ -12,7 +12,6 @@ from pretraining.data.examples import SPECIALS_OF_PAIR, SPECIALS_OF_TEXT
 from pretraining.data.languages import target_languages
 from pretraining.objectives.base import SHORTEST, TARGET, Collator
 from pretraining.objectives.camlm import CamlmCollator
-from pretraining.rows import Rows
 from zoo_core.keyed_random import key_stream, uniform_of
 from zoo_core.recipes import LARGEST, option
 
@@ -53,21 +52,20 @@ class BtmlmCollator(Collator):
     """
 
     max_length: Annotated[int, Ge(SHORTEST), LARGEST] = option(
-        256, "longest text in tokens, with its pseudo tokens and special tokens; longer texts are cut"
+        256, "longest text in tokens, with its pseudo tokens and special tokens"
     )
     pseudo_share: Annotated[float, Gt(0), Le(1)] = option(
         0.2, "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
     )
     temperature: Annotated[float, Ge(0)] = option(
         0.0,
-        "how pseudo tokens are generated in training. 0: the most likely token, as always in evaluation; above 0: "
-        "sampled from the softmax of logits / temperature, with random numbers of each process, as for dropout",
+        "of training, to sample pseudo tokens from the softmax of logits / temperature; 0: the most likely token, as "
+        "always in evaluation",
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",
-        "languages of the pseudo tokens, sampled by the size of their pairs to the power alpha. paired: languages that "
-        "`bitext` pairs with the text's language; texts in a language without pairs are left out. all: every other "
-        "language of `bitext`",
+        "languages of the pseudo tokens, sampled by the size of their pairs to the power alpha: those that `bitext` "
+        "pairs with the text's language (a text without is left out), or all others of `bitext`",
     )
 
     name, text = "btmlm", "monolingual"
@@ -111,15 +109,14 @@ class BtmlmCollator(Collator):
         mask_BTT = btmlm_generation_mask(fields["attention_mask"], fields["segment_ids"])
         return fields | {"generation_mask": mask_BTT}
 
-    def mask(self, rows: Rows, keys_B: np.ndarray) -> np.ndarray:
-        return self.masked(rows, rows.of_side[0], keys_B)
+    def mask(self, rows, keys_B):
+        return super().mask(rows, keys_B, rows.of_side[0])
 
     def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
         alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
         if len(alone) == len(languages):
             raise ValueError(
-                f"{place} generates pseudo tokens in another language, but no pair of `bitext` has "
-                f"{', '.join(languages)}. Add pairs, or remove the objective."
+                f"{place} generates pseudo tokens, but no pair of `bitext` has {', '.join(languages)}. Add pairs."
             )
         if alone:
             logger.info("%s leaves out texts in %s: `bitext` has no pair with it.", place, ", ".join(alone))

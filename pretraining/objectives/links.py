@@ -52,9 +52,9 @@ class LinksCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def predictions(self, fields: Mapping[str, Any]) -> int:
+    def predictions(self, sub_batch: Mapping[str, Any]) -> int:
         """Returns the number of source words, as each is a prediction."""
-        return int((fields["words"].amax(1) + 1).sum())
+        return int((sub_batch["x"]["words"].amax(1) + 1).sum())
 
     def rows(self, sides, keys_B, language_rows_SB):
         import torch

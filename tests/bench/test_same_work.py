@@ -12,7 +12,6 @@ from bench._steps import (
     losses_of,
     made_up_examples,
     made_up_tokenizer,
-    our_batch,
     read_lengths,
     steps_of,
 )
@@ -25,7 +24,7 @@ PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
 def test_masked_lm_steps_read_the_same_rows():
     tokenizer, rng = made_up_tokenizer(SIZE.vocab), np.random.default_rng(0)
     examples = made_up_examples(PAIRS, SIZE.vocab, rng)
-    ours = our_batch(tokenizer, examples)["tlm"]
+    ours = OBJECTIVES["tlm"](tokenizer, mask_probability=PREDICTED).sub_batch(Texts.of(examples), ("bench",))
     gold = torch.where(ours["labels"] != -100, ours["labels"], ours["input_ids"])
     for row, peer in zip(range(len(PAIRS)), features(examples, tokenizer), strict=True):
         length = len(peer["input_ids"])

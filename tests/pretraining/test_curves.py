@@ -5,7 +5,6 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from pretraining import tracking
 from pretraining.tracking import plot_curves
 
 
@@ -41,15 +40,3 @@ def test_events_without_figures_draw_nothing(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"step": 2, "phase": "a"}\n')
     plot_curves(tmp_path)
     assert not (tmp_path / "curves.png").exists()
-
-
-def test_of_a_long_run_training_is_drawn_as_means_and_every_evaluation(drawn, monkeypatch):
-    """Two lines are a window here; the last one is half a window, a step may lack a figure."""
-    monkeypatch.setattr(tracking, "MOST_POINTS", 5)
-    events = [(step, {"loss/mlm/de": 10.0 * step, "learning_rate": 1.0}) for step in range(1, 8)]
-    events[3] = (4, {"learning_rate": 1.0, "grad_norm": None})
-    events[5:5] = [(5, {"held_out/mlm/de": 50.5})]
-    panels = drawn(*events, (7, {"held_out/mlm/de": 70.5}))
-    training, evaluated = panels["mlm loss (nats)"]
-    assert training.get_xydata().tolist() == [[1.5, 15.0], [3.0, 30.0], [5.0, 50.0], [6.5, 65.0]]
-    assert evaluated.get_xydata().tolist() == [[5.0, 50.5], [7.0, 70.5]]

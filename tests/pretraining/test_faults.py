@@ -43,10 +43,10 @@ import os, time
 from pretraining import training
 from zoo_core import processes
 step = training.Training._step
-def held(self, predictions):
+def held(self, *counts):
     while self.phase_step == {STEPS} - 2 and not processes.received() and not os.path.exists({{gate!r}}):
         time.sleep(0.01)
-    return step(self, predictions)
+    return step(self, *counts)
 training.Training._step = held
 """
 SIGNAL_IN = """
@@ -97,12 +97,12 @@ import multiprocessing, os, signal, time
 from pretraining.data import batches
 from pretraining import training
 update, made, make = training.Training._step, 0, batches.MaskedExamples.__getitem__
-def broken(self, predictions):
+def broken(self, *counts):
     while "{where}" == "killed" and len(multiprocessing.active_children()) == 2:  # while the run waits for no batch
         time.sleep(0.01)
     if "{where}" == "step" and self.phase_step == 1:
         raise RuntimeError("out of memory")
-    return update(self, predictions)
+    return update(self, *counts)
 def missing(self, draws):
     global made
     made += 1
