@@ -180,7 +180,7 @@ class PairAligner:
                         "for its precision."
                     )
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities or links_all, words, cells_BSN, **options)
+                    links = align(x_BSH, y_BNH, *masks, method, words, cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
@@ -273,7 +273,7 @@ def as_pair(number: int, pair) -> tuple[Words, Words]:
 
 def check_method(method: str, options: dict) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
-    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
+    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, **options)
 
 
 def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
@@ -286,12 +286,9 @@ def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
 
 
 def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, 3) number of the row, source token and target token in it; (L,) probabilities, 0 where there are none."""
+    """(L, 3) number of the row, source token and target token in it; (L,) probabilities."""
     places_L3 = found.links_BST.nonzero()
-    if found.probabilities_BST is None:
-        probabilities_L = torch.zeros(len(places_L3))
-    else:
-        probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
+    probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
     places_L3 = places_L3.cpu()
     places_L3[:, 0] = numbers_B[places_L3[:, 0]]
     return places_L3, probabilities_L
