@@ -99,10 +99,8 @@ class PairAligner:
             self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
         check_method(method, self.matching)
         self._check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
-        if encoding not in ENCODINGS:
-            raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}.")
+        if encoding not in ENCODINGS or batch_size < 1:
+            raise ValueError(f"encoding is {encoding!r}, batch_size {batch_size}: give {ENCODINGS}, and 1 or more.")
         self.is_joint = encoding == "joint"
         self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
         if self.is_joint and not self.format.special[1]:
@@ -122,12 +120,9 @@ class PairAligner:
 
     def _check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
-            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
-        if layer > self.num_layers:
-            raise ValueError(
-                f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
-            )
+        if type(layer) is not int or not 0 <= layer <= self.num_layers:
+            more = f", or load all {self.depth} with all_layers=True" if self.depth > self.num_layers else ""
+            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.num_layers}{more}.")
 
     def align(
         self,
@@ -256,9 +251,8 @@ def as_pair(number: int, pair) -> tuple[Words, Words]:
         return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
 
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
-        shown = repr(pair) if len(repr(pair)) < 80 else f"{repr(pair)[:77]}..."
         raise ValueError(
-            f"input {number} (counted from 0) is {shown}: give (source, target), each a text or a list of words."
+            f"input {number} (from 0) is {repr(pair)[:80]}: give (source, target), each a text or a list of words."
         )
     return pair[0], pair[1]
 
