@@ -33,7 +33,7 @@ class XlmAlignConfig(EncoderConfig):
             (Table 6).
         filtering_discount: alpha of Eq. 9.
         filtering_rule: what becomes 0 between iterations: all cells whose row and column have a link (`released`, the
-            public code), or the links alone (`eq9_printed`); see `optimal_transport.ot_itermax_links`.
+            public code), or the links alone (`eq9_printed`); see `symmetrization.itermax_links`.
         query_positions: which positions point at their translation (Table 7): those that are `masked`, 15% of the
             `unmasked`, one of the two of each link (`all_aligned`), or `none`. All of them need a link.
 
@@ -70,7 +70,7 @@ class XlmAlignConfig(EncoderConfig):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         depth, above_0 = self.num_hidden_layers, (float_info.min, float_info.max)
-        least = 0.5 if self.filtering_rule == "released" else 0  # see `optimal_transport.ot_itermax_links`
+        least = 0.5 if self.filtering_rule == "released" else 0  # see `symmetrization.itermax_links`
         ranges = {
             "alignment_layer": (0, depth),
             "dwa_layer": (0, depth),

@@ -17,12 +17,10 @@ from torch import nn
 
 from .configuration_xlm_align import XlmAlignConfig
 from .masked_lm import Losses
-from .optimal_transport import align, ot_itermax_links, settle_one_token_sides, sinkhorn
-from .symmetrization import argmax_links
+from .optimal_transport import align
 
 DRAWS = 2**31  # `draws` of a sub-batch are below it
 UNMASKED_SHARE = 0.15  # of the unmasked positions that are queries (Table 7)
-LABELED_BY = ("segment_ids", "special_tokens_mask")  # fields of a sub-batch
 
 
 class AlignmentLabels(NamedTuple):
@@ -73,35 +71,24 @@ def dwa_labels(
     Source: XLM-Align, section 3.1, Eqs. 1 to 9.
     """
     config = config or XlmAlignConfig()
-    check_batch(states_BTH, batch, LABELED_BY)
+    check_batch(states_BTH, batch, ("segment_ids", "special_tokens_mask"))
+    positions, masks = words_of_sides(batch)
+    method, options = config.labeling_rule, {}
+    if method == "ot_itermax":
+        options = {
+            "sinkhorn_iterations": config.sinkhorn_iterations,
+            "regularization": config.entropic_regularization,
+            "epsilon": config.similarity_floor,
+            "first": config.sinkhorn_first,
+        }
+        if config.filtering_iterations:
+            options |= {"filter_iterations": config.filtering_iterations, "discount": config.filtering_discount}
+            options["rule"] = config.filtering_rule
+        else:
+            method, options["symmetrization"] = "ot", "union"
     flat_FH = states_BTH.flatten(0, 1).float()
-    (source_PS, source_mask_PS), (target_PT, target_mask_PT) = (words_of_side(batch, side) for side in (0, 1))
-    masks = (source_mask_PS, target_mask_PT)
-    if config.labeling_rule == "ot_words":
-        links = align(flat_FH[source_PS], flat_FH[target_PT], *masks, "ot_words")
-        return AlignmentLabels(source_PS, target_PT, *masks, *links)
-    with torch.autocast(flat_FH.device.type, enabled=False):
-        dots_PST = torch.bmm(flat_FH[source_PS], flat_FH[target_PT].transpose(1, 2))
-        plan_PST = sinkhorn(
-            dots_PST,
-            *masks,
-            iterations=config.sinkhorn_iterations,
-            regularization=config.entropic_regularization,
-            epsilon=config.similarity_floor,
-            first=config.sinkhorn_first,
-        )
-    plan_PST = settle_one_token_sides(plan_PST, dots_PST, *masks)
-    if config.filtering_iterations:
-        links_PST = ot_itermax_links(
-            plan_PST,
-            *masks,
-            iterations=config.filtering_iterations,
-            discount=config.filtering_discount,
-            rule=config.filtering_rule,
-        )
-    else:
-        links_PST = argmax_links(plan_PST, *masks, symmetrization="union")
-    return AlignmentLabels(source_PS, target_PT, *masks, links_PST, plan_PST)
+    links = align(*(flat_FH[of_side] for of_side in positions), *masks, method, **options)
+    return AlignmentLabels(*positions, *masks, links.links_BST, links.scores_BST)
 
 
 def dwa_loss(
@@ -142,27 +129,27 @@ def dwa_loss(
 
 def dwa_losses(states_BTH, labels, batch, q_linear, k_linear, config: XlmAlignConfig) -> Losses:
     """DWA's cross-entropies (Eqs. 11 to 15), source to target and back; arguments as of `dwa_loss`."""
-    check_batch(states_BTH, batch, ("labels", *needed_draws(config)))
+    check_batch(states_BTH, batch, ("labels",) if config.query_positions == "masked" else ("labels", "draws"))
     flat_FH = states_BTH.flatten(0, 1)
     if config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines
         flat_FH = nn.functional.normalize(flat_FH, dim=1) * flat_FH.shape[1] ** 0.5
     from_source_PST, from_target_PST = labeled_queries(labels, batch, config)
-    losses, rows = [], []
+    losses, queries = [], []
     for own_PS, other_PT, other_mask_PT, probability_PST in (
         (labels.source_PS, labels.target_PT, labels.target_mask_PT, from_source_PST),
         (labels.target_PT, labels.source_PS, labels.source_mask_PS, from_target_PST.transpose(1, 2)),
     ):
-        columns_PQ, is_query_PQ = places(probability_PST.ge(0).any(2))
-        queries_PQ = own_PS.gather(1, columns_PQ)
-        scores_PQT = torch.bmm(q_linear(flat_FH[queries_PQ]), k_linear(flat_FH[other_PT]).transpose(1, 2))
-        scores_PQT = scores_PQT.float() / flat_FH.shape[1] ** 0.5
-        scores_NT = scores_PQT.masked_fill(~other_mask_PT[:, None], -torch.inf)[is_query_PQ]
-        chosen_PQT = probability_PST.gather(1, columns_PQ[..., None].expand(-1, -1, other_PT.shape[1]))
-        targets_N = chosen_PQT[is_query_PQ].argmax(1) if scores_NT.numel() else columns_PQ.new_empty(0)
-        losses.append(nn.functional.cross_entropy(scores_NT, targets_N, reduction="none"))
-        rows.append(queries_PQ[is_query_PQ] // states_BTH.shape[1])
-    losses_N = torch.cat(losses)
-    return Losses(losses_N.sum(), losses_N.detach(), torch.cat(rows))
+        scores_PST = q_linear(flat_FH[own_PS]) @ k_linear(flat_FH[other_PT]).transpose(1, 2)
+        scores_PST = scores_PST.float() / flat_FH.shape[1] ** 0.5
+        scores_PST = scores_PST.masked_fill(~other_mask_PT[:, None], torch.finfo(torch.float32).min)
+        highest_PS, right_PS = probability_PST.max(2)
+        losses_PS = nn.functional.cross_entropy(scores_PST.transpose(1, 2), right_PS, reduction="none")
+        losses.append(losses_PS.flatten())
+        queries.append(torch.where(highest_PS >= 0, own_PS, -1).flatten())
+    places_F = torch.cat(queries)
+    query_N = places_F.ge(0).nonzero()[:, 0]  # waits for a GPU, once
+    losses_N = torch.cat(losses)[query_N]
+    return Losses(losses_N.sum(), losses_N.detach(), places_F[query_N] // states_BTH.shape[1])
 
 
 def labeled_queries(
@@ -171,60 +158,46 @@ def labeled_queries(
     """The probability of each link whose source, and of each whose target, is a query; -1 elsewhere (P, S, T)."""
     is_masked_F = batch["labels"].ne(-100).flatten()
     is_masked_PS1, is_masked_P1T = is_masked_F[labels.source_PS][..., None], is_masked_F[labels.target_PT][:, None]
-    positions = config.query_positions
-    if positions == "masked":
-        queries = (is_masked_PS1, is_masked_P1T)
-    else:
+    queries = (is_masked_PS1, is_masked_P1T)
+    if config.query_positions != "masked":
         draws_F = batch["draws"].flatten()
         draws_PS1, draws_P1T = draws_F[labels.source_PS][..., None], draws_F[labels.target_PT][:, None]
-        if positions == "all_aligned":
+        limit = UNMASKED_SHARE * DRAWS
+        queries = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
+        if config.query_positions == "all_aligned":
             queries = (draws_PS1 > draws_P1T, draws_PS1 <= draws_P1T)
-        else:
-            limit = UNMASKED_SHARE * DRAWS
-            queries = (~is_masked_PS1 & (draws_PS1 < limit), ~is_masked_P1T & (draws_P1T < limit))
     return tuple(labels.plan_PST.masked_fill(~(labels.links_PST & is_query), -1.0) for is_query in queries)
 
 
-def needed_draws(config: XlmAlignConfig) -> tuple[str, ...]:
-    """The field of random numbers, where the configuration draws which words point at their translation."""
-    return ("draws",) if config.query_positions in ("unmasked", "all_aligned") else ()
-
-
-def words_of_side(batch: Mapping[str, torch.Tensor], side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(P, K) positions of the words of one side of each pair in the flattened (B * T) rows, and which of them exist.
+def words_of_sides(batch: Mapping[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Of source and target: (P, K) positions of the words of each pair in the flattened (B * T) rows, and which of
+    them exist.
 
     Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
     """
-    is_word_BT = (batch["segment_ids"] == side) & ~batch["special_tokens_mask"].bool()
-    rows, length = is_word_BT.shape
-    pairs = 1
+    segments_BT, is_special_BT = batch["segment_ids"], batch["special_tokens_mask"].bool()
+    sides_2111 = torch.arange(2, device=segments_BT.device).view(2, 1, 1, 1)
+    is_word_2BET = (segments_BT[:, None] == sides_2111) & ~is_special_BT[:, None]
     if "example_ids" in batch:
-        pairs = int(batch["example_ids"].max()) + 1
-        numbers_E = torch.arange(pairs, device=is_word_BT.device)
-        is_word_BT = is_word_BT[:, None] & (batch["example_ids"][:, None] == numbers_E[:, None])
-    columns_PK, exists_PK = places(is_word_BT.reshape(-1, length))
-    starts_P = torch.arange(rows, device=columns_PK.device).repeat_interleave(pairs) * length
-    return columns_PK + starts_P[:, None], exists_PK
-
-
-def places(mask_GT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(G, K) the columns in which each row of the mask is true, in order, and which of them exist; others are 0."""
-    counts_G = mask_GT.sum(1)
-    most = int(counts_G.max()) if len(counts_G) else 0
-    exists_GK = torch.arange(most, device=mask_GT.device) < counts_G[:, None]
-    return (~mask_GT).byte().argsort(dim=1, stable=True)[:, :most] * exists_GK, exists_GK
+        numbers_E1 = torch.arange(int(batch["example_ids"].max()) + 1, device=segments_BT.device)[:, None]
+        is_word_2BET = is_word_2BET & (batch["example_ids"][:, None] == numbers_E1)
+    place_BT = torch.arange(segments_BT.numel(), device=segments_BT.device).view_as(segments_BT)
+    place_PT = place_BT[:, None].expand(is_word_2BET.shape[1:]).flatten(0, 1)
+    is_word_2PT = is_word_2BET.flatten(1, 2)
+    most = is_word_2PT.sum(2).amax(1).clamp(min=1).tolist()  # waits for a GPU, once for both sides
+    order_2PT = (~is_word_2PT).byte().argsort(dim=2, stable=True)  # words first
+    found = [
+        (place_PT.gather(1, order_PT[:, :size]), is_word_PT.gather(1, order_PT[:, :size]))
+        for order_PT, is_word_PT, size in zip(order_2PT, is_word_2PT, most, strict=True)
+    ]
+    return tuple(zip(*found, strict=True))
 
 
 def check_batch(states_BTH: torch.Tensor, batch: Mapping[str, torch.Tensor], fields: Sequence[str]) -> None:
-    """Raises ValueError for a `tlm` sub-batch without one of the fields, and for states of other positions."""
-    for field in fields:
-        if field not in batch:
-            raise ValueError(
-                f"the batch has no {field} (B, T), which dwa needs. Give the sub-batch 'tlm' of `TlmCollator` (draws: "
-                "with draws=True)."
-            )
-    if states_BTH.shape[:2] != batch[fields[0]].shape:
+    """Raises ValueError for a `tlm` sub-batch without one of the fields (B, T) of the states."""
+    shapes = {field: tuple(batch[field].shape) if field in batch else None for field in fields}
+    if set(shapes.values()) != {tuple(states_BTH.shape[:2])}:
         raise ValueError(
-            f"the states have the shape {tuple(states_BTH.shape)}, and {fields[0]} {tuple(batch[fields[0]].shape)}. "
-            "Give a state for each position of the batch."
+            f"dwa needs {', '.join(fields)} of the shape of the states, {tuple(states_BTH.shape[:2])}; the batch has "
+            f"{shapes}. Give the sub-batch 'tlm' of `TlmCollator` (draws: with draws=True)."
         )

@@ -26,22 +26,22 @@ class LinearCrossEntropy(torch.autograd.Function):
     """Sum of weighted cross-entropies of `hidden @ weight.T + bias`, with at most `LOGITS_AT_ONCE` logits at a time.
 
     The gradient with respect to the logits is known as soon as they are (softmax minus one-hot): nothing is computed
-    twice. That of several chunks is multiplied out at once, that of one chunk in the backward pass, which then need not
-    scale a (V, H) matrix. It can be back-propagated once.
+    twice, and it is multiplied out at once. It can be back-propagated once.
     """
 
     @staticmethod
     def forward(ctx, hidden_NH, weight_VH, bias_V, labels_N, row_weights_N, label_smoothing):
         device_type, size = hidden_NH.device.type, len(weight_VH)
         dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
-        needs, rows, kept = ctx.needs_input_grad[:3], max(1, LOGITS_AT_ONCE // size), None
-        is_kept = needs[1] and 0 < len(labels_N) <= rows
-        of_hidden_NH = torch.zeros_like(hidden_NH) if needs[0] else None
-        of_weight_VH = torch.zeros_like(weight_VH) if needs[1] and not is_kept else None
-        of_bias_V = torch.zeros_like(bias_V) if needs[2] else None
+        leaves, needs = (hidden_NH, weight_VH, bias_V), ctx.needs_input_grad[:3]
+        ctx.gradients = [
+            torch.zeros_like(leaf) if is_needed else None for leaf, is_needed in zip(leaves, needs, strict=True)
+        ]
+        of_hidden_NH, of_weight_VH, of_bias_V = ctx.gradients
         losses_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
+        rows = max(1, LOGITS_AT_ONCE // size)
         with torch.autocast(device_type, enabled=False):
-            states_NH, matrix_VH, bias = hidden_NH.to(dtype), weight_VH.to(dtype), bias_V.to(dtype)
+            states_NH, matrix_VH, bias = (leaf.to(dtype) for leaf in leaves)
             for start in range(0, len(labels_N), rows):
                 chunk = slice(start, start + rows)
                 labels, weights = labels_N[chunk, None], row_weights_N[chunk, None]
@@ -64,13 +64,10 @@ class LinearCrossEntropy(torch.autograd.Function):
                 scores = scores.to(dtype)
                 if of_hidden_NH is not None:
                     of_hidden_NH[chunk] = scores @ matrix_VH
-                if is_kept:
-                    kept = scores, states_NH
-                elif of_weight_VH is not None and dtype == weight_VH.dtype:
+                if of_weight_VH is not None and dtype == of_weight_VH.dtype:
                     of_weight_VH.addmm_(scores.T, states_NH[chunk])
                 elif of_weight_VH is not None:
                     of_weight_VH += scores.T @ states_NH[chunk]
-        ctx.gradients, ctx.kept, ctx.dtype = (of_hidden_NH, of_weight_VH, of_bias_V), kept, weight_VH.dtype
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
@@ -80,15 +77,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("the masked-LM loss can be back-propagated once: call forward again.")
         # in place: a copy of the (V, H) gradient would be the largest tensor of the step
-        hidden, weight, bias = (None if of is None else of.mul_(grad_loss) for of in ctx.gradients)
-        if ctx.kept is not None:
-            scores_NV, states_NH = ctx.kept
-            if scores_NV.dtype == ctx.dtype:
-                weight = scores_NV.T @ (states_NH * grad_loss)
-            else:  # fp16's loss scaling is out of its range
-                weight = (scores_NV.T @ states_NH).to(ctx.dtype).mul_(grad_loss)
-        ctx.gradients = ctx.kept = None
-        return hidden, weight, bias, None, None, None
+        gradients = [None if of is None else of.mul_(grad_loss) for of in ctx.gradients]
+        ctx.gradients = None
+        return *gradients, None, None, None
 
 
 def linear_cross_entropy(hidden_NH, weight_VH, bias_V, labels_N, row_weights_N=None, label_smoothing=0.0):
@@ -144,26 +135,27 @@ class LMHead(nn.Module):
 
         Raises `ValueError` where the labels have another shape.
         """
-        if labels_BT.shape != states_BTH.shape[:2]:
-            raise ValueError(
-                f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both "
-                "one shape, with label -100 where nothing is predicted."
-            )
         if torch.compiler.is_compiling():  # shapes that depend on the labels would break the graph; all logits instead
-            scores_BTV = self(states_BTH).float()
+            scores_FV = self(states_BTH).float().flatten(0, 1)
             total = nn.functional.cross_entropy(
-                scores_BTV.flatten(0, 1), labels_BT.flatten(), reduction="sum", label_smoothing=label_smoothing
+                scores_FV, labels_BT.flatten(), reduction="sum", label_smoothing=label_smoothing
             )
             return total / labels_BT.ne(-100).sum().clamp(min=1)
         _, states_NH, labels_N = at_predictions(states_BTH, labels_BT)
-        if not len(labels_N):
-            return 0.0 * states_BTH.sum()
-        return self.loss(states_NH, labels_N, label_smoothing=label_smoothing)[0] / len(labels_N)
+        return self.loss(states_NH, labels_N, label_smoothing=label_smoothing)[0] / max(1, len(labels_N))
 
 
 def at_predictions(states_BTH, labels_BT):
-    """Places (N,) of the labels other than -100 in the flattened (B * T) rows, states (N, H) and labels (N,) there."""
-    places_N = labels_BT.flatten().ne(-100).nonzero().squeeze(1)
+    """Places (N,) of the labels other than -100 in the flattened (B * T) rows, states (N, H) and labels (N,) there.
+
+    Raises `ValueError` where the labels have another shape.
+    """
+    if labels_BT.shape != states_BTH.shape[:2]:
+        raise ValueError(
+            f"labels have shape {tuple(labels_BT.shape)}, and the inputs {tuple(states_BTH.shape[:2])}: give both one "
+            "shape, with label -100 where nothing is predicted."
+        )
+    places_N = labels_BT.flatten().ne(-100).nonzero().squeeze(1)  # waits for a GPU
     return places_N, states_BTH.flatten(0, 1)[places_N], labels_BT.flatten()[places_N]
 
 
@@ -345,13 +337,12 @@ class ForPreTraining(LMHeadModel):
         weights = objective_weights or {}
         # in the order of the class: the last bit of a sum would depend on that of the arguments
         batches = {name: batches[name] for name in self.objectives | batches if batches.get(name) is not None}
-        if not batches:
-            raise ValueError(f"{type(self).__name__} got no sub-batch: give it some of {', '.join(self.objectives)}.")
-        for name, batch in batches.items():
-            if not hasattr(batch, "keys"):
-                raise ValueError(f"{name} is a {type(batch).__name__}. Give the inputs of an objective as a dict.")
-            if name in self.reads:
-                raise ValueError(f"{name} learns from the rows of {self.reads[name]}: give these, and no {name}.")
+        if not batches or any(name in self.reads or torch.is_tensor(of) for name, of in batches.items()):
+            own = ", ".join(name for name in self.objectives if name not in self.reads)
+            raise ValueError(
+                f"{type(self).__name__} got {', '.join(batches) or 'nothing'}: give it sub-batches, dicts of inputs by "
+                f"the names of their objectives, such as {own}."
+            )
         known = [loss for name in self.objectives | batches for loss in self.losses_of_objective(name)]
         if unknown := sorted(weights.keys() - set(known)):
             raise ValueError(
@@ -401,22 +392,12 @@ class ForPreTraining(LMHeadModel):
                 f"{type(self).__name__} computes masked language modeling for {name!r}, and its sub-batch has the "
                 f"fields {', '.join(batch)}. Give it to the model of its paper."
             )
-        check_labels(name, batch)
         yield name, Predictions(self.roberta(**encoder_inputs(batch)).last_hidden_state, batch["labels"])
 
 
 def encoder_inputs(fields: dict) -> dict[str, torch.Tensor]:
     """What the encoder reads of a set of inputs."""
     return {field: fields[field] for field in ENCODER_FIELDS if field in fields}
-
-
-def check_labels(name: str, fields: dict) -> None:
-    """Raises ValueError where labels have another shape than the input."""
-    if fields["labels"].shape != fields["input_ids"].shape:
-        raise ValueError(
-            f"sub-batch {name!r} has input_ids {tuple(fields['input_ids'].shape)} and labels "
-            f"{tuple(fields['labels'].shape)}: give both one shape, with label -100 where nothing is predicted."
-        )
 
 
 def unmasked_ids(batch: dict) -> torch.Tensor:

@@ -22,7 +22,6 @@ from .masked_lm import (
     ForMaskedLM,
     ForPreTraining,
     Predictions,
-    check_labels,
     encoder_inputs,
     unmasked_ids,
 )
@@ -171,7 +170,6 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
 
     def predictions(self, name: str, batch: dict, weights: dict[str, float]) -> Iterator[tuple[str, Predictions]]:
         """The losses of one objective: each is one, from the encoder's states."""
-        check_labels(name, batch)
         inputs = inputs_with_languages(batch)
         if name == "camlm" and ("attention_mask" not in batch or batch["attention_mask"].dim() != 3):
             raise ValueError("sub-batch 'camlm' needs a (B, T, T) attention_mask, as `camlm_mask` makes it.")

@@ -16,7 +16,7 @@ from torch import nn
 from .configuration_encoder import HEADS
 from .configuration_metaxlm import MetaXlmConfig
 from .encoder import EncoderModel, EncoderPreTrainedModel
-from .masked_lm import ForMaskedLM, ForPreTraining, Losses, Predictions, check_labels, encoder_inputs
+from .masked_lm import ForMaskedLM, ForPreTraining, Losses, Predictions, encoder_inputs
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
 
@@ -78,7 +78,6 @@ class MetaXlmForPreTraining(MetaXlmPreTrainedModel, ForPreTraining):
             raise ValueError(
                 "sub-batch 'mlm' has no `teacher`: add it, see pretraining/start/teacher.py, or set kd's weight to 0."
             )
-        check_labels(name, batch)
         states_BTH = self.roberta(**encoder_inputs(batch)).last_hidden_state
         if weights.get(name, 1.0):
             yield name, Predictions(states_BTH, batch["labels"])

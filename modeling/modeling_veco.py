@@ -14,7 +14,7 @@ from .configuration_encoder import HEADS
 from .configuration_veco import VecoConfig
 from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel
 from .encoder_decoder import ForConditionalGeneration
-from .masked_lm import ForMaskedLM, ForPreTraining, Predictions, check_labels
+from .masked_lm import ForMaskedLM, ForPreTraining, Predictions
 from .plug_in import PlugIn, cross_stream_mask
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
@@ -119,7 +119,8 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
                 "give both sides the same."
             )
         for side in ("x", "y"):
-            check_labels(f"{name}.{side}", batch[side])
+            if batch[side]["labels"].shape != batch[side]["input_ids"].shape:  # padding would hide it
+                raise ValueError(f"sub-batch {name!r} has labels of another shape than input_ids on side {side}.")
             mask = batch[side]["attention_mask"]
             if mask.dim() == 3 and "cross_attention_mask" not in batch[side]:
                 raise ValueError(

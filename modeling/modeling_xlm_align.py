@@ -24,7 +24,6 @@ from .masked_lm import (
     ForPreTraining,
     Losses,
     Predictions,
-    check_labels,
     encoder_inputs,
     unmasked_ids,
 )
@@ -126,7 +125,6 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             if weights.get(name, 1.0):
                 yield from super().predictions(name, batch, weights)
             return
-        check_labels(name, batch)
         labels = self.self_label(batch)
         is_last = self.config.pointer_layer == self.config.num_hidden_layers  # then the others need not be kept
         outputs = self.roberta(**encoder_inputs(batch), output_hidden_states=not is_last)

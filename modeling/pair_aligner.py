@@ -34,8 +34,7 @@ from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, c
 
 ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
-# Pairs are sorted by length within a chunk, and each side by itself within a group: next to no padding, little memory.
-BATCHES_PER_CHUNK, BATCHES_PER_GROUP = 32, 16
+BATCHES_PER_CHUNK = 32  # pairs are sorted by length within a chunk: little padding
 NO_LIMIT = 2**31
 
 
@@ -100,10 +99,8 @@ class PairAligner:
             self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
         check_method(method, self.matching)
         self._check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
-        if encoding not in ENCODINGS:
-            raise ValueError(f"encoding must be {' or '.join(map(repr, ENCODINGS))}, got {encoding!r}.")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}.")
+        if encoding not in ENCODINGS or batch_size < 1:
+            raise ValueError(f"encoding is {encoding!r}, batch_size {batch_size}: give {ENCODINGS}, and 1 or more.")
         self.is_joint = encoding == "joint"
         self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
         if self.is_joint and not self.format.special[1]:
@@ -123,12 +120,9 @@ class PairAligner:
 
     def _check_layer(self, layer: int, name: str = "layer") -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= self.depth:
-            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.depth}.")
-        if layer > self.num_layers:
-            raise ValueError(
-                f"{name} is {layer}, above {self.num_layers}, the last layer read. Load with all_layers=True."
-            )
+        if type(layer) is not int or not 0 <= layer <= self.num_layers:
+            more = f", or load all {self.depth} with all_layers=True" if self.depth > self.num_layers else ""
+            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.num_layers}{more}.")
 
     def align(
         self,
@@ -168,11 +162,11 @@ class PairAligner:
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
         grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
-        overlap, links_all = self.overlap / self.window, any(of.get("link_all") for of in methods.values())
+        is_cut = bool((windows_P > 1).any())
         for numbers_B, vectors, masks in self._batches(tokens, rows_R5, layers):
             batch_B5 = rows_R5[numbers_B]
             words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
-            cells_BSN = decided_cells(numbers_B, masks, rows_R5, overlap) if links_all else None
+            cells_BSN = decided_cells(numbers_B, masks, rows_R5, self.overlap / self.window) if is_cut else None
             for layer, (x_BSH, y_BNH) in vectors.items():
                 if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
                     raise ValueError(
@@ -180,17 +174,17 @@ class PairAligner:
                         "for its precision."
                     )
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, probabilities or links_all, words, cells_BSN, **options)
+                    links = align(x_BSH, y_BNH, *masks, method, words, cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
                 if similarity:
                     fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
             if progress is not None:
                 progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
-        links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs), overlap) for key, parts in found.items()}
-        for (layer, method), of_pairs in links.items() if links_all else ():
+        links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs)) for key, parts in found.items()}
+        for (layer, method), of_pairs in links.items() if is_cut else ():
             options = METHOD_OPTIONS[method] | methods[method]
             if options.get("link_all"):  # each window has linked all of its words
-                links[layer, method] = [likely_links(*of, options["threshold"], True) for of in of_pairs]
+                links[layer, method] = [likely_links(*of, options["threshold"]) for of in of_pairs]
         for pair, (words, count) in enumerate(zip(pairs, windows_P.tolist(), strict=True)):
             matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
             about = matrix, count, *offsets[2 * pair : 2 * pair + 2]
@@ -205,37 +199,30 @@ class PairAligner:
         table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        size = max(self.batch_size, least)
-        group = size * (1 if len(layers) > 1 else BATCHES_PER_GROUP)  # memory holds the states of a group
-        for numbers_G in order_R.split(group) if len(order_R) else ():
-            begins_G2 = rows_R5[numbers_G][:, [1, 3]]
-            lengths_G2 = rows_R5[numbers_G][:, [2, 4]] - begins_G2
-            inputs = ([0, 1],) if self.is_joint else ([0], [1])
-            encoded = [self._encode(table, begins_G2[:, of], lengths_G2[:, of], layers) for of in inputs]
-            firsts_G2 = torch.cat([firsts_GK for _, firsts_GK in encoded], 1)
-            for batch_B in torch.arange(len(numbers_G)).split(size):
-                columns = [torch.arange(longest) for longest in lengths_G2[batch_B].amax(0).tolist()]
-                masks = [column < lengths_G2[batch_B, side, None] for side, column in enumerate(columns)]
-                vectors = {layer: [] for layer in layers}
-                for side, column in enumerate(columns):
-                    place_BN = (firsts_G2[batch_B, side, None] + column).to(table.device)
-                    for layer, states_FH in encoded[side % len(encoded)][0].items():
-                        vectors[layer].append(states_FH[place_BN.clamp(max=len(states_FH) - 1)])
-                yield numbers_G[batch_B], vectors, [mask.to(table.device) for mask in masks]
+        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
+            begins_B2 = rows_R5[numbers_B][:, [1, 3]].to(table.device)
+            lengths_B2 = rows_R5[numbers_B][:, [2, 4]].to(table.device) - begins_B2
+            vectors, masks = {layer: [] for layer in layers}, []
+            for of_input in ([0, 1],) if self.is_joint else ([0], [1]):
+                found, found_masks = self._encode(table, begins_B2[:, of_input], lengths_B2[:, of_input], layers)
+                masks += found_masks
+                for layer in layers:
+                    vectors[layer] += found[layer]
+            yield numbers_B, vectors, masks
 
-    def _encode(self, table, begins_GK, lengths_GK, layers):
-        """States of G inputs of K texts, sorted by length, (F, H) by layer, and (G, K) where those of texts begin."""
-        found, firsts_GK, total = [], torch.zeros_like(begins_GK), 0
-        special_K = begins_GK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
-        for batch_B in lengths_GK.sum(1).argsort(descending=True, stable=True).split(self.batch_size):
-            lengths_BK, longest = lengths_GK[batch_B], int(lengths_GK[batch_B[0]].sum())
-            text = begins_GK[batch_B].to(table.device), lengths_BK.to(table.device), longest
-            states = self.states(self.format.inputs(table, *text, self.gives_types), layers)
-            found.append({layer: states_BTH.flatten(0, 1) for layer, states_BTH in states.items()})
-            rows_B = total + (longest + self.format.size) * torch.arange(len(batch_B) + 1, device=batch_B.device)
-            firsts_GK[batch_B] = rows_B[:-1, None] + special_K + lengths_BK.cumsum(1) - lengths_BK
-            total = int(rows_B[-1])
-        return {layer: torch.cat([states[layer] for states in found]) for layer in layers}, firsts_GK
+    def _encode(self, table, begins_BK, lengths_BK, layers):
+        """States of K texts from B inputs of both: {layer: [(B, N, H) of each text]}, and their masks."""
+        inputs = self.format.inputs(table, begins_BK, lengths_BK, int(lengths_BK.sum(1).max()), self.gives_types)
+        states = self.states(inputs, layers)
+        special_K = lengths_BK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
+        firsts_BK = special_K + lengths_BK.cumsum(1) - lengths_BK
+        places, masks = [], []
+        for first_B, length_B in zip(firsts_BK.T, lengths_BK.T, strict=True):
+            column_N = torch.arange(int(length_B.max()), device=table.device)
+            places.append((first_B[:, None] + column_N).clamp(max=inputs["input_ids"].shape[1] - 1))
+            masks.append(column_N < length_B[:, None])
+        rows_B1 = torch.arange(len(begins_BK), device=table.device)[:, None]
+        return {layer: [states[layer][rows_B1, place_BN] for place_BN in places] for layer in layers}, masks
 
     def _windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
@@ -264,16 +251,15 @@ def as_pair(number: int, pair) -> tuple[Words, Words]:
         return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
 
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
-        shown = repr(pair) if len(repr(pair)) < 80 else f"{repr(pair)[:77]}..."
         raise ValueError(
-            f"input {number} (counted from 0) is {shown}: give (source, target), each a text or a list of words."
+            f"input {number} (from 0) is {repr(pair)[:80]}: give (source, target), each a text or a list of words."
         )
     return pair[0], pair[1]
 
 
 def check_method(method: str, options: dict) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
-    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, False, **options)
+    align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, **options)
 
 
 def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
@@ -286,54 +272,41 @@ def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
 
 
 def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L, 3) number of the row, source token and target token in it; (L,) probabilities, 0 where there are none."""
+    """(L, 3) number of the row, source token and target token in it; (L,) probabilities."""
     places_L3 = found.links_BST.nonzero()
-    if found.probabilities_BST is None:
-        probabilities_L = torch.zeros(len(places_L3))
-    else:
-        probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
+    probabilities_L = found.probabilities_BST[places_L3.unbind(1)].float().cpu()
     places_L3 = places_L3.cpu()
     places_L3[:, 0] = numbers_B[places_L3[:, 0]]
     return places_L3, probabilities_L
 
 
 def join_words(
-    found: list[tuple[torch.Tensor, torch.Tensor]],
-    rows_R5: torch.Tensor,
-    words_F: torch.Tensor,
-    pairs: int,
-    overlap: float,
+    found: list[tuple[torch.Tensor, torch.Tensor]], rows_R5: torch.Tensor, words_F: torch.Tensor, pairs: int
 ) -> list[tuple[list[tuple[int, int]], list[float]]]:
     """Word links of each pair, sorted, with their probabilities, from the token links of a chunk's batches."""
     if not found:
         return [([], []) for _ in range(pairs)]
     places_L3, probabilities_L = (torch.cat(parts) for parts in zip(*found, strict=True))
-    row_L = places_L3[:, 0]
-    tokens_L2 = places_L3[:, 1:] + rows_R5[row_L][:, [1, 3]]
-    decides_L = is_decided_here(row_L, *tokens_L2.unbind(1), rows_R5, overlap)
-    words_L2 = words_F[tokens_L2[decides_L]]
+    rows_L5 = rows_R5[places_L3[:, 0]]
+    words_L2 = words_F[places_L3[:, 1:] + rows_L5[:, [1, 3]]]
     # one number for pair, source word and target word, in the order in which they are sorted
     base = int(words_F.max()) + 1
-    code_L = (rows_R5[row_L[decides_L], 0] * base + words_L2[:, 0]) * base + words_L2[:, 1]
-    code_M, which_L = torch.unique(code_L, return_inverse=True)
-    best_M = torch.zeros(len(code_M)).scatter_reduce(0, which_L, probabilities_L[decides_L], "amax")
+    code_M, which_L = torch.unique((rows_L5[:, 0] * base + words_L2[:, 0]) * base + words_L2[:, 1], return_inverse=True)
+    best = torch.zeros(len(code_M)).scatter_reduce(0, which_L, probabilities_L, "amax").tolist()
     links = list(zip((code_M // base % base).tolist(), (code_M % base).tolist(), strict=True))
-    best, ends = best_M.tolist(), (code_M // base**2).bincount(minlength=pairs).cumsum(0).tolist()
+    ends = (code_M // base**2).bincount(minlength=pairs).cumsum(0).tolist()
     return [(links[begin:end], best[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def likely_links(
-    links: list[tuple[int, int]], probabilities: list[float], threshold: float, link_all: bool
+    links: list[tuple[int, int]], probabilities: list[float], threshold: float
 ) -> tuple[list[tuple[int, int]], list[float]]:
-    """The links with a probability of the threshold or more; with `link_all`, also the likeliest of each source word.
-
-    Of equals the first is the likeliest.
-    """
-    kept = {number for number, probability in enumerate(probabilities) if probability >= threshold}
-    if link_all:
-        ascending = sorted(reversed(range(len(links))), key=probabilities.__getitem__)
-        kept |= set({links[number][0]: number for number in ascending}.values())
-    kept = sorted(kept)
+    """The links with a probability of the threshold or more, and the likeliest of each source word, the first of
+    equals."""
+    likeliest: dict[int, int] = {}
+    for number in sorted(range(len(links)), key=lambda number: -probabilities[number]):
+        likeliest.setdefault(links[number][0], number)
+    kept = [n for n, (source, _) in enumerate(links) if probabilities[n] >= threshold or likeliest[source] == n]
     return [links[number] for number in kept], [probabilities[number] for number in kept]
 
 

@@ -9,7 +9,6 @@ encoder, import `WordAlignmentPipeline` from this module and name it:
 Its `save_pretrained(folder)` then writes a folder that loads as those of this zoo.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from transformers import AutoModel, Pipeline
@@ -64,15 +63,10 @@ class WordAlignmentPipeline(Pipeline):
         return PairAligner(self.model, self.tokenizer, **given)
 
     def _sanitize_parameters(self, **parameters) -> tuple[dict, dict, dict]:
-        for name in parameters:
-            if name not in OPTIONS + OUTPUTS:
-                nearest = difflib.get_close_matches(name, OPTIONS + OUTPUTS, n=1)
-                raise ValueError(
-                    f"word alignment has no parameter {name}: "
-                    + (f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(OPTIONS + OUTPUTS)}.")
-                )
-        outputs = {name: parameters[name] for name in OUTPUTS if name in parameters}
-        return {}, {name: value for name, value in parameters.items() if name not in outputs}, outputs
+        if unknown := sorted(parameters.keys() - {*OPTIONS, *OUTPUTS}):
+            raise ValueError(f"no parameter {unknown[0]}: give some of {', '.join(OPTIONS + OUTPUTS)}.")
+        outputs = {name: parameters.pop(name) for name in OUTPUTS if name in parameters}
+        return {}, parameters, outputs
 
     def __call__(self, inputs, *, batch_size: int | None = None, **parameters):
         """Dict for a pair, list of dicts for a list, iterator for anything else; see the class."""

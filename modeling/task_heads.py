@@ -47,27 +47,21 @@ class HeadModel(EncoderPreTrainedModel):
         return outputs, [(outputs.last_hidden_state, attention_mask)]
 
 
-def label_loss(logits_NL: torch.Tensor, gold_N: torch.Tensor, ignored: int = -100) -> torch.Tensor | None:
-    """Mean cross-entropy over the labels that count, or None if none counts, because a mean over nothing is NaN. A
-    compiled graph cannot check this, and returns NaN."""
-    if not torch.compiler.is_compiling() and not gold_N.ne(ignored).any():
-        return None
-    return nn.functional.cross_entropy(logits_NL, gold_N, ignore_index=ignored)
+def mean_loss(sides: list[list[tuple[torch.Tensor, torch.Tensor]]]) -> torch.Tensor:
+    """Mean over the sides of a pair, over each side's sets of logits (N, L) and labels (N,), and over the labels.
 
-
-def mean_of(losses: list[torch.Tensor | None]) -> torch.Tensor | None:
-    """Mean over the losses that are there; None where none is.
-
-    Translated answers that were not found are ordinary: such a side is left out, and the other one still teaches.
+    Translated answers that were not found are ordinary: sets and sides without a label that counts are left out, and
+    the others still teach. Where none counts, the loss is 0, with zero gradients.
     """
-    counted = [loss for loss in losses if loss is not None]
-    return torch.stack(counted).mean() if counted else None
-
-
-def loss_of_sides(losses: list[torch.Tensor | None], logits: torch.Tensor) -> torch.Tensor | None:
-    """Mean over the sides that have labels; None without labels, 0 where no label of the batch counts."""
-    loss = mean_of(losses)
-    return 0.0 * logits.sum() if loss is None and losses else loss
+    counts, sums = [], []
+    for side in sides:
+        counts.append(torch.stack([gold_N.ne(-100).sum() for _, gold_N in side]))
+        losses = [nn.functional.cross_entropy(*of_set, reduction="sum") for of_set in side]
+        sums.append(torch.stack(losses))
+    counts, sums = torch.stack(counts), torch.stack(sums)  # (sides, sets)
+    counted = counts.gt(0).sum(1)  # sets of each side
+    means = (sums / counts.clamp(min=1)).sum(1) / counted.clamp(min=1)
+    return means.sum() / counted.gt(0).sum().clamp(min=1)
 
 
 def head_dropout(config) -> nn.Dropout:
@@ -127,18 +121,19 @@ class ForLabels(HeadModel):
         """
         # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
         gold = labels, kwargs.get("translation_labels")
-        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {
+        inputs = {
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
             "translation_input_ids": translation_input_ids,
+            "translation_attention_mask": translation_attention_mask,
             "translation_token_type_ids": translation_token_type_ids,
         }
-        inputs["translation_attention_mask"] = translation_attention_mask
         outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
         logits = [self.logits_of(*side) for side in sides]
-        pairs = zip(logits, gold, strict=False)
-        losses = [self.loss_of(of_side, labels) for of_side, labels in pairs if labels is not None]
+        labeled = [pair for pair in zip(logits, gold, strict=False) if pair[1] is not None]
         return self.output_class(
-            loss=loss_of_sides(losses, logits[0]),
+            loss=self.loss_of(labeled) if labeled else None,
             logits=logits[0],
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -158,10 +153,12 @@ class ForSequenceClassification(ForLabels):
         """Of the features (B, F) of each text's first position, its `<s>`."""
         return self.classifier(first_states(features, attention_mask))
 
-    def loss_of(self, logits_BL, gold):
-        """The library's loss. `gold` are (B,) class ids, (B, L) zeros and ones for several labels, or floats for
-        regression; `config.problem_type` says which, and is guessed from their type where it does not."""
-        return self.loss_function(labels=gold, pooled_logits=logits_BL, config=self.config)
+    def loss_of(self, labeled):
+        """The library's loss, of (logits (B, L), gold) of each side. `gold` are (B,) class ids, (B, L) zeros and ones
+        for several labels, or floats for regression; `config.problem_type` says which, and is guessed from their type
+        where it does not."""
+        losses = [self.loss_function(labels=of, pooled_logits=logits, config=self.config) for logits, of in labeled]
+        return torch.stack(losses).mean()
 
 
 class ForPooledSequenceClassification(ForSequenceClassification):
@@ -204,9 +201,10 @@ class ForTokenClassification(ForLabels):
     def logits_of(self, features, attention_mask):
         return self.classifier(self.dropout(features))
 
-    def loss_of(self, logits_BTL, gold_BT):
-        """`gold_BT` is -100 where no label is wanted (specials, later subwords, padding); without one the loss is 0."""
-        return label_loss(logits_BTL.flatten(0, 1), gold_BT.flatten())
+    def loss_of(self, labeled):
+        """Of (logits (B, T, L), gold (B, T)) of each side: gold is -100 where no label is wanted (specials, later
+        subwords, padding)."""
+        return mean_loss([[(logits_BTL.flatten(0, 1), gold_BT.flatten())] for logits_BTL, gold_BT in labeled])
 
 
 class ForQuestionAnswering(HeadModel):
@@ -249,28 +247,29 @@ class ForQuestionAnswering(HeadModel):
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        gold = [(start_positions, end_positions), (translation_start_positions, translation_end_positions)]
-        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {
+        inputs = {
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
             "translation_input_ids": translation_input_ids,
+            "translation_attention_mask": translation_attention_mask,
             "translation_token_type_ids": translation_token_type_ids,
+            "translation_start_positions": translation_start_positions,
+            "translation_end_positions": translation_end_positions,
         }
-        inputs |= {"translation_attention_mask": translation_attention_mask, "translation_end_positions": gold[1][1]}
-        inputs["translation_start_positions"] = translation_start_positions
         outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
         spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
-        losses = [
-            mean_of(
-                [
-                    label_loss(logits_BT, gold_B.view(-1).clamp(0, logits_BT.shape[1]), ignored=logits_BT.shape[1])
-                    for logits_BT, gold_B in zip(span, of_side, strict=True)
-                ]
-            )
-            for span, of_side in zip(spans, gold, strict=False)
-            if all(gold_B is not None for gold_B in of_side)
+        gold = (start_positions, end_positions), (translation_start_positions, translation_end_positions)
+        labeled = [
+            [
+                (logits_BT, of.flatten().clamp(min=0).masked_fill(of.flatten() >= logits_BT.shape[1], -100))
+                for logits_BT, of in zip(span, positions, strict=True)
+            ]
+            for span, positions in zip(spans, gold, strict=False)
+            if all(of is not None for of in positions)
         ]
         return QuestionAnsweringModelOutput(
-            loss=loss_of_sides(losses, spans[0][0]),
+            loss=mean_loss(labeled) if labeled else None,
             start_logits=spans[0][0],
             end_logits=spans[0][1],
             hidden_states=outputs.hidden_states,

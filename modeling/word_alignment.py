@@ -26,13 +26,12 @@ from .pair_aligner import (
     WordAlignment,
     as_pair,
     check_method,
-    words_of_tokens,
 )
 from .word_probabilities import share_of_plan
 from .word_tokens import Words, cut_into_tokens, split_words
 
 __all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "ENCODINGS", "NO_LIMIT", "WordAligner", "WordAlignment"]
-__all__ += ["check_method", "words_of_tokens"]
+__all__ += ["check_method"]
 
 
 class WordAligner(PairAligner):

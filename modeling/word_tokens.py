@@ -87,52 +87,38 @@ def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]
 def cut_into_tokens(tokenizer, sentences: list[list[str]], offsets: list[Offsets | None] | None = None) -> Tokens:
     """The tokens of sentences given as words, without special tokens; `offsets`: of each, where its text is known.
 
-    Words are cut one by one, as every tokenizer does that is given words, and each only once. Tokenizers whose tokens
-    hold the space before a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the
-    word. A word may have no token (a control character): it is left out, and the others keep their numbers. Special
-    tokens that the text itself spells are dropped, unknown tokens are kept.
+    Words are cut one by one, as every tokenizer does that is given words. Tokenizers whose tokens hold the space before
+    a word, but that add none to a word alone (byte-level BPE; Gemma), get the space with the word. A word may have no
+    token (a control character): it is left out, and the others keep their numbers. Special tokens that the text itself
+    spells are dropped, unknown tokens are kept.
     """
     if tokenizer.is_fast:
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
         backend.no_truncation()
 
-        def cut(texts: list) -> list[list[int]]:
-            is_words = isinstance(texts[0], list)
-            return [of.ids for of in backend.encode_batch(texts, is_pretokenized=is_words, add_special_tokens=False)]
+        def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
+            found = backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
+            return [list(zip(of.ids, of.word_ids, strict=True)) for of in found]
+
+        text = backend.encode("a b", add_special_tokens=False).ids
+        a, with_space, b = ([token for token, _ in of] for of in cut([["a"], [" b"], ["b"]]))
+        if text == a + with_space != a + b:
+            alone = set(tokenizer.all_special_tokens)
+            texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
+            sentences = [spell_with_spaces(*text, alone) for text in texts]
     else:
 
-        def cut(texts: list) -> list[list[int]]:
-            texts = (text if isinstance(text, str) else text[0] for text in texts)
-            return [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
+        def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
+            tokens = (
+                [(n, token) for n, word in enumerate(of) for token in tokenizer.tokenize(word)] for of in sentences
+            )
+            return [[(tokenizer.convert_tokens_to_ids(token), n) for n, token in of] for of in tokens]
 
-    both, first, with_space = cut(["a b", "a", " b"])
-    needs_space = both == first + with_space != first + cut([["b"]])[0]
-    if needs_space:
-        alone = set(tokenizer.all_special_tokens)
-        texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
-        sentences = [spell_with_spaces(*text, alone) for text in texts]
-    words = list(chain.from_iterable(sentences))
-    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    vocabulary = cut([word if needs_space else [word] for word in numbers]) if numbers else []
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    vocabulary = [
-        ids if special.isdisjoint(ids) else [token for token in ids if token not in special] for ids in vocabulary
-    ]
-
-    # V different words, W words in all, F tokens
-    counts_V = torch.tensor([len(ids) for ids in vocabulary], dtype=torch.long)
-    ids_of_words = torch.tensor(list(chain.from_iterable(vocabulary)), dtype=torch.long)
-    number_W = torch.tensor([numbers[word] for word in words], dtype=torch.long)
-    counts_W = counts_V[number_W]
-    begins_W = counts_W.cumsum(0) - counts_W
-    word_F = torch.repeat_interleave(counts_W)
-    within_F = torch.arange(len(word_F)) - begins_W[word_F]
-    ids_F = ids_of_words[(counts_V.cumsum(0) - counts_V)[number_W[word_F]] + within_F]
-    word_bounds = torch.tensor(list(accumulate(map(len, sentences), initial=0)))
-    sentence_W = torch.repeat_interleave(word_bounds.diff())
-    bounds = torch.cat([begins_W, counts_W.sum()[None]])[word_bounds]
-    return Tokens(ids_F, word_F - word_bounds[sentence_W[word_F]], bounds)
+    found = [[item for item in of if item[0] not in special] for of in cut(sentences)]
+    ids_F, words_F = torch.tensor(list(chain.from_iterable(found)), dtype=torch.long).view(-1, 2).T
+    return Tokens(ids_F, words_F, torch.tensor(list(accumulate(map(len, found), initial=0))))
 
 
 class InputFormat(NamedTuple):

@@ -184,8 +184,8 @@ def test_matching(method, autocast):
     of_words = {"words": words, "cells_BST": cells_BST} if method == "ot_words" else {}
     with devices_are_named(), torch.autocast("cpu", enabled=autocast):
         for chosen in options:
-            align(x_BSH, y_BTH, *masks, method, True, **of_words, **chosen)
-            align(x_BSH.bfloat16(), y_BTH.bfloat16(), *masks, method, False, **chosen)
+            align(x_BSH, y_BTH, *masks, method, **of_words, **chosen)
+            align(x_BSH.bfloat16(), y_BTH.bfloat16(), *masks, method, **chosen)
         word_probabilities(x_BSH, y_BTH, *masks, words)
 
 

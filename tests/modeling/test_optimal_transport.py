@@ -6,17 +6,8 @@ import pytest
 import torch
 from simalign import SentenceAligner
 
-from modeling.optimal_transport import (
-    METHODS,
-    RULES,
-    align,
-    itermax_links,
-    ot_itermax_links,
-    settle_one_token_sides,
-    sinkhorn,
-    softmax_links,
-)
-from modeling.symmetrization import argmax_links, grow_diag_final_and
+from modeling.optimal_transport import METHODS, align, settle_one_token_sides, sinkhorn
+from modeling.symmetrization import RULES, argmax_links, grow_diag_final_and, itermax_links, softmax_links
 from tests.modeling.tiny import VECTOR_SIZE as HIDDEN
 from tests.modeling.tiny import cells, ragged, whole
 
@@ -118,7 +109,7 @@ def test_no_plan_has_nan(dtype, regularization):
                     plan = one(sinkhorn, similarity, 3, regularization, epsilon, first)
                     assert plan.shape == shape and plan.dtype == torch.float64
                     assert plan.isfinite().all() and (plan >= 0).all()
-                    assert one(ot_itermax_links, plan).shape == shape
+                    assert one(itermax_links, plan).shape == shape
     for value in (torch.inf, -torch.inf, torch.nan):  # vectors that overflowed
         similarity = torch.rand(4, 5).to(dtype)
         similarity[1, 2] = similarity[3] = value
@@ -220,7 +211,7 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
                 "eq9_printed": plain_ot_itermax(plan, iterations, discount),
             }
             differ += expected["eq9_printed"] != expected["released"]
-            assert cells(one(ot_itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
+            assert cells(one(itermax_links, plan, iterations, discount, rule)) == expected[rule], plan
     assert differ > 20, "the two rules hardly differed"
 
 
@@ -235,8 +226,7 @@ def test_filtering_never_prefers_what_is_no_number(value):
     spoilt = scores.clone()
     spoilt[0, 1] = spoilt[1, 0] = spoilt[0, 3] = value
     for matrix in (scores, spoilt):
-        for function in (itermax_links, ot_itermax_links):
-            assert cells(one(function, matrix)) == expected
+        assert cells(one(itermax_links, matrix)) == expected
 
 
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
@@ -270,7 +260,6 @@ def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
     assert not together.links_BST[~cells_BST].any(), "padding was linked"
     assert not together.probabilities_BST[~cells_BST].any()
     assert not together.probabilities_BST.isnan().any()
-    assert torch.equal(together.links_BST, align(*batch, method, probabilities=False, **options).links_BST)
     for row, (x, y) in enumerate(alone):
         single = align(x[None], y[None], *whole(len(x), len(y)), method, **options)
         inside = torch.meshgrid(source_mask_BS[row].nonzero()[:, 0], target_mask_BT[row].nonzero()[:, 0], indexing="ij")
@@ -292,7 +281,7 @@ def test_the_dot_products_decide_about_a_single_token(method):
         assert align(y_BTH, x_BSH, *whole(size, 1), method).links_BST[0, best, 0]
         assert align(x_BSH, -y_BTH, *whole(1, size), method).links_BST[0, 0, 0]
     plan_BST = torch.rand(2, 3, 3)
-    assert settle_one_token_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)) is plan_BST
+    assert torch.equal(settle_one_token_sides(plan_BST, plan_BST + 1, *whole(2, 3, 3)), plan_BST)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -301,11 +290,11 @@ def test_products_are_computed_in_float32(method):
     _, (x_BSH, y_BTH, *masks) = ragged(torch.Generator().manual_seed(0), pairs=6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         given = align(x_BSH, y_BTH, *masks, method)
-    assert all(map(torch.equal, given, align(x_BSH, y_BTH, *masks, method)))
+    assert all(map(torch.equal, given[:2], align(x_BSH, y_BTH, *masks, method)[:2]))
     for dtype in (torch.bfloat16, torch.float16):
         x_BSH, y_BTH = x_BSH.to(dtype), y_BTH.to(dtype)
         given = align(x_BSH, y_BTH, *masks, method)
-        assert all(map(torch.equal, given, align(x_BSH.float(), y_BTH.float(), *masks, method)))
+        assert all(map(torch.equal, given[:2], align(x_BSH.float(), y_BTH.float(), *masks, method)[:2]))
 
 
 MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
@@ -320,9 +309,9 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
         (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
         (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
-        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon .*nan"),
+        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan"),
         (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
-        (lambda: ot_itermax_links(*MATRIX, discount=0.4), "discount .*0.4"),
+        (lambda: itermax_links(*MATRIX, discount=0.4), "discount=0.4"),
     ],
 )
 def test_errors_name_the_argument(call, named):
