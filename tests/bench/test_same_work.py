@@ -7,6 +7,7 @@ import torch
 from bench._steps import (
     ENCODERS,
     PEER,
+    PREDICTED,
     Size,
     features,
     losses_of,
@@ -16,6 +17,8 @@ from bench._steps import (
     steps_of,
 )
 from bench.masked_lm_step import Part, round_batches, row_lengths
+from pretraining.data.examples import Texts
+from pretraining.objectives import OBJECTIVES
 
 SIZE = Size(layers=1, hidden=64, vocab=300)
 PAIRS = np.array([[5, 9], [12, 8], [30, 3], [7, 7]])
