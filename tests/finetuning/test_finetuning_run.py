@@ -241,7 +241,12 @@ def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, 
     XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(small)
     config = padding / "config.json"
     config.write_text(config.read_text().replace('"pad_token_id": 1', '"pad_token_id": 0'))
-    for model, named in ((bare, "tokenizer"), (tmp_path, ""), (small, str(len(sample_tokenizer))), (padding, "1 ")):
+    for model, named in (
+        (bare, "tokenizer"),
+        (tmp_path, ""),
+        (small, str(len(sample_tokenizer))),
+        (padding, "padding id 1"),
+    ):
         assert str(model) in (message := refused([*topics, f"model={model}"])) and named in message
     tensors = load_file(foreign / "model.safetensors")
     dense = "encoder.layer.1.output.dense.weight"

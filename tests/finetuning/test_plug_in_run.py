@@ -119,8 +119,8 @@ WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
 @pytest.mark.parametrize(
     ("kind", "train", "test", "changes", "named"),
     [
-        ("classification", {"translation_columns": None}, {}, {}, "train.0.*names no translations"),
-        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translation_columns and translations"),
+        ("classification", {"translation_columns": None}, {}, {}, "train.0.*translation_columns"),
+        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translations"),
         ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0.*text_en, text .*Name 1"),
         ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
         ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*translation"),

@@ -55,7 +55,7 @@ class Knowing(nn.Module):
 
     def __init__(self, positions=512):
         super().__init__()
-        self.config = SimpleNamespace(num_hidden_layers=2, max_position_embeddings=positions)
+        self.config = SimpleNamespace(model_type="bert", num_hidden_layers=2, max_position_embeddings=positions)
         self.table = nn.Parameter(torch.zeros(4 + 2 * MEANINGS, MEANINGS))
         with torch.no_grad():
             self.table[4:] = 4 * torch.eye(MEANINGS).repeat(2, 1)

@@ -17,12 +17,13 @@ def checkpoint(tmp_path):
     return folder
 
 
-def test_uploads_push_the_model_alone_and_report_failures(checkpoint, hub, fault):
+def test_uploads_push_the_model_alone_and_report_failures(checkpoint, hub, monkeypatch):
     check_recording(None, REPO)
     said = []
     uploads = CheckpointUploads(REPO, said.append)
-    fault("POST", "/commit/", 403)
+    monkeypatch.setenv("HF_TOKEN", "reader")
     uploads.push(checkpoint, "step 3")
+    monkeypatch.setenv("HF_TOKEN", "writer")
     uploads.push(checkpoint.parent / "not_there", "step 4")
     assert [REPO in line and "\n" not in line for line in said] == [True, True] and "step 3" in said[0]
     assert "config.json" not in hub.files(REPO)
