@@ -11,7 +11,7 @@ from tokenizers import Regex, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer, load_whole
-from modeling.configuration_encoder import longest_input
+from modeling.positions import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
 from zoo_core.recipes import nearest

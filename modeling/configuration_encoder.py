@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .backbone import ARCHITECTURES
+from .positions import LOADABLE
 
 HEADS = {
     "AutoModel": "Model",
@@ -19,8 +20,6 @@ HEADS = {
     "AutoModelForQuestionAnswering": "ForQuestionAnswering",
 }
 
-# Types whose weights have our encoder's layout; only what a paper adds is fresh. BERT's have other names.
-LOADABLE = ("xlm-roberta", "roberta", "camembert", "xlm_align", "ernie_m", "metaxlm", "veco", "bert")
 # What the zoo reads of an encoder's shape, under one name in all of them.
 SHAPE = (
     "vocab_size",
@@ -169,23 +168,6 @@ class EncoderConfig(PreTrainedConfig):
                 **ids_of_tokenizer(pretrained_model_name_or_path, **of_hub),
             }
         return found, kwargs
-
-
-# Types that count positions from behind the padding's row, as RoBERTa does; others count from 0.
-FROM_PADDING = (*LOADABLE[:-1], "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta-prelayernorm")
-FROM_PADDING += ("xlm-roberta-xl", "xmod")
-
-
-def first_position(config: PreTrainedConfig) -> int:
-    """The position of an input's first token in a model of this configuration, of this zoo or another."""
-    is_from_zero = getattr(config, "positions_from_zero", False) or getattr(config, "backbone_config", None) is not None
-    return 0 if is_from_zero or config.model_type not in FROM_PADDING else config.pad_token_id + 1
-
-
-def longest_input(config: PreTrainedConfig) -> int | None:
-    """Longest input in tokens, special tokens included; None where the model sets no limit."""
-    longest = getattr(config, "max_position_embeddings", None)
-    return longest and longest - first_position(config)
 
 
 def check_numbers(config: PreTrainedConfig, ranges: dict[str, tuple[float, float]] = RANGES) -> None:

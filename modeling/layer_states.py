@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from .configuration_encoder import longest_input
+from .positions import longest_input
 
 
 def default_layer(num_layers: int) -> int:

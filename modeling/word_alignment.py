@@ -14,7 +14,6 @@ import torch
 from transformers import AutoModel
 
 from .checkpoints import download_pinned, load_config, load_tokenizer, load_whole
-from .configuration_encoder import LOADABLE
 from .evaluation_mode import without_dropout
 from .layer_states import default_layer
 from .pair_aligner import (
@@ -27,6 +26,7 @@ from .pair_aligner import (
     as_pair,
     check_method,
 )
+from .positions import LOADABLE
 from .word_probabilities import share_of_plan
 from .word_tokens import Words, cut_into_tokens, split_words
 

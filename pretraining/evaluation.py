@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import send_to_device
 from torch import nn
 
-from modeling.configuration_encoder import longest_input
+from modeling.positions import longest_input
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import unigram_entropy
 from pretraining.data.examples import Example

@@ -25,7 +25,7 @@ from accelerate.utils import (
 from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
-from modeling.configuration_encoder import longest_input
+from modeling.positions import longest_input
 from pretraining.checkpoints import (
     check_same_data,
     check_shared_folder,

@@ -135,7 +135,7 @@ def write_links(options: Namespace) -> None:
     counts, started = Counter[str](), time.monotonic()
     with contextlib.ExitStack() as stack:
         hold_signals()
-        stream = sys.stdout.buffer
+        stream = None if output else sys.stdout.buffer
         if settings:
             write_json(f"{output}{STATE_ENDING}", {"settings": settings, "pairs": done, "bytes": place})
             stream = stack.enter_context(open(output, "ab"))

@@ -56,7 +56,7 @@ def test_every_head_loads_through_every_auto_class(model_type, zoo_model_dir, fr
                 assert original.keys() <= loaded.keys()
 
 
-SHARED = {"attention_masks", "backbone", "configuration_encoder", "encoder", "masked_lm", "task_heads"}
+SHARED = {"attention_masks", "backbone", "configuration_encoder", "encoder", "masked_lm", "positions", "task_heads"}
 ALIGNER = {"pipeline_word_alignment", "pair_aligner", "layer_states", "optimal_transport", "symmetrization"}
 OWN = {
     "metaxlm": set(),

@@ -65,6 +65,7 @@ def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
         "optimal_transport",
         "symmetrization",
         "evaluation_mode",
+        "positions",
     }
     [found] = fresh_process(FRESH, [str(tmp_path / "saved")], "", PAIRS)
     assert found == [aligner(PAIRS, probabilities=True), "transformers.models.xlm_roberta.modeling_xlm_roberta"]
