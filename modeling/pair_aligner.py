@@ -196,32 +196,32 @@ class PairAligner:
 
     def _batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
         """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks; `least`: its windows."""
-        table = self.format.table(tokens.ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
+        ids = tokens.ids_F.tolist()
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
         for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
-            begins_B2 = rows_R5[numbers_B][:, [1, 3]].to(table.device)
-            lengths_B2 = rows_R5[numbers_B][:, [2, 4]].to(table.device) - begins_B2
+            rows = [(ids[x:x_end], ids[y:y_end]) for _, x, x_end, y, y_end in rows_R5[numbers_B].tolist()]
             vectors, masks = {layer: [] for layer in layers}, []
-            for of_input in ([0, 1],) if self.is_joint else ([0], [1]):
-                found, found_masks = self._encode(table, begins_B2[:, of_input], lengths_B2[:, of_input], layers)
+            for of_input in (rows,) if self.is_joint else ([row[:1] for row in rows], [row[1:] for row in rows]):
+                found, found_masks = self._encode(of_input, layers)
                 masks += found_masks
                 for layer in layers:
                     vectors[layer] += found[layer]
             yield numbers_B, vectors, masks
 
-    def _encode(self, table, begins_BK, lengths_BK, layers):
-        """States of K texts from B inputs of both: {layer: [(B, N, H) of each text]}, and their masks."""
-        inputs = self.format.inputs(table, begins_BK, lengths_BK, int(lengths_BK.sum(1).max()), self.gives_types)
-        states = self.states(inputs, layers)
-        special_K = lengths_BK.new_tensor([len(ids) for ids in self.format.special[:-1]]).cumsum(0)
-        firsts_BK = special_K + lengths_BK.cumsum(1) - lengths_BK
-        places, masks = [], []
-        for first_B, length_B in zip(firsts_BK.T, lengths_BK.T, strict=True):
-            column_N = torch.arange(int(length_B.max()), device=table.device)
-            places.append((first_B[:, None] + column_N).clamp(max=inputs["input_ids"].shape[1] - 1))
-            masks.append(column_N < length_B[:, None])
-        rows_B1 = torch.arange(len(begins_BK), device=table.device)[:, None]
+    def _encode(self, rows: list[tuple[list[int], ...]], layers):
+        """States of the texts of B inputs: {layer: [(B, N, H) of the first, ... of the second]}, and their masks."""
+        device = self.states.device
+        inputs = self.format.inputs(rows, self.tokenizer.pad_token_id or 0, self.gives_types, device)
+        states, last = self.states(inputs, layers), inputs["input_ids"].shape[1] - 1
+        places, masks, ends = [], [], [0] * len(rows)
+        for special, texts in zip(self.format.special, zip(*rows, strict=True), strict=False):
+            begins = [end + len(special) for end in ends]
+            ends = [begin + len(text) for begin, text in zip(begins, texts, strict=True)]
+            place_BN = torch.tensor(begins, device=device)[:, None] + torch.arange(max(map(len, texts)), device=device)
+            places.append(place_BN.clamp(max=last))
+            masks.append(place_BN < torch.tensor(ends, device=device)[:, None])
+        rows_B1 = torch.arange(len(rows), device=device)[:, None]
         return {layer: [states[layer][rows_B1, place_BN] for place_BN in places] for layer in layers}, masks
 
     def _windows(self, tokens: Tokens) -> torch.Tensor:

@@ -92,29 +92,20 @@ def cut_into_tokens(tokenizer, sentences: list[list[str]], offsets: list[Offsets
     token (a control character): it is left out, and the others keep their numbers. Special tokens that the text itself
     spells are dropped, unknown tokens are kept.
     """
-    if tokenizer.is_fast:
-        backend = tokenizer.backend_tokenizer
-        backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
-        backend.no_truncation()
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()  # a call for a batch may have left them on; the next one sets what it needs
+    backend.no_truncation()
 
-        def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
-            found = backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
-            return [list(zip(of.ids, of.word_ids, strict=True)) for of in found]
+    def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
+        found = backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
+        return [list(zip(of.ids, of.word_ids, strict=True)) for of in found]
 
-        text = backend.encode("a b", add_special_tokens=False).ids
-        a, with_space, b = ([token for token, _ in of] for of in cut([["a"], [" b"], ["b"]]))
-        if text == a + with_space != a + b:
-            alone = set(tokenizer.all_special_tokens)
-            texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
-            sentences = [spell_with_spaces(*text, alone) for text in texts]
-    else:
-
-        def cut(sentences: list[list[str]]) -> list[list[tuple[int, int]]]:
-            tokens = (
-                [(n, token) for n, word in enumerate(of) for token in tokenizer.tokenize(word)] for of in sentences
-            )
-            return [[(tokenizer.convert_tokens_to_ids(token), n) for n, token in of] for of in tokens]
-
+    text = backend.encode("a b", add_special_tokens=False).ids
+    a, with_space, b = ([token for token, _ in of] for of in cut([["a"], [" b"], ["b"]]))
+    if text == a + with_space != a + b:
+        alone = set(tokenizer.all_special_tokens)
+        texts = zip(sentences, offsets or [None] * len(sentences), strict=True)
+        sentences = [spell_with_spaces(*text, alone) for text in texts]
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     found = [[item for item in of if item[0] not in special] for of in cut(sentences)]
     ids_F, words_F = torch.tensor(list(chain.from_iterable(found)), dtype=torch.long).view(-1, 2).T
@@ -134,16 +125,11 @@ class InputFormat(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer, texts: int) -> "InputFormat":
-        """That of `texts` (1 or 2) texts, found by encoding a letter each."""
-        if tokenizer.is_fast:
-            encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
-            ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
-        else:
-            # -1 and -2 mark the tokens of the texts
-            letters = ([-1], [-2])[:texts]
-            ids = tokenizer.build_inputs_with_special_tokens(*letters)
-            sides = [{-1: 0, -2: 1}.get(token) for token in ids]
-            types = tokenizer.create_token_type_ids_from_sequences(*letters)
+        """That of `texts` (1 or 2) texts, found by encoding a letter each. Raises ValueError for a slow tokenizer."""
+        if not tokenizer.is_fast:
+            raise ValueError(f"{type(tokenizer).__name__} is written in Python: give a tokenizer of `tokenizers`.")
+        encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
+        ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
         begins = [sides.index(text) for text in range(texts)]
         ends = [len(sides) - sides[::-1].index(text) for text in range(texts)]
         parts = [slice(*part) for part in zip([0, *ends], [*begins, len(sides)], strict=True)]
@@ -159,47 +145,26 @@ class InputFormat(NamedTuple):
         """Whether the token types of the texts differ."""
         return any(chain(*self.special_types, self.text_types))
 
-    def table(self, ids_F: torch.Tensor, padding_id: int) -> torch.Tensor:
-        """All that inputs are made of: padding, special tokens, and the tokens of the texts."""
-        return torch.cat([torch.tensor([padding_id, *chain(*self.special)]), ids_F])
+    def inputs(self, rows, padding_id: int, with_types: bool, device: torch.device) -> dict[str, torch.Tensor]:
+        """The model's inputs (B, T), padded on the right, of B rows of one text or two, each the ids of its tokens.
 
-    def inputs(
-        self, table: torch.Tensor, begins_BK: torch.Tensor, lengths_BK: torch.Tensor, longest: int, with_types: bool
-    ) -> dict[str, torch.Tensor]:
-        """The model's inputs (B, T), padded on the right, of B rows of K texts.
-
-        Args:
-            table: as `table` made it. A text is `lengths_BK` of its tokens, from `begins_BK` on, counted without the
-                special tokens.
-            longest: tokens of the longest row.
-            with_types: whether to give `token_type_ids`.
+        `with_types`: whether to give `token_type_ids`.
         """
-        # A row has Q sections: special tokens, text, special tokens, ... Each is a run of the table.
-        places, lengths, place = [], [], 1
-        for index, special in enumerate(self.special):
-            places.append(torch.full_like(begins_BK[:, 0], place))
-            lengths.append(torch.full_like(begins_BK[:, 0], len(special)))
-            place += len(special)
-            if index < begins_BK.shape[1]:
-                places.append(begins_BK[:, index] + 1 + self.size)
-                lengths.append(lengths_BK[:, index])
-        ends_BQ = torch.stack(lengths, 1).cumsum(1)
-        shifts_BQ = torch.stack(places, 1) - ends_BQ + torch.stack(lengths, 1)
-        position_BT = torch.arange(longest + self.size, device=table.device).repeat(len(ends_BQ), 1)
-        section_BT = torch.searchsorted(ends_BQ, position_BT, right=True)
-        is_token_BT = section_BT < len(lengths)
-        section_BT = section_BT.clamp(max=len(lengths) - 1)
-        place_BT = (shifts_BQ.gather(1, section_BT) + position_BT) * is_token_BT
-        inputs = {"input_ids": table[place_BT], "attention_mask": is_token_BT.long()}
-        if with_types:
-            special_types = torch.tensor([0, *chain(*self.special_types)], device=table.device)
-            text_types = torch.tensor([of for text in self.text_types for of in (0, text)] + [0], device=table.device)
-            inputs["token_type_ids"] = torch.where(
-                place_BT < len(special_types),
-                special_types[place_BT.clamp(max=len(special_types) - 1)],
-                text_types[section_BT],
-            )
-        return inputs
+        ids, types = [], []
+        for texts in rows:
+            ids.append(list(self.special[0]))
+            types.append(list(self.special_types[0]))
+            around = self.text_types, self.special[1:], self.special_types[1:]
+            for text, text_type, special, special_types in zip(texts, *around, strict=True):
+                ids[-1] += text + special
+                types[-1] += [text_type] * len(text) + special_types
+        longest = max(map(len, ids))
+
+        def padded(lists: list[list[int]], value: int = 0) -> torch.Tensor:
+            return torch.tensor([of + [value] * (longest - len(of)) for of in lists], device=device)
+
+        found = {"input_ids": padded(ids, padding_id), "attention_mask": padded([[1] * len(of) for of in ids])}
+        return found | ({"token_type_ids": padded(types)} if with_types else {})
 
 
 def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: float) -> list[tuple[int, ...]]:

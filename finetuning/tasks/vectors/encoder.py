@@ -4,7 +4,6 @@ Legend: `B` rows of a batch, `T` positions, `H` hidden size, `N` texts, `S` text
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -56,25 +55,21 @@ class SentenceEncoder:
         """(N, H) vectors on the CPU, in float32, of texts given as tokens, by layer; a mean of no states is zero."""
         layers = list(layers)
         lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])
-        begins_N = torch.tensor(list(accumulate(map(len, texts), initial=0))[:-1])
-        ids_F = torch.tensor(list(chain.from_iterable(texts)), dtype=torch.long)
-        table = self.format.table(ids_F, self.tokenizer.pad_token_id or 0).to(self.states.device)
-        before = len(self.format.special[0])
+        device, before = self.states.device, len(self.format.special[0])
         found: dict[int, torch.Tensor] = {}
         # the longest first: a lack of memory shows at once
         batches = lengths_N.argsort(descending=True, stable=True).split(self.batch_size)
         is_shown = PartialState().is_main_process
         for numbers_B in track(batches, description="Reading sentences", transient=True, disable=not is_shown):
-            lengths_B1, begins_B1 = (of_N[numbers_B, None].to(table.device) for of_N in (lengths_N, begins_N))
-            longest = int(lengths_N[numbers_B].max())
-            inputs = self.format.inputs(table, begins_B1, lengths_B1, longest, self.gives_types)
+            rows = [[texts[number][: self.room]] for number in numbers_B.tolist()]
+            inputs = self.format.inputs(rows, self.tokenizer.pad_token_id or 0, self.gives_types, device)
             counts_BT = inputs["attention_mask"].bool()
             if self.pooling == "cls":
                 counts_BT = torch.zeros_like(counts_BT)
                 counts_BT[:, 0] = True
             elif self.pooling == "mean":
-                place_T = torch.arange(counts_BT.shape[1], device=table.device) - before
-                counts_BT = (place_T >= 0) & (place_T < lengths_B1)
+                place_T = torch.arange(counts_BT.shape[1], device=device) - before
+                counts_BT = (place_T >= 0) & (place_T < lengths_N[numbers_B, None].to(device))
             counts_BT1 = counts_BT[..., None]
             for layer, states_BTH in self.states(inputs, layers).items():
                 sums_BH = states_BTH.float().masked_fill(~counts_BT1, 0.0).sum(1)
