@@ -66,8 +66,9 @@ class LinearCrossEntropy(torch.autograd.Function):
                     of_hidden_NH[chunk] = scores @ matrix_VH
                 if of_weight_VH is not None and dtype == of_weight_VH.dtype:
                     of_weight_VH.addmm_(scores.T, states_NH[chunk])
-                elif of_weight_VH is not None:
-                    of_weight_VH += scores.T @ states_NH[chunk]
+                elif of_weight_VH is not None:  # by parts: a (V, H) matrix of products would be the largest tensor
+                    for part_WH, scores_NW in zip(of_weight_VH.split(2**14), scores.split(2**14, 1), strict=True):
+                        part_WH += scores_NW.T @ states_NH[chunk]
         ctx.mark_non_differentiable(losses_N)
         return (losses_N * row_weights_N).sum(), losses_N
 
