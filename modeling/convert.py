@@ -24,7 +24,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.torch
@@ -105,6 +105,27 @@ ERNIE_M_STATIC: Names = {
     r"^cls_mrc_out": "qa_outputs",
     r"(\.w_0|_scale|_w)$": ".weight",
     r"(\.b_0|_bias|_b)$": ".bias",
+}
+
+
+class Layout(NamedTuple):
+    """One of the layouts of a model: a pattern that one of its names has, its table, and whether its matrices are
+    (in, out), as Paddle's."""
+
+    mark: str
+    names: Names
+    is_paddle: bool = False
+
+
+# the first whose mark is found
+VECO_LAYOUTS = {
+    "fairseq": Layout(r"^encoder\.layers\.\d+\.fc1\.", VECO_FAIRSEQ),
+    "native": Layout("", VECO_NATIVE),
+}
+ERNIE_M_LAYOUTS = {
+    "static graph": Layout(r"^word_embedding$", ERNIE_M_STATIC, is_paddle=True),
+    "transformers 4": Layout(r"\.self_attn\.self_attn\.", ERNIE_M),
+    "PaddleNLP": Layout("", ERNIE_M, is_paddle=True),
 }
 # what libraries and optimizers keep for themselves
 BOOKKEEPING = re.compile(
@@ -235,6 +256,11 @@ def renamed(state: State, names: Names, ignore_keys: Sequence[str] = ()) -> Stat
     return found
 
 
+def layout_of(state: State, layouts: dict[str, Layout]) -> str:
+    """The name of the layout of these weights."""
+    return next(name for name, layout in layouts.items() if any(re.search(layout.mark, key) for key in state))
+
+
 def make_config(
     cls: type[PreTrainedConfig], state: State, source: str, num_heads: int | None, fields: dict[str, Any]
 ) -> PreTrainedConfig:
@@ -329,24 +355,24 @@ def convert_veco(
     """
     require_new(output)
     state, settings = read_state(source)
-    is_fairseq = any(re.match(r"encoder\.layers\.\d+\.fc1\.", key) for key in state)
-    words = load_tokenizer(tokenizer)
-    if not is_fairseq:
-        state, cls = renamed(state, VECO_NATIVE, ignore_keys), VecoForMaskedLM
+    layout, words = layout_of(state, VECO_LAYOUTS), load_tokenizer(tokenizer)
+    names = VECO_LAYOUTS[layout].names
+    if layout != "fairseq":
+        state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM
         fields = {"cross_attention": any(".crossattention." in key for key in state)}
         fields["lm_head_transform"] = "lm_head.dense.weight" in state
-        notes = [f"layout: native; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
+        notes = [f"layout: {layout}; {', '.join(f'{name} {value}' for name, value in fields.items())}"]
         config = make_config(VecoConfig, state, source, num_attention_heads, fields)
         zeros = [] if fields["lm_head_transform"] else ["lm_head.bias"]
     else:
         is_encoder = model == "encoder"
-        names = VECO_FAIRSEQ | ({r"^decoder\.layer\.": "roberta.encoder.layer."} if is_encoder else {})
+        names = names | ({r"^decoder\.layer\.": "roberta.encoder.layer."} if is_encoder else {})
         state, cls = renamed(state, names, ignore_keys), VecoForMaskedLM if is_encoder else VecoForConditionalGeneration
         fields = {"hidden_act": settings.get("activation_fn", "gelu"), "lm_head_transform": False}
         fields |= {"cross_attention": is_encoder}
         if heads := settings.get("encoder_attention_heads"):
             fields["num_attention_heads"] = heads
-        notes = ["layout: fairseq"]
+        notes = [f"layout: {layout}"]
         if not is_encoder:
             layers, is_tied = decoder_origin(state, source)
             fields |= {"decoder_layers": len(layers), "decoder_layer_indices": layers, "tie_decoder": is_tied}
@@ -440,8 +466,8 @@ def convert_ernie_m(
     state, _ = read_state(saved[0] if saved else path)
     if any(key.startswith("roberta.") or ".layer.0." in key for key in state):
         raise ValueError(f"{source} is a folder of this zoo, which needs no conversion.")
-    is_static, is_paddle = "word_embedding" in state, not any(".self_attn.self_attn." in key for key in state)
-    layout = "static graph" if is_static else "PaddleNLP" if is_paddle else "transformers 4"
+    layout = layout_of(state, ERNIE_M_LAYOUTS)
+    _, names, is_paddle = ERNIE_M_LAYOUTS[layout]
     settings = next((read_settings(folder / name) for name in CONFIGS if (folder / name).is_file()), {})
     named = next(iter(settings.get("architectures") or ()), "ErnieMModel")
     head = head or next((name for name, cls in ERNIE_M_HEADS.items() if cls.__name__ == named), None)
@@ -450,7 +476,7 @@ def convert_ernie_m(
     if is_paddle:  # (in, out), but for the embeddings, whose rows are tokens or positions
         is_matrix = {key: tensor.dim() == 2 and "embedding" not in key for key, tensor in state.items()}
         state = {key: tensor.T.contiguous() if is_matrix[key] else tensor for key, tensor in state.items()}
-    state = renamed(state, ERNIE_M_STATIC if is_static else ERNIE_M, ignore_keys)
+    state = renamed(state, names, ignore_keys)
     pooler = [key for key in state if key.startswith("roberta.pooler.")]
     if head in ("token", "question_answering"):  # PaddleNLP keeps the pooler below every head, and has one name for all
         names = {r"^classifier\.": "qa_outputs."} if head == "question_answering" else {}
@@ -463,7 +489,7 @@ def convert_ernie_m(
     notes = [f"layout: {layout}; head: {head}"]
     notes += [f"assumed: {name} {getattr(config, name)}" for name in ASSUMED if name not in settings]
     model = build(ERNIE_M_HEADS[head], config, state, source, [TOKEN_TYPES])
-    chosen = choose_tokenizer(folder, layout, config, tokenizer, tokenizer_type)
+    chosen = choose_tokenizer(folder, not is_paddle, config, tokenizer, tokenizer_type)
     config.bos_token_id, config.eos_token_id = chosen.cls_token_id, chosen.sep_token_id
     return [save(model, chosen, output), *notes, f"tokenizer: {type(chosen).__name__}"]
 
@@ -485,7 +511,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def choose_tokenizer(
-    folder: Path, layout: str, config: PreTrainedConfig, tokenizer: str | None, kind: str | None
+    folder: Path, has_its_ids: bool, config: PreTrainedConfig, tokenizer: str | None, kind: str | None
 ) -> PreTrainedTokenizerBase:
     """The tokenizer: of a folder of transformers 4 its own, if it has one and no `kind` is given, since a fine-tuned
     model was made with its ids; else XLM-R's, the default of the zoo.
@@ -494,7 +520,7 @@ def choose_tokenizer(
     other tokens: where the source has a vocab.txt, the ordinary tokens of XLM-R's have to be the same, one by one.
     """
     model_file, vocabulary = folder / FILES["sentencepiece_model_ckpt"], folder / FILES["vocab_file"]
-    keeps = tokenizer is None and layout == "transformers 4" and model_file.is_file()
+    keeps = tokenizer is None and has_its_ids and model_file.is_file()
     is_own = keeps if kind is None else kind == "ernie_m"
     chosen = ErnieMTokenizer.from_pretrained(tokenizer or folder) if is_own else load_tokenizer(tokenizer or XLM_R)
     if len(chosen) > config.vocab_size or chosen.pad_token_id != config.pad_token_id:
