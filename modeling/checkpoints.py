@@ -6,6 +6,7 @@ transformers loads every other type. `trust_remote_code=True` runs the checkpoin
 is named in one line; a checkpoint that cannot be loaded without its code is an error.
 """
 
+import collections
 import contextlib
 import functools
 import importlib
@@ -191,12 +192,15 @@ def _check_code(path: str, entries: Any, is_known: bool, what: str) -> None:
     if named and not folder.is_dir():
         with contextlib.suppress(Exception):  # then nobody could run it
             folder = Path(snapshot_download(path, allow_patterns="*.py", ignore_patterns="*/*"))
-    files = {(f"{name.partition('.')[0]}.py", owner) for owner, _, name in named if owner not in ("", place)}
+    files = collections.defaultdict(set)  # of each repository
+    for owner, _, name in named:
+        if owner not in ("", place):
+            files[owner].add(f"{name.partition('.')[0]}.py")
     for file in folder.glob("*.py") if named else ():
         installed = Path(__file__).with_name(file.name)
         if not installed.is_file() or file.read_bytes() != installed.read_bytes():
-            files.add((file.name, place))
-    listed = ", ".join(f"{file} of {owner}" for file, owner in sorted(files))
+            files[place].add(file.name)
+    listed = "; ".join(f"{', '.join(sorted(names))} of {owner}" for owner, names in sorted(files.items()))
     if named and not is_known:
         raise ValueError(f"{place} has {what}, which needs code of its own: {listed or named[0][2]}. {REMEDY}")
     if files:
