@@ -39,19 +39,6 @@ def test_to_iob2_same_spans_of_every_scheme(labels, form):
     assert to_iob2(labels, form) == [label if label == "O" else f"{label}-x" for label in SPANS]
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ("I I O I B I", "B I O B B I"),
-        ("B E O S S B I E", "B I O B B B I I"),
-        ("U O B I L U _", "B O B I I B O"),
-        ("B M E S O", "B I I B O"),
-    ],
-)
-def test_to_iob2_marks_alone(labels, expected):
-    assert form_of(labels.split()) == "B" and to_iob2(labels.split(), "B") == expected.split()
-
-
 @pytest.mark.parametrize("marks", ["BI", "BIES"])
 def test_to_iob2_of_any_sequence_has_the_spans_of_seqeval(marks):
     draw = random.Random(0)
@@ -63,39 +50,3 @@ def test_to_iob2_of_any_sequence_has_the_spans_of_seqeval(marks):
         assert to_iob2(converted, "B-TYPE") == converted
         begins = [place for place, label in enumerate(converted) if label.startswith("B-")]
         assert begins == [start for _, start, _ in get_entities(labels)]
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        "NOUN VERB",
-        "N O S L U M E V",  # parts of speech of tweets
-        "B I X",
-        "B I",
-        "PER LOC O",
-        "S----3MS2- I--------- N-------1I",
-        "_",
-        "",
-    ],
-)
-def test_form_of_tags_is_none(labels):
-    assert form_of(labels.split()) is None
-
-
-@pytest.mark.parametrize("labels", ["B-ORG-GOV I-date-time O", "O", "B-* I-* O _", "B-S I-S O", "I-Person"])
-def test_form_of_unusual_spans(labels):
-    assert form_of(labels.split()) == "B-TYPE"
-
-
-@pytest.mark.parametrize(
-    ("labels", "named"),
-    [
-        ("B-PER I-PER O PER", "'PER'"),
-        ("PER-B PER-I O LOC", "'LOC'"),
-        ("B-PER O LOC-B", "'LOC-B'"),
-        ("B-PER i-PER", "'i-PER'"),
-    ],
-)
-def test_form_of_refuses_labels_of_two_kinds(labels, named):
-    with pytest.raises(ValueError, match=f"^in .*{named}"):
-        form_of(labels.split(), lambda label: f"in {label}")

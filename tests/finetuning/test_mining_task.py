@@ -10,13 +10,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.registry import task_of
 from finetuning.tasks.vectors.mining import Pool, chance_level, divide
-from finetuning.tasks.vectors.recipe import MiningRecipe
 from finetuning.tasks.vectors.search import mine
 from tests.finetuning.feature_recipes import DEV, mining_of, sentence, write_pools
 from tests.finetuning.labeled_rows import write_configs
-from zoo_core.recipes import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes"
 
@@ -93,6 +90,17 @@ def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_p
     assert "xx-en: 3 gold pairs are not in the pools" in "\n".join(warnings)
 
 
+def test_chance_level_of_random_pairs():
+    generator = torch.Generator().manual_seed(0)
+    pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})
+    drawn = [torch.randperm(20, generator=generator)[:8] for _ in range(4000)]
+    right = sum(int((order[:5] == torch.arange(5)).sum()) for order in drawn) / len(drawn)
+    levels = chance_level(pool)
+    assert levels["recall"] == pytest.approx(100 * right / 5, rel=0.1)
+    assert levels["precision"] == pytest.approx(100 * right / 8, rel=0.1)
+    assert levels["f1"] == pytest.approx(2 / (1 / levels["precision"] + 1 / levels["recall"]))
+
+
 def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     def rows(language, numbers):
         texts = [(f"{sentence(n)} {language}", sentence(n) if n != 30 else "") for n in numbers]
@@ -108,23 +116,3 @@ def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     assert results["protocol"]["dev_rows"] == {"de-en": 20, "zh-en": 20}
     warnings = "\n".join(results["warnings"])
     assert "de-en: 1 gold pairs are not in the pools" in warnings and "de-en: 29 gold pairs among 29 and 29" in warnings
-
-
-def test_chance_level_of_random_pairs():
-    generator = torch.Generator().manual_seed(0)
-    pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})
-    drawn = [torch.randperm(20, generator=generator)[:8] for _ in range(4000)]
-    right = sum(int((order[:5] == torch.arange(5)).sum()) for order in drawn) / len(drawn)
-    levels = chance_level(pool)
-    assert levels["recall"] == pytest.approx(100 * right / 5, rel=0.1)
-    assert levels["precision"] == pytest.approx(100 * right / 8, rel=0.1)
-    assert levels["f1"] == pytest.approx(2 / (1 / levels["precision"] + 1 / levels["recall"]))
-
-
-def test_read_pools_refuses(pools, write):
-    table = {**pools(slice(20, 60)), "dev": pools(DEV, "dev")}
-    twice = write("twice", [{"id": "s21", "text": text} for text in "xy"])
-    for changes, named in (({"dev": pools(slice(20, 60))}, "dev.gold"), ({"source": {"path": twice}}, "'s21'")):
-        recipe = load_recipe(MiningRecipe, None, ["model=m", "output_dir=o", "task=t", mining_of({**table, **changes})])
-        with pytest.raises(ValueError, match=named):
-            task_of(recipe).read()

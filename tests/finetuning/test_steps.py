@@ -64,7 +64,3 @@ def test_counted_rows_without_labels():
     assert full == rows[0]
     ignored = dict.fromkeys(("translation_labels", "translation_start_positions"), IGNORED)
     assert filler == {"input_ids": [1, 2], "labels": [IGNORED] * 2, **ignored}
-
-
-def test_length_groups_of_few_rows():
-    assert [len(rows) for rows in LengthGroups([5, 6, 7], SIZE, seed=1).updates(0)] == [3]

@@ -43,6 +43,8 @@ for arguments in json.loads(sys.argv[1]):
         sys.stdout.write(f"ended with {stopped.code}\\n")
 """
 
+pytestmark = pytest.mark.slow
+
 
 def main_in(processes, arguments, folder):
     """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
@@ -97,7 +99,6 @@ def assert_same_update(one, two):
     return [record_of(folder / "seed-1") for folder in (one, two)]
 
 
-@pytest.mark.slow
 def test_two_processes_train_as_one(runs, topics, tmp_path):
     main([*topics, *TOPICS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
@@ -106,7 +107,6 @@ def test_two_processes_train_as_one(runs, topics, tmp_path):
     assert [read_results(folder)["processes"] for folder in (tmp_path / "out", runs[0] / "topics")] == [[1], [2]]
 
 
-@pytest.mark.slow
 def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_path):
     accumulated = "training.gradient_accumulation_steps=2"
     main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
@@ -115,7 +115,6 @@ def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_
         assert_same_update(tmp_path / name, runs[0] / "topics")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
     main(plug_in_recipe(kind, tmp_path / "one"))
@@ -123,7 +122,6 @@ def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path
     assert one["scores"] == two["scores"]
 
 
-@pytest.mark.slow
 def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
@@ -133,7 +131,6 @@ def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
-@pytest.mark.slow
 def test_two_processes_end_together(runs):
     """Otherwise it would wait forever."""
     folder, said = runs

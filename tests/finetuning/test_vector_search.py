@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from finetuning.metrics import load_metric
-from finetuning.tasks.vectors.search import mine, nearest_neighbors, one_to_one
+from finetuning.tasks.vectors.search import mine, nearest_neighbors
 
 
 def check(source, target, k, size):
@@ -45,11 +44,6 @@ def test_nearest_neighbors_of_ties():
     same = torch.ones(50, 8)
     for other in (same, -same, torch.zeros(40, 8)):
         check(other, same, 4, 16)
-
-
-def test_nearest_neighbors_of_an_empty_side():
-    (near, numbers), (backward, _) = nearest_neighbors(torch.ones(3, 2), torch.ones(0, 2), 4)
-    assert near.shape == numbers.shape == (3, 0) and backward.shape == (0, 3)
 
 
 def brute_force(source, target, k):
@@ -132,59 +126,3 @@ def test_mine_without_margin(size):
         "and the second source, whose margins are all 0, proposes a target that is taken"
     )
     assert not pairs_of(mine(torch.zeros(3, 2), torch.zeros(2, 2)))
-
-
-def test_one_to_one_order():
-    source, target = np.array([1, 0, 0, 2, 0, 3]), np.array([0, 0, 1, 1, 1, 2])
-    scores = np.array([2.0, 2.0, 3.0, 2.5, 3.0, -np.inf])
-    # (0, 1) first, proposed twice; it leaves (2, 1) and (0, 0) without a partner
-    assert [(source[n], target[n]) for n in one_to_one(source, target, scores)] == [(0, 1), (1, 0)]
-
-
-def metric(scores, right, **options):
-    return load_metric("mining_f1").compute(predictions=scores, references=right, **options)
-
-
-def test_mining_f1_with_a_threshold():
-    found = metric([3.0, 2.0, 2.0, 1.0], [True, False, True, True], gold=5, threshold=2.0)
-    assert (found["mined"], found["right"], found["gold"]) == (3, 2, 5)
-    assert found["precision"] == pytest.approx(200 / 3) and found["recall"] == 40.0
-    assert found["f1"] == pytest.approx(100 * 2 * 2 / 8)
-    nothing = metric([3.0], [True], gold=5, threshold=math.inf)
-    assert [nothing[name] for name in ("f1", "precision", "recall", "mined")] == [0.0, 0.0, 0.0, 0]
-
-
-@pytest.mark.parametrize(
-    ("scores", "right", "gold", "threshold"),
-    [
-        ([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0], 2, 2.5),
-        ([1.0, 4.0, 2.0, 3.0], [0, 1, 0, 1], 2, 2.5),  # in any order
-        ([4.0, 3.0, 2.0], [1, 1, 1], 3, 2.0),  # the public script reads past the end here
-        ([4.0, 3.0, 2.0], [1, 0, 0], 1, 3.5),
-        ([4.0, 3.0, 3.0, 2.0], [1, 0, 1, 0], 2, 2.5),  # equal scores are taken together
-        ([4.0, 2.0, 2.0], [1, 1, 0], 2, 2.0),  # and not cut between, F1 4 / 5; the first alone has 2 / 3
-        ([4.0, 3.0, 2.0, 1.0], [1, 0, 0, 1], 2, 3.5),  # 2 / 3 and 4 / 6: of equal F1 the fewest pairs
-        ([4.0, 3.0], [0, 0], 2, math.inf),
-        ([], [], 2, math.inf),
-        ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2)),  # there is nothing between them
-    ],
-)
-def test_mining_f1_fits_the_best_threshold(scores, right, gold, threshold):
-    right = [bool(flag) for flag in right]
-    found = metric(scores, right, gold=gold)
-    assert found["threshold"] == threshold
-
-    def f1(cut):
-        taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
-        return 100 * 2 * sum(taken) / (len(taken) + gold)
-
-    assert found["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
-    assert found == metric(scores, right, gold=gold, threshold=threshold)
-
-
-def test_mining_f1_refuses():
-    for gold, right in ((0, [False]), (1, [True, True])):
-        with pytest.raises(ValueError, match=f"gold is {gold}"):
-            metric([1.0] * len(right), right, gold=gold)
-    with pytest.raises(ValueError, match="no finite number"):
-        metric([math.nan], [False], gold=1)

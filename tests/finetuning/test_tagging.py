@@ -1,19 +1,26 @@
-"""Rows of words and labels: to windows and back to sentences, and all their faults."""
+"""Words and labels: to windows and back to sentences, a run, and scores by label."""
 
 import itertools
+import json
 import random
-from types import SimpleNamespace
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from datasets import ClassLabel, Features, Sequence, Value
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from finetuning.data.label_schemes import to_iob2
 from finetuning.recipe import TaggingRecipe
+from finetuning.results import read_results
 from finetuning.tasks import tagging
+from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import TaggingTask
-from tests.finetuning.tasks import encode, read_alike, recipe_with
+from tests.finetuning.labeled_rows import sentences
+from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of
 from zoo_core.masking import IGNORED
+from zoo_core.recipes import load_recipe
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 CLASSES = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=IOB2))})
@@ -57,60 +64,7 @@ def test_read_matches_labels_by_name(write):
     assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
 
 
-def test_read_conll(tmp_path):
-    lines = [[f"word{i} X {tag}" for i, tag in enumerate(tags)] for tags in TAGS]
-    text = "-DOCSTART- -X- O\n\n" + "".join("\n".join(sentence) + "\n\n" for sentence in lines)
-    (tmp_path / "eng.train").write_text(text, encoding="utf-8")
-    (tmp_path / "deu.conll").write_text(text.replace(" ", "\t"), encoding="utf-8")
-    train = {"path": str(tmp_path / "eng.train"), "format": "conll", "label_column": "tags"}
-    data = read(train, {"path": str(tmp_path / "deu.conll"), "label_column": "tags"})
-    assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
-
-
-def test_read_iob1_as_iob2(write):
-    iob1 = [["I-PER", "I-PER", "O"], ["O", "I-LOC"], ["I-PER", "B-PER", "I-LOC", "I-LOC"]]
-    first, second = write("iob1", rows(iob1)), write("iob2", rows(TAGS))
-    data = read({"path": first}, {"path": second})  # the training data never say B-LOC
-    assert set(data.label_names) == set(IOB2)
-    assert names_of(data, data.train) == names_of(data, data.evaluation["de"]) == TAGS
-    data = read({"path": second}, {"path": first})
-    assert names_of(data, data.evaluation["de"]) == TAGS
-
-
-def test_read_other_labels_with_a_warning(write):
-    tags = [["DET", "NOUN", "VERB"], ["NOUN", "X"]]
-    data = read({"path": write("train", rows(tags))}, {"path": write("test", rows(tags))})
-    assert names_of(data, data.train) == tags
-    assert "compare token_accuracy" in data.warnings[0]
-
-
 # one person of two words, O; O, a place; two persons, a place of two words: as TAGS
-OTHER_SCHEMES = {
-    "IOBES": ["B-PER E-PER O", "O S-LOC", "S-PER S-PER B-LOC E-LOC"],
-    "BILOU": ["B-PER L-PER O", "O U-LOC", "U-PER U-PER B-LOC L-LOC"],
-    "BMEWO": ["B-PER E-PER O", "O W-LOC", "W-PER W-PER B-LOC E-LOC"],
-    "TYPE-B": ["PER-B PER-I O", "O LOC-B", "PER-B PER-B LOC-B LOC-I"],
-}
-
-
-def test_read_training_tables_of_several_schemes(write):
-    tables = [{"path": write("iob2", rows(TAGS))}]
-    for name, sentences in OTHER_SCHEMES.items():
-        tags = [sentence.split() for sentence in sentences]
-        tables.append({"path": write(name, rows(tags))})
-        names = sorted(set(itertools.chain(*tags)))
-        ids = [[names.index(tag) for tag in sentence] for sentence in tags]
-        tables.append({"path": write(f"{name} ids", rows(ids), NUMBERS), "label_names": names})
-    data = read(tables, {"path": write("test", rows([["U-PER", "O"], ["O", "U-LOC"]]))})
-    assert names_of(data, data.train) == TAGS * len(tables) and set(data.label_names) == set(IOB2)
-    assert names_of(data, data.evaluation["de"]) == [["B-PER", "O"], ["O", "B-LOC"]]
-
-
-def test_read_leaves_out_rows_without_words(write):
-    data = read({"path": write("train", rows([*TAGS, []]))}, {"path": write("test", rows(TAGS))})
-    assert len(data.train) == 3 and "1 rows without words or labels left out" in data.warnings[0]
-    with pytest.raises(ValueError, match="none of its 2 rows has a word"):
-        read({"path": write("one", rows(TAGS))}, {"path": write("none", rows([[], []]), NUMBERS)})
 
 
 @pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])
@@ -126,41 +80,6 @@ def test_encode_words_without_a_label(write, sample_tokenizer, tags):
     assert [label for label in windows.train["labels"][0] if label != IGNORED] == [first[0], first[2]]
     rows_of = windows.evaluation["de"]
     assert len(tagging.words_of_sentences(rows_of, rows_of["labels"][:])[0]) == 2
-
-
-def wrong(tokens, tags):
-    """The good rows, and then this one."""
-    return [*rows(TAGS), {"tokens": tokens, "ner_tags": tags}]
-
-
-@pytest.mark.parametrize(
-    ("part", "content", "fields", "named"),
-    [
-        ("test", [{"tokens": ["a", "b"], "ner_tags": ["O"]}], {}, "row 0 .*2 words and 1 labels"),
-        ("test", wrong(["a"], ["B-PRE"]), {}, "row 3 .*'B-PRE'"),
-        ("test", wrong(["a", None], ["O", "O"]), {}, "row 3 .*column tokens"),
-        ("test", wrong(["a\nb"], ["O"]), {}, "row 3 .*column tokens"),
-        ("test", [{"tokens": "a b", "ner_tags": ["O", "O"]}], {}, "column tokens .*string"),
-        ("test", [{"tokens": ["a"], "ner_tags": [0.5]}], {}, "column ner_tags holds (double|float64)"),
-        ("test", rows(TAGS), {"text_columns": ["tokens", "ner_tags"]}, "evaluation.0.text_columns"),
-        ("test", rows([["O", "O"], ["O"]]), {}, "language de: all 3 words .*'O'"),
-        ("train", rows([["O", "O"], ["O"]]), {"label_names": IOB2}, "training rows .*'O'"),
-        ("test", rows([["B", "I", "O"]]), {}, "row 0 .*label 'B'"),
-        # labels of no scheme, or of several
-        ("train", rows([["B-PER", "O"], ["PER"]]), {}, "train.*'PER'"),
-    ],
-)
-def test_read_refuses_rows(write, part, content, fields, named):
-    tables = {"train": {"path": write("train", rows(TAGS))}, "test": {"path": write("test", rows(TAGS))}}
-    tables[part] = {"path": write(part, content), **fields}
-    with pytest.raises(ValueError, match=named):
-        read(tables["train"], tables["test"])
-
-
-# --- settings ---
-
-
-# --- windows ---
 
 
 def encoded(write, tokenizer, sentences, max_length, label_subword="first"):
@@ -234,19 +153,103 @@ def test_encode_predicts_every_word_once(write, sample_tokenizer):
     assert [[data.label_names[tag] for tag in tags] for tags in found] == [tags for _, tags in sentences]
 
 
-def test_score_joins_chunks_over_windows(write, sample_tokenizer):
-    words = [f"name{i}" for i in range(12)]
-    tags = ["O", "B-PER", *["I-PER"] * 10]
-    data = encoded(write, sample_tokenizer, [(words, tags)], 10)
-    rows_of_language = data.evaluation["de"]
-    assert len(rows_of_language) > 2
-    width = max(rows_of_language["length"][:])
-    predictions = np.array([[*row, *[-100] * (width - len(row))] for row in rows_of_language["labels"][:]])
-    outcome = TaggingTask(None).score(data, "evaluation", "de", predictions)
-    assert outcome.scores == {"f1": 100, "precision": 100, "recall": 100, "token_accuracy": 100}
+SCHEMES = {
+    "iob1": "I-PER I-PER O|O I-LOC|I-PER B-PER I-LOC I-LOC",
+    "iobes": "B-PER E-PER O|O S-LOC|S-PER S-PER B-LOC E-LOC",
+    "type-b": "PER-B PER-I O|O LOC-B|PER-B PER-B LOC-B LOC-I",
+}
 
 
-def test_encode_refuses_a_slow_tokenizer(write):
-    data = read({"path": write("train", rows(TAGS))}, {"path": write("test", rows(TAGS))})
-    with pytest.raises(ValueError, match="fast tokenizer"):
-        encode(TaggingRecipe(max_length=64, label_subword="first"), data, SimpleNamespace(is_fast=False))
+def test_read_every_scheme_as_iob2(write, tmp_path):
+    tables = []
+    for name, labels in SCHEMES.items():
+        tags = [of_sentence.split() for of_sentence in labels.split("|")]
+        known = sorted(set(itertools.chain(*tags)))
+        ids = [[known.index(tag) for tag in sentence] for sentence in tags]
+        tables += [{"path": write(name, rows(tags))}]
+        tables += [{"path": write(f"{name} ids", rows(ids), NUMBERS), "label_names": known}]
+    lines = "\n\n".join("\n".join(f"word X {tag}" for tag in tags) for tags in TAGS)
+    (tmp_path / "deu.conll").write_text(f"-DOCSTART- -X- O\n\n{lines}\n", encoding="utf-8")
+    data = read(tables, {"path": str(tmp_path / "deu.conll"), "label_column": "tags"})
+    assert names_of(data, data.train) == TAGS * len(tables) and set(data.label_names) == set(IOB2)
+    assert names_of(data, data.evaluation["de"]) == TAGS
+
+
+COLUMNS = ("input_ids", "attention_mask", "labels")
+
+
+@pytest.mark.slow
+def test_tagging_scores_are_those_of_the_saved_model(people, people_run):
+    out = people_run
+    results = read_results(out)
+    assert results["kind"] == "tagging" and list(results.languages) == ["en", "de"]
+    assert results.languages["en"]["mean"] > 60  # it has learned something
+    assert results.metrics == ["f1", "precision", "recall", "token_accuracy"]
+    assert results["protocol"]["metric"]["version"].startswith("1.2.0 (seqeval ")
+    assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
+    assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
+
+    record = record_of(out / "seed-1")
+    looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
+    assert record["selection_score"] == max(looked_at.values()) == looked_at[record["selected_step"]]
+
+    # the German sentences that are one window, each by itself, without the run's windows and batches
+    folder = out / "seed-1" / "model"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForTokenClassification.from_pretrained(folder).eval()
+    by_hand = []
+    for row in sentences("de", 9):
+        batch = tokenizer(row["tokens"], is_split_into_words=True, return_tensors="pt")
+        if batch["input_ids"].shape[1] <= 40:
+            words = batch.word_ids(0)
+            with torch.no_grad():
+                predicted = model(**batch).logits[0].argmax(-1).tolist()
+            by_hand.append([model.config.id2label[predicted[words.index(word)]] for word in range(len(row["tokens"]))])
+    recipe = load_recipe(TaggingRecipe, None, people)
+    data = encode(recipe, task_of(recipe).read(), tokenizer)
+    rows = data.evaluation["de"]
+    batch = tagging.TaggingTask.collator(tokenizer)(
+        [dict(zip(COLUMNS, map(row.get, COLUMNS), strict=True)) for row in rows]
+    )
+    with torch.no_grad():
+        predictions = model(**batch).logits.argmax(-1).numpy()
+    words = tagging.words_of_sentences(rows, predictions)
+    found = [[data.label_names[number] for number in sentence] for sentence in words]
+    assert len(by_hand) == 6 and [labels for labels in found if len(labels) == 5] == by_hand
+    outcome = task_of(recipe).score(data, "evaluation", "de", predictions)
+    assert outcome.scores == pytest.approx(record["all_scores"]["de"])
+
+
+def test_begin_pads_on_the_right(people, tiny_model, tmp_path):
+    left = shutil.copytree(tiny_model, tmp_path / "left")
+    settings = json.loads((left / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (left / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")
+    task = task_of(load_recipe(TaggingRecipe, None, [*people, f"model={left}"]))
+    task.begin()
+    assert task.start.tokenizer.padding_side == "right"
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "unit", "counts"),  # right, predicted, gold
+    [
+        ("B-ORG I-ORG O B-LOC|B-LOC B-LOC O O", "B-ORG O O B-LOC|B-LOC I-LOC O B-DAY", "chunks",
+         {"DAY": (0, 1, 0), "LOC": (1, 2, 3), "ORG": (0, 1, 1)}),
+        ("NOUN NOUN VERB _|VERB NOUN", "NOUN VERB VERB|VERB NOUN", "words", {"NOUN": (2, 2, 3), "VERB": (2, 3, 2)}),
+    ],
+)  # fmt: skip
+def test_label_scores_of_chunks_and_words(write, sample_tokenizer, gold, found, unit, counts):
+    gold, found = ([of.split() for of in text.split("|")] for text in (gold, found))
+    # labels that are predicted alone are trained on
+    train = rows([*gold, *([tag] for tags in found for tag in tags)])
+    data = read({"path": write("train", train)}, {"path": write("test", rows(gold))})
+    data = encode(TaggingRecipe(max_length=60, label_subword="first"), data, sample_tokenizer)
+    windows = data.evaluation["de"]
+    ids = np.full((len(windows), max(windows["length"][:])), -100)
+    for row, (labels, tags) in enumerate(zip(windows["labels"][:], found, strict=True)):
+        ids[row, np.flatnonzero(np.array(labels) != -100)] = [data.label_names.index(tag) for tag in tags]
+    scores = TaggingTask(None).score(data, "evaluation", "de", ids).label_scores()
+    assert data.protocol["label_unit"] == unit and scores.keys() == counts.keys()
+    for name, (right, predicted, support) in counts.items():
+        shares = right / max(predicted, 1), right / max(support, 1), 2 * right / (predicted + support)
+        assert [scores[name][of] for of in ("precision", "recall", "f1")] == pytest.approx([100 * x for x in shares])
+        assert scores[name]["support"] == support
