@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from finetuning.align import links as command
 from finetuning.align.links import FORMATS, read_options
 from tests.finetuning.conftest import PAIRS
-from tests.finetuning.processes import run_in
+from tests.finetuning.tasks import run_in
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import trainer_checkpoints
-from tests.finetuning.processes import run_in
-from tests.finetuning.tasks import record_of, weights
+from tests.finetuning.tasks import record_of, run_in, weights
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
 BY_STEPS = ["seeds=[1]", "training.epochs=2"]  # evaluated every two steps

@@ -151,15 +151,6 @@ def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     assert seen == {-1, 0, 1, 2}
 
 
-def test_layer_scales_refuses_unknown_names(tmp_path):
-    class Flat(torch.nn.Linear):
-        config = build("veco", HEADS[0], num_hidden_layers=1).config
-
-    trainer = trainer_of(Flat(2, 2), tmp_path)
-    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat has unknown names.*layerwise_decay=1"):
-        trainer.create_optimizer()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "trainer_class", "own"),

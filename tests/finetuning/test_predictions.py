@@ -14,6 +14,7 @@ from finetuning.tasks.question_answering.windows import windowing, windows_of_ro
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import windows_of
 from finetuning.tasks.translation import task as translation
+from tests.finetuning.labeled_rows import row_of
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
@@ -91,29 +92,22 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
 
 
-@pytest.mark.parametrize("ids", [None, [7, 8]])
-def test_predictions_of_answers_have_ids(ids, write, sample_tokenizer):
-    contexts = ["ten and twenty or " * 9 + "thirty", "a river"]
-    rows = [
-        {"question": f"which {n} ?", "context": context, "answers": {"text": [gold], "answer_start": [place]}}
-        | ({"id": ids[n]} if ids else {})
-        for n, (context, gold, place) in enumerate(zip(contexts, ["ten", "river"], [0, 2], strict=True))
-    ]
-    columns = {"text_columns": ["question", "context"], "label_column": "answers"}
-    train, test = ({"path": write(name, rows), **columns} for name in ("train", "test"))
-    windowing = "max_length=30 doc_stride=8 max_question_length=8".split()
-    recipe = recipe_with(QuestionAnsweringRecipe, [train], [test | {"languages": ["en"]}], *windowing)
+def test_predictions_of_answers_have_ids(write, sample_tokenizer):
+    contexts = {"ten": "ten and twenty or " * 9 + "thirty", "river": "a river"}
+    rows = [{"id": n + 7, **row_of(f"which {n} ?", contexts[gold], gold)} for n, gold in enumerate(contexts)]
+    columns = {"text_columns": ["question", "context"], "label_column": "answers", "languages": ["en"]}
+    tables = ([{"path": write(name, rows), **columns}] for name in ("train", "test"))
+    windowing = "max_length=30 doc_stride=8 max_question_length=8 setting=supervised".split()
+    recipe = recipe_with(QuestionAnsweringRecipe, *tables, *windowing)
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     windows = data.evaluation["en"]
     logits = np.zeros((2, len(windows), max(windows["length"][:])), dtype=np.float32)
     for window, places in enumerate(windows["labels"][:]):
         logits[[0, 1], window, places] = 9
     found = list(task_of(recipe).score(data, "evaluation", "en", tuple(logits)).records())
-    assert [(row["row"], row["question"], row["gold"]) for row in found] == [
-        (0, "which 0 ?", ["ten"]), (1, "which 1 ?", ["river"])
+    assert [(row["id"], row["row"], row["question"], row["gold"], row["prediction"]) for row in found] == [
+        ("7", 0, "which 0 ?", ["ten"], "ten"), ("8", 1, "which 1 ?", ["river"], "river"),
     ]  # fmt: skip
-    assert [row["prediction"] for row in found] == ["ten", "river"]
-    assert [row.get("id") for row in found] == ([str(name) for name in ids] if ids else [None, None])
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

@@ -10,12 +10,6 @@ from finetuning.align import project as command
 from finetuning.align.projection import Span, project, project_spans
 
 
-def spans(links, given):
-    """Projected spans; `links` are {(source, target): probability}, `given` [(begin, end)] of label X."""
-    found = project_spans(list(links), list(links.values()), [Span(*span, "X") for span in given])
-    return [span and (span.begin, span.end) for span in found]
-
-
 def test_a_target_word_has_the_tag_of_its_most_probable_link():
     many_to_one = project([(0, 0), (1, 0)], [0.6, 0.9], ["ADP", "DET"], 1)
     assert many_to_one == (["DET"], [Span(0, 1, "ADP")])
@@ -39,33 +33,32 @@ def test_every_scheme_of_spans_comes_out_as_iob2(labels):
     assert project(links, [0.9] * 4, labels.split(), 4, are_spans=False)[0] == [labels.split()[i] for i in (3, 4, 0, 1)]
 
 
-def test_a_span_is_one_run_over_words_without_a_link():
-    assert spans({(0, 1): 0.9, (1, 4): 0.9}, [(0, 2)]) == [(1, 5)]
-    assert spans({(0, 1): 0.9, (1, 0): 0.9}, [(0, 2)]) == [(0, 2)]  # in another order
+# words 2 and 4 belong to source words 5 and 6: what is behind them is another run
+STRAY = {(0, 0): 0.8, (1, 1): 0.8, (5, 2): 0.9, (6, 4): 0.9, (0, 5): 0.9}
+ONE_STRAY = {link: probability for link, probability in STRAY.items() if link != (6, 4)}
+CROSSING = {(0, 1): 0.9, (1, 3): 0.6, (2, 2): 0.9, (3, 0): 0.8, (3, 3): 0.7}
 
 
-def test_stray_links_are_left_out_by_the_sum_of_probabilities():
-    # words 2 and 4 belong to source words 5 and 6: what is behind them is another run
-    stray = {(0, 0): 0.8, (1, 1): 0.8, (5, 2): 0.9, (6, 4): 0.9, (0, 5): 0.9}
-    assert spans(stray, [(0, 2)]) == [(0, 2)]
-    assert spans(stray | {(0, 0): 0.3, (1, 1): 0.4}, [(0, 2)]) == [(5, 6)]
-    # one such word is a hole that is filled, unless it belongs to another span
-    del stray[6, 4]
-    assert spans(stray, [(0, 2)]) == [(0, 6)]
-    assert spans(stray, [(0, 2), (5, 6)]) == [(0, 2), (2, 3)]
-
-
-def test_a_span_that_loses_its_middle_is_its_better_half():
-    links = {(0, 0): 0.9, (1, 1): 0.6, (2, 2): 0.9, (3, 3): 0.9, (7, 1): 0.8}
-    assert spans(links, [(0, 4), (7, 8)]) == [(2, 4), (1, 2)]
-
-
-def test_crossing_spans_share_no_word_and_the_weaker_may_be_lost():
-    crossing = {(0, 1): 0.9, (1, 3): 0.6, (2, 2): 0.9, (3, 0): 0.8, (3, 3): 0.7}
-    assert spans(crossing, [(0, 2), (2, 4)]) == [(1, 2), (2, 4)]
-    contested = {(0, 0): 0.6, (1, 0): 0.9}
-    assert spans(contested, [(0, 1), (1, 2)]) == [None, (0, 1)]
-    assert spans(contested, [(0, 2), (1, 2)]) == [(0, 1), (0, 1)]  # nested spans stay nested
+@pytest.mark.parametrize(
+    ("links", "given", "expected"),
+    [
+        ({(0, 1): 0.9, (1, 4): 0.9}, [(0, 2)], [(1, 5)]),  # one run over words without a link
+        ({(0, 1): 0.9, (1, 0): 0.9}, [(0, 2)], [(0, 2)]),  # in another order
+        (STRAY, [(0, 2)], [(0, 2)]),  # by the sum of probabilities
+        (STRAY | {(0, 0): 0.3, (1, 1): 0.4}, [(0, 2)], [(5, 6)]),
+        (ONE_STRAY, [(0, 2)], [(0, 6)]),  # a hole that is filled, unless it belongs to another span
+        (ONE_STRAY, [(0, 2), (5, 6)], [(0, 2), (2, 3)]),
+        # a span that loses its middle is its better half
+        ({(0, 0): 0.9, (1, 1): 0.6, (2, 2): 0.9, (3, 3): 0.9, (7, 1): 0.8}, [(0, 4), (7, 8)], [(2, 4), (1, 2)]),
+        # crossing spans share no word, the weaker may be lost, and nested spans stay nested
+        (CROSSING, [(0, 2), (2, 4)], [(1, 2), (2, 4)]),
+        ({(0, 0): 0.6, (1, 0): 0.9}, [(0, 1), (1, 2)], [None, (0, 1)]),
+        ({(0, 0): 0.6, (1, 0): 0.9}, [(0, 2), (1, 2)], [(0, 1), (0, 1)]),
+    ],
+)
+def test_project_spans(links, given, expected):
+    found = project_spans(list(links), list(links.values()), [Span(*span, "X") for span in given])
+    assert [span and (span.begin, span.end) for span in found] == expected
 
 
 @pytest.fixture

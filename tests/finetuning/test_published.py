@@ -79,30 +79,21 @@ def test_look_up_scores_by_language_and_the_average_over_the_same_languages():
     assert list(fewer.scores["accuracy"]) == ["en", "de"] and fewer.average is None
 
 
-def test_look_up_further_metrics_and_notes():
-    names = ["en", "es", "de", "ar", "hi", "vi", "zh"]
-    found = look_up(place("metaxlm", "Table 10", METAXLM), "mlqa", "question_answering", "f1", names)
-    assert found.scores["f1"] == {"en": 79.0, "es": 55.4, "de": 52.6, "hi": 36.1, "vi": 53.4, "zh": 42.2}
-    assert found.scores["exact_match"]["zh"] == 20.7 and found.average == 51.5 and "ar is not legible" in found.note
-    other = place("veco", "Table 12", "XLM-R large, cross-lingual transfer")
-    found = look_up(other, "udpos", "tagging", "f1", ["de"])
-    assert found.scores["f1"] == {} and "de" in found.scores["accuracy"] and found.average is None
+LARGE = "XLM-R large, cross-lingual transfer"
+MLQA = {"en": 79.0, "es": 55.4, "de": 52.6, "hi": 36.1, "vi": 53.4, "zh": 42.2}
 
 
-def test_look_up_an_average_of_a_table_of_tasks():
-    columns = find(*XNLI.values())[0].columns
-    tasks = place("xlm_align", "Table 1", "XLM-R base, zero-shot")
-    assert look_up(tasks, "xnli", "classification", "accuracy", columns).average == 75.0
-    assert look_up(tasks, "xnli", "classification", "accuracy", ["en"]).average is None
-
-
-def test_look_up_pairs_by_our_names():
-    row = place("xlm_align", "Table 2", "XLM-Align, optimal transport")
-    found = look_up(row, "word_alignment", "word_alignment", "aer", ["de-en", "en-fr", "zh-en"])
-    assert found.scores == {"aer": {"de-en": 16.63, "en-fr": 6.61}} and found.average is None
-    row = place("veco", "Table 3", "VECO")
-    found = look_up(row, "wmt14_en_de", "translation", "sacrebleu", ["en-de"])
-    assert found.scores == {"sacrebleu": {"en-de": 30.6}, "bleu": {"en-de": 31.7}}
-    row = place("ernie_m", "Table 14", "ERNIE-M large")
-    found = look_up(row, "tatoeba", "retrieval", "target_to_source", ["de-en"])
-    assert list(found.scores) == ["target_to_source"] and found.pooling == "mean_with_special_tokens"
+@pytest.mark.parametrize(
+    ("row", "task", "metric", "names", "scores", "average"),
+    [
+        (("metaxlm", "Table 10", METAXLM), "mlqa question_answering", "f1", [*MLQA, "ar"], MLQA, 51.5),  # ar: illegible
+        (("veco", "Table 12", LARGE), "udpos tagging", "f1", ["de"], {}, None),  # printed is the accuracy
+        # pairs have our names, and not those that the paper prints
+        (("xlm_align", "Table 2", "XLM-Align, optimal transport"), "word_alignment word_alignment", "aer",
+         ["de-en", "en-fr", "zh-en"], {"de-en": 16.63, "en-fr": 6.61}, None),
+        (("veco", "Table 3", "VECO"), "wmt14_en_de translation", "sacrebleu", ["en-de"], {"en-de": 30.6}, None),
+    ],
+)  # fmt: skip
+def test_look_up_scores_by_our_names(row, task, metric, names, scores, average):
+    found = look_up(place(*row), *task.split(), metric, names)
+    assert (found.scores[metric], found.average) == (scores, average)

@@ -9,8 +9,7 @@ from datasets import Dataset
 from finetuning.results import read_results
 from finetuning.run import main
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.processes import run_in
-from tests.finetuning.tasks import record_of, weights
+from tests.finetuning.tasks import record_of, run_in, weights
 from zoo_core.run_folders import run_lock
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
