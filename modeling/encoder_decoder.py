@@ -44,12 +44,7 @@ LONGER_THAN_SOURCE = 50
 # What a decoder layer takes over from an encoder layer; its cross-attention is its own.
 SHARED_MODULES = ("attention", "intermediate", "output")
 
-# Configuration fields that `from_encoder` sets itself, and those that the weights of a folder were trained with.
-SET_BY_DECODER = ("cross_attention", "decoder_layer_indices", "is_encoder_decoder", "plug_in")
-FIXED_BY_WEIGHTS = (
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings "
-    "type_vocab_size lm_head_transform lm_head_scale"
-).split()
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class Decoder(EncoderPreTrainedModel):
@@ -249,19 +244,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     def check_cache(self, cache, new: int, decoder_attention_mask):
         """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
         if self.training and self.decoder.layer[0].gradient_checkpointing:
-            raise ValueError(
-                "gradient checkpointing would write into the cache twice in training: set use_cache=False."
-            )
-        past, longest = cache.get_seq_length(), longest_input(self.config)
-        if past + new > longest:
-            raise ValueError(
-                f"a translation of {past + new} tokens is longer than the {longest} positions: set max_new_tokens."
-            )
-        if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < past + new:
-            raise ValueError(
-                f"decoder_attention_mask has shape {tuple(decoder_attention_mask.shape)}, with {past} tokens in the "
-                f"cache: give (B, {past + new})."
-            )
+            raise ValueError("gradient checkpointing would write into the cache twice: set use_cache=False.")
+        length, longest = cache.get_seq_length() + new, longest_input(self.config)
+        if length > longest:
+            raise ValueError(f"a translation of {length} tokens is longer than the {longest} positions.")
+        if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < length:
+            shape = tuple(decoder_attention_mask.shape)
+            raise ValueError(f"decoder_attention_mask has shape {shape}: give (B, {length}), with the cached tokens.")
 
     def decoder_positions(self, decoder_input_ids, decoder_attention_mask, cache):
         """Positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
@@ -284,24 +273,20 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             self.generation_config = self.translation_settings()
         config = copy.deepcopy(generation_config or self.generation_config)
         kwargs = config.update(**kwargs)  # the rest are inputs
-
-        def setting(name):
-            found = getattr(config, name, None)
-            return getattr(self.generation_config, name, None) if found is None else found
-
+        said = {**self.generation_config.to_dict(), **{k: v for k, v in config.to_dict().items() if v is not None}}
         prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
         if prompt is not None:  # the library puts the start before it where it is missing
-            prompt_length = prompt.shape[1] + int((prompt[:, 0] != setting("decoder_start_token_id")).all())
+            prompt_length = prompt.shape[1] + int((prompt[:, 0] != said["decoder_start_token_id"]).all())
         # the last token is predicted and never read: it needs no position
         room = longest_input(self.config) + 1 - prompt_length
-        if setting("max_new_tokens") is not None:
-            config.max_new_tokens = min(setting("max_new_tokens"), room)
-        elif setting("max_length") is not None:
-            config.max_length = min(setting("max_length"), prompt_length + room)
+        if said.get("max_new_tokens") is not None:
+            config.max_new_tokens = min(said["max_new_tokens"], room)
+        elif said.get("max_length") is not None:
+            config.max_length = min(said["max_length"], prompt_length + room)
         else:
             limits_B = (self.source_lengths(inputs, **kwargs) + LONGER_THAN_SOURCE).clamp(max=room)
             config.max_new_tokens = int(limits_B.max())
-            limit = SourceLengthLimit(limits_B, prompt_length, setting("eos_token_id"))
+            limit = SourceLengthLimit(limits_B, prompt_length, said["eos_token_id"])
             logits_processor = LogitsProcessorList([*(logits_processor or ()), limit])
         return super().generate(inputs, config, logits_processor, **kwargs)
 
@@ -336,19 +321,18 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_layer_selection: which: `last` n, or `first` n.
             tie_decoder: self-attention and feed-forward of the decoder are the encoder's, or begin as copies of them.
             random: take the architecture only, and draw every weight.
-            kwargs: as for `from_pretrained`: configuration fields to change (such as `hidden_dropout_prob`; sizes with
-                `random` only), `dtype`, `attn_implementation`, `revision`, ...
+            kwargs: `hidden_dropout_prob`, `attention_probs_dropout_prob`, and as for `from_pretrained`: `dtype`,
+                `attn_implementation`, `revision`, ...
 
         What the folder lacks (cross-attention in all but VECO's, the LM head where it was saved without) is drawn, and
         a logged warning says so.
 
         Raises:
             ValueError: n below 1 or above the encoder's layers; an unknown selection; a folder that is a translation
-                model already, no model of XLM-R's shape, or without a weight of the encoder; a configuration field that
-                follows from the decoder, or that the folder's weights fix.
+                model already, no model of XLM-R's shape, or without a weight of the encoder.
         """
-        fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype"}
-        overrides = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
+        fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype", "architectures"}
+        dropout = {name: kwargs.pop(name) for name in DROPOUT if name in kwargs}
         folder = pretrained_model_name_or_path
         saved, other_kwargs = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
@@ -356,14 +340,13 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             raise ValueError(f"{folder} is a translation model already: load it with from_pretrained.")
         if saved.get("eos_token_id", 2) is None:
             raise ValueError(f"{folder} has no eos_token_id: put its tokenizer into its folder.")
-        # Fields of this configuration only, and without an auto_map: that of another model would name its files.
-        shape = {name: saved[name] for name in fields & saved.keys() - {"architectures"}}
+        # fields of this configuration only, and no auto_map: that of another model would name its files
+        shape = {name: saved[name] for name in fields & saved.keys()} | dropout
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
-        check_overrides(overrides, cls.config_class(**shape), folder, random)
-        encoder_config = cls.config_class(**shape | overrides)
+        encoder_config = cls.config_class(**shape)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
-        config = cls.config_class(**shape | overrides | decoder_fields)
+        config = cls.config_class(**shape | decoder_fields)
         call = f"{cls.__name__}.from_encoder({str(folder)!r})"
         if random:
             model = new_model(cls, config, **other_kwargs)
@@ -409,17 +392,6 @@ def check_decoder(config, class_name: str):
         )
     if not config.tie_word_embeddings:
         raise ValueError("tie_word_embeddings is False: encoder, decoder and output layer share one table.")
-
-
-def check_overrides(overrides: dict, folder_config, folder, random: bool):
-    """Refuse configuration fields that `from_encoder` would replace, or that do not go with the folder's weights."""
-    for name, value in overrides.items():
-        is_fixed = name in FIXED_BY_WEIGHTS and value != getattr(folder_config, name) and not random
-        if name in SET_BY_DECODER or is_fixed:
-            raise ValueError(
-                f"from_encoder got {name}={value!r}, which follows from {folder} and decoder_layers: leave {name} out"
-                f"{', or give random=True' if is_fixed else ''}."
-            )
 
 
 def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:

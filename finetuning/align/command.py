@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
         name = arguments.pop(0)
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             fail(f"word-align {name} runs in one process. Start it without the launcher.")
-    command = importlib.import_module(f"finetuning.align.{name}")
+    command = importlib.import_module(f"{__package__}.{name}")
     options = command.read_options(arguments)
     with user_errors():
         try:

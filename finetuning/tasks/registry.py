@@ -42,7 +42,7 @@ KINDS = {
 
 def task_of(recipe: TaskRecipe) -> "Task":
     """The task of a recipe."""
-    return pkgutil.resolve_name(f"finetuning.tasks.{KINDS[recipe.kind].task}")(recipe)
+    return pkgutil.resolve_name(f"{__package__}.{KINDS[recipe.kind].task}")(recipe)
 
 
 def kind_of(argv: list[str]) -> str:

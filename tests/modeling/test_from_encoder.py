@@ -135,8 +135,6 @@ def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, tran
     [
         ("decoder_layers is 4", {"decoder_layers": 4}),
         ("decoder_layer_selection", {"decoder_layer_selection": "middle"}),
-        ("plug_in", {"plug_in": True}),
-        ("hidden_size=16", {"hidden_size": 16}),  # with random weights only
     ],
 )
 def test_errors_of_from_encoder(veco_dir, translation, named, options):
