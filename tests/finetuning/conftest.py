@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import io
-import json
-import random
 import shutil
 from pathlib import Path
 
@@ -14,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
-from tests.finetuning.labeled_rows import ANSWERS, WORDS, row_of, sentences, write_rows
+from tests.finetuning.labeled_rows import ANSWERS, WORDS, sentences, write_rows
+from tests.finetuning.plug_in_kinds import questions
 
 # of the aligner: two of the pairs have no words on a side
 PAIRS = [
@@ -215,41 +214,79 @@ def feature_run(feature_recipe, printed_by, tmp_path_factory):
 
 
 @pytest.fixture
-def places(sample_corpus_dir, tiny_model, tmp_path):
-    """Overrides of a recipe: which word follows a number, in contexts of several windows, in en, de and zh."""
-    draw = random.Random(0)
-    for language in ("en", "de", "zh"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        texts = [json.loads(line)["text"] for line in lines]
-        rows = []
-        for number in range(12):
-            words = " ".join(draw.sample(texts, 4)).split()
-            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
-            rows.append(row_of(f"{number} ?", " ".join(words), str(10 * number)))
-        write_rows(tmp_path / f"{language}.jsonl", rows)
-        write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
+def places(tiny_model, tmp_path):
+    """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
+    rows = questions(25)[:24]
+    for language, suffix in (("de", ""), ("en", "_en")):
+        own = [{name: row[name + suffix] for name in ("question", "context", "answers")} for row in rows]
+        write_rows(tmp_path / f"{language}.jsonl", own[:12])
+        write_rows(tmp_path / f"{language}-train.jsonl", own[12:])
     return [
         f"model={tiny_model}",
         f"output_dir={tmp_path / 'out'}",
         *"kind=question_answering task=places selection=last metric=mlqa seeds=[1]".split(),
-        f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {ANSWERS}}}]",
+        f"train=[{{path: {tmp_path}/en-train.jsonl, {ANSWERS}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {ANSWERS}}}]",
         *"max_length=40 doc_stride=12 max_question_length=8".split(),
         *"training.learning_rate=1e-3 training.batch_size=8 training.epochs=1".split(),
     ]
 
 
-@pytest.fixture
-def people(tiny_model, tmp_path):
-    """Overrides of a tagging recipe: English to German, one seed of 12 steps."""
-    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
-        Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
-    return [
+@pytest.fixture(scope="session")
+def people_recipe(tiny_model, tmp_path_factory):
+    """people_recipe(folder) -> overrides of a tagging recipe: English to German, one seed of 12 steps."""
+    data = tmp_path_factory.mktemp("people")
+    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9)):
+        Dataset.from_list(sentences(language, count)).to_parquet(data / f"{name}.parquet")
+    return lambda folder: [
         f"model={tiny_model}",
-        f"output_dir={tmp_path / 'out'}",
+        f"output_dir={folder}",
         *"task=people kind=tagging selection=source_dev evaluate_every_steps=4 max_length=40".split(),
-        f"train=[{{path: {tmp_path}/train.parquet, {WORDS}}}]",
-        f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
+        f"train=[{{path: {data}/train.parquet, {WORDS}}}]",
+        f"evaluation=[{{path: '{data}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
         *"training.learning_rate=1e-2 training.batch_size=16 training.max_steps=12".split(),
         "training.layerwise_decay=0.9",
     ]
+
+
+@pytest.fixture
+def people(people_recipe, tmp_path):
+    return people_recipe(tmp_path / "out")
+
+
+@pytest.fixture(scope="session")
+def people_run(people_recipe, printed_by, tmp_path_factory):
+    """Folder of the run of `people`, for reading alone."""
+    folder = tmp_path_factory.mktemp("people") / "out"
+    printed_by(people_recipe(folder))
+    return folder
+
+
+@pytest.fixture
+def word_align(tiny_model, capsys):
+    """word_align(*arguments) -> (stdout, stderr) of the command with the tiny model."""
+    from finetuning.align.command import main
+
+    def run(*arguments, model=tiny_model):
+        main([*map(str, arguments), "--model", str(model)])
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def align_refused(word_align, refused):
+    """align_refused(*arguments) -> the words with which the command refuses them."""
+    return lambda *given, **model: " ".join(refused(given, lambda of: word_align(*of, **model)).split())
+
+
+@pytest.fixture(scope="session")
+def aligner(tiny_model):
+    """aligner(**options) -> WordAligner of the tiny model."""
+    from transformers import AutoModel, AutoTokenizer
+
+    from modeling.word_alignment import WordAligner
+
+    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    return lambda **options: WordAligner(model, tokenizer, **options)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.page import MARKER, MATRIX_WORDS, check_page, write_page
+from finetuning.align.page import MARKER, MATRIX_WORDS, write_page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
@@ -48,14 +48,6 @@ def test_write_makes_no_markup_of_words_and_loads_nothing(write):
     assert not re.search("innerHTML|outerHTML|insertAdjacentHTML", script)
     assert not re.search(r"""(src|href)\s*=|url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)""", text)
     assert "default-src 'none'" in text and MARKER in text
-
-
-def test_page_overwrites_only_a_page(write, tmp_path):
-    write([])
-    check_page(tmp_path / "page.html")
-    (own := tmp_path / "thesis.html").write_text("<h1>years of work</h1>")
-    with pytest.raises(ValueError, match="thesis.html exists and is no page of word links"):
-        check_page(own)
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])

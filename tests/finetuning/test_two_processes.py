@@ -9,8 +9,7 @@ from datasets import Dataset
 from finetuning.results import read_results
 from finetuning.run import main
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.processes import run_in
-from tests.finetuning.tasks import record_of, weights
+from tests.finetuning.tasks import record_of, run_in, weights
 from zoo_core.run_folders import run_lock
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
@@ -42,6 +41,8 @@ for arguments in json.loads(sys.argv[1]):
     except SystemExit as stopped:
         sys.stdout.write(f"ended with {stopped.code}\\n")
 """
+
+pytestmark = pytest.mark.slow
 
 
 def main_in(processes, arguments, folder):
@@ -97,7 +98,6 @@ def assert_same_update(one, two):
     return [record_of(folder / "seed-1") for folder in (one, two)]
 
 
-@pytest.mark.slow
 def test_two_processes_train_as_one(runs, topics, tmp_path):
     main([*topics, *TOPICS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
@@ -106,7 +106,6 @@ def test_two_processes_train_as_one(runs, topics, tmp_path):
     assert [read_results(folder)["processes"] for folder in (tmp_path / "out", runs[0] / "topics")] == [[1], [2]]
 
 
-@pytest.mark.slow
 def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_path):
     accumulated = "training.gradient_accumulation_steps=2"
     main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
@@ -115,7 +114,6 @@ def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_
         assert_same_update(tmp_path / name, runs[0] / "topics")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
     main(plug_in_recipe(kind, tmp_path / "one"))
@@ -123,7 +121,6 @@ def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path
     assert one["scores"] == two["scores"]
 
 
-@pytest.mark.slow
 def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
@@ -133,7 +130,6 @@ def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
-@pytest.mark.slow
 def test_two_processes_end_together(runs):
     """Otherwise it would wait forever."""
     folder, said = runs
