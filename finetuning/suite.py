@@ -17,7 +17,6 @@ score of a task is its mean over languages and shown metrics.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,7 @@ from typing import Any
 import pandas
 from omegaconf import MISSING
 
-from finetuning.data.rows import filled, selected
+from finetuning.data.rows import filled
 from finetuning.data.task_tables import training_languages
 from finetuning.page import differences_to, joint_warnings, print_table, write_page
 from finetuning.plots import plot_bars
@@ -41,8 +40,9 @@ from zoo_core.processes import stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
-from zoo_core.tables import Table, load_table
+from zoo_core.tables import Table, describe, resolve_hub_path
 
+NOT_THERE = (FileNotFoundError, ConnectionError)  # of tables; the latter of a Hub that cannot be reached
 SUITES = Path(__file__).parent / "suites"
 
 Tasks = dict[str, Results]  # by name
@@ -94,9 +94,9 @@ def main(argv: list[str]) -> None:
         for name, recipe in list(recipes.items()) if options.skip_missing else ():
             try:
                 if recipe.init_from and Path(recipe.init_from).name not in recipes:
-                    raise ValueError(f"it starts from {Path(recipe.init_from).name}, which is not run")
+                    raise FileNotFoundError(f"it starts from {Path(recipe.init_from).name}, which is not run")
                 left_out |= {name: reason} if (reason := leave_out_missing(recipe)) else {}
-            except ValueError as error:
+            except NOT_THERE as error:
                 left_out[name] = str(error)
                 del recipes[name]
         if not options.check_data:
@@ -182,61 +182,58 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
 
 
 def leave_out_missing(recipe: TaskRecipe) -> str:
-    """Removes the languages whose tables cannot be read from a recipe; returns which, as its results say it too.
+    """Removes the languages whose tables do not exist from a recipe; returns which, as its results say it too.
 
-    A table of several languages (`language_column`) is read unchanged. Raises ValueError if training rows are missing,
-    or if no language is left to evaluate.
+    No rows are read. Raises one of `NOT_THERE` if training rows do not exist, or if no language is left to evaluate.
     """
     for table in getattr(recipe, "train", []):
         languages = training_languages(recipe, table) if isinstance(table, LabeledTable) else []
         for language in languages or [""]:
-            read_tables(table, language, recipe.hub_root)
+            find_tables(table, language, recipe.hub_root)
     missing: dict[str, str] = {}
     tables = next(getattr(recipe, name) for name in ("evaluation", "pairs", "test") if hasattr(recipe, name))
     for table in list(tables):
         languages, found = getattr(table, "languages", []), []
         for language in languages or [""]:
             try:
-                read_tables(table, language, recipe.hub_root)
+                find_tables(table, language, recipe.hub_root)
                 found.append(language)
-            except ValueError as error:
+            except NOT_THERE as error:
                 missing[language or getattr(table, "name", table.path)] = str(error)
         if not found:
             tables.remove(table)
         elif languages:
             table.languages = found
     if not tables:
-        raise ValueError(f"no table can be read: {next(iter(missing.values()), 'none is named')}")
-    reason = f"cannot be read: {', '.join(missing)}" if missing else ""
+        raise FileNotFoundError(f"no table exists: {next(iter(missing.values()), 'none is named')}")
+    reason = f"does not exist: {', '.join(missing)}" if missing else ""
     if missing:
         tables[0].note = "; ".join(filter(None, (tables[0].note, f"left out, {reason}")))
     return reason
 
 
-def read_tables(part: Any, language: str, hub_root: str | None) -> None:
-    """Reads every table in a part of a recipe, in a language. Raises ValueError for one that is missing, or empty."""
+def find_tables(part: Any, language: str, hub_root: str | None, split: str = "train") -> None:
+    """Looks for every table in a part of a recipe, in a language. Raises one of `NOT_THERE` where there is none.
+
+    `split` is that of a table without one, such as a pair's other side.
+    """
+    import datasets
+
     if hasattr(part, "files"):
-        if absent := [file for file in part.files(hub_root) if not file.is_file()]:
-            raise ValueError(f"{absent[0]} does not exist")
-        return
-    if isinstance(part, LabeledTable):
+        for file in part.files(hub_root):
+            file.stat()
+    elif isinstance(part, LabeledTable):
         part = filled(part, language)
     elif language:
         (part,) = expanded([replace(part, languages=[language])])
-    for table in _tables_in(part):
-        # without a split of its own, a pair's other side has the first one's
-        split = "train" if Path(table.path).is_file() else table.split or part.split
-        rows = load_table(replace(table, split=split), hub_root)
-        if isinstance(table, LabeledTable):
-            selected(table, rows)
-
-
-def _tables_in(part: Any) -> Iterator[Table]:
-    """Yields the tables in a part of a recipe, such as the several tables of a pool of sentences."""
-    if isinstance(part, Table):
-        yield part
-    for value in vars(part).values() if is_dataclass(part) else ():
-        yield from _tables_in(value)
+    split = getattr(part, "split", None) or split
+    for inner in filter(is_dataclass, vars(part).values()):
+        find_tables(inner, "", hub_root, split)
+    if isinstance(part, Table) and not Path(path := resolve_hub_path(part.path, hub_root)).is_file():
+        is_there = part.config in (None, *datasets.get_dataset_config_names(path))
+        splits = datasets.get_dataset_split_names(path, part.config) if is_there else []
+        if re.split(r"[\[+]", split)[0] not in splits:
+            raise FileNotFoundError(f"{describe(part)} does not exist.")
 
 
 def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, str], command: list[str]) -> None:

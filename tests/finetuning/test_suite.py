@@ -90,18 +90,18 @@ def test_suite_runs_the_others_after_a_failure_and_resumes(suite, failed, tmp_pa
 
 
 @pytest.mark.slow
-def test_suite_leaves_out_missing_languages_and_tasks(suite, sample_corpus_dir, tmp_path):
+def test_suite_leaves_out_missing_languages_and_tasks(suite, failed, sample_corpus_dir, tmp_path):
     absent = "topics.evaluation.0.languages=[en, xx]"
     suite("--skip_missing", absent, "further.train.0.config=yy", "retrieval.pairs.0.languages=[xx, de]")
     record = results(tmp_path)
-    assert "topics: cannot be read: xx" in record["warnings"] and list(record["left_out"]) == [
-        "topics",
-        "further",
-        "retrieval",
-    ]
-    assert f"{sample_corpus_dir}, config yy cannot be read" in record["left_out"]["further"]
+    assert "topics: does not exist: xx" in record["warnings"]
+    assert list(record["left_out"]) == "topics further retrieval".split()
+    assert f"{sample_corpus_dir}, config yy does not exist" in record["left_out"]["further"]
     assert list(results(tmp_path, "topics").languages) == ["en"]
     assert list(results(tmp_path, "retrieval").languages) == ["de-en"]
+    (tmp_path / "damaged.jsonl").write_text('{"text"\n')
+    damaged = [f"further.train.0.path={tmp_path}/damaged.jsonl", "further.train.0.config=null"]
+    assert "further failed: " in failed("--skip_missing", absent, *damaged, "--tasks", "topics,further")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Legend: `B` rows of a batch, `T` positions, `H` hidden size, `N` texts, `S` texts of the source, `D` of the target.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -51,9 +51,8 @@ class SentenceEncoder:
         return len(tokens) > self.room
 
     @torch.inference_mode()
-    def vectors(self, texts: list[list[int]], layers: Iterable[int]) -> dict[int, torch.Tensor]:
+    def vectors(self, texts: list[list[int]], layers: list[int]) -> dict[int, torch.Tensor]:
         """(N, H) vectors on the CPU, in float32, of texts given as tokens, by layer; a mean of no states is zero."""
-        layers = list(layers)
         lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])
         device, before = self.states.device, len(self.format.special[0])
         found: dict[int, torch.Tensor] = {}
