@@ -191,8 +191,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             logits_to_keep: logits of the last so many positions only; 0: all.
 
         Raises:
-            ValueError: neither labels nor decoder inputs; labels of another shape; more tokens than positions; a cache
-                in training with gradient checkpointing, or with a mask of only the new tokens.
+            ValueError: neither labels nor decoder inputs; labels of another shape; more labels than positions.
         """
         # Not in the signature: Trainer would take it for a label without which nothing can be evaluated.
         label_smoothing = kwargs.pop("label_smoothing", 0.0)
@@ -208,8 +207,6 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if cache is None:
             wants_cache = (labels is None and not self.training) if use_cache is None else use_cache
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if wants_cache else None
-        if cache is not None:
-            self.check_cache(cache, decoder_input_ids.shape[1], decoder_attention_mask)
         embedded_BTH = self.roberta.embeddings(
             decoder_input_ids,
             self.decoder_positions(decoder_input_ids, decoder_attention_mask, cache),
@@ -240,17 +237,6 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
-
-    def check_cache(self, cache, new: int, decoder_attention_mask):
-        """Refuse what would go wrong in silence, or crash, with `new` more tokens on a cache."""
-        if self.training and self.decoder.layer[0].gradient_checkpointing:
-            raise ValueError("gradient checkpointing would write into the cache twice: set use_cache=False.")
-        length, longest = cache.get_seq_length() + new, longest_input(self.config)
-        if length > longest:
-            raise ValueError(f"a translation of {length} tokens is longer than the {longest} positions.")
-        if decoder_attention_mask is not None and decoder_attention_mask.shape[-1] < length:
-            shape = tuple(decoder_attention_mask.shape)
-            raise ValueError(f"decoder_attention_mask has shape {shape}: give (B, {length}), with the cached tokens.")
 
     def decoder_positions(self, decoder_input_ids, decoder_attention_mask, cache):
         """Positions (B, T) of the new tokens, counted over the whole sequence with its cached beginning."""
