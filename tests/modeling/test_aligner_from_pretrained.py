@@ -33,7 +33,7 @@ def encoder_dir(zoo_model_dir, sample_tokenizer, tmp_path):
 
 @pytest.mark.parametrize("layer", [0, 3, None])
 @pytest.mark.parametrize("model_type", [*LOADABLE, "xlm_align on modernbert", "distilbert"])
-def test_layers_above_are_not_read_and_links_are_those_of_the_whole_model(encoder_dir, model_type, layer):
+def test_from_pretrained_reads_no_layers_above_and_links_as_the_whole_model(encoder_dir, model_type, layer):
     folder = str(encoder_dir(model_type))
     aligner = WordAligner.from_pretrained(folder, layer=layer)
     used = 2 if layer is None else layer  # three fifths of three
@@ -45,7 +45,7 @@ def test_layers_above_are_not_read_and_links_are_those_of_the_whole_model(encode
     assert any(alignment.links for alignment in expected)
 
 
-def test_all_layers_can_be_compared(encoder_dir):
+def test_from_pretrained_all_layers(encoder_dir):
     folder = str(encoder_dir("xlm-roberta"))
     aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
     assert set(aligner.compare_layers(PAIRS)) == {0, 1, 2, 3} and aligner.layer == 2

@@ -23,7 +23,7 @@ def attention(request):
 
 
 @torch.no_grad()
-def test_packed_rows_equal_the_same_texts_alone(attention):
+def test_encoder_packed_rows_equal_the_same_texts_alone(attention):
     """Two texts in one row, each attending to itself, positions restarting: the states of the texts alone."""
     encoder = model(attention)
     first, second = torch.randint(4, 97, (1, 9)), torch.randint(4, 97, (1, 14))
@@ -38,7 +38,7 @@ def test_packed_rows_equal_the_same_texts_alone(attention):
 
 
 @torch.no_grad()
-def test_information_flows_along_the_mask_only(attention):
+def test_encoder_reads_along_its_mask_only(attention):
     """Row t attends to columns up to t: a changed token moves the states from its position on and no other."""
     encoder = model(attention)
     text = torch.randint(4, 97, (1, 16))
@@ -52,7 +52,7 @@ def test_information_flows_along_the_mask_only(attention):
 
 
 @torch.no_grad()
-def test_cross_attention_reads_along_its_mask_only(attention):
+def test_encoder_cross_attention_reads_along_its_mask_only(attention):
     """In one layer, each position alone: the first half reads columns 0-2 of the other sequence, the rest all of it."""
     encoder = model(attention, layers=1)
     text, other = torch.randint(4, 97, (1, 8)), torch.randn(1, 6, 64)
@@ -75,7 +75,7 @@ def test_cross_attention_reads_along_its_mask_only(attention):
     assert (before - encoder(text, attention_mask=alone).last_hidden_state).abs().max() > 1e-3
 
 
-def test_flash_attention_and_malformed_masks_are_refused():
+def test_prepare_attention_mask_refuses_flash_attention_and_malformed_masks():
     config = VecoConfig(**TINY)
     states = torch.zeros(2, 5, 64)
     config._attn_implementation = "flash_attention_2"
@@ -87,7 +87,7 @@ def test_flash_attention_and_malformed_masks_are_refused():
             prepare_attention_mask(config, states, wrong)
 
 
-def test_packed_rows_are_nearly_full_and_keep_every_token():
+def test_packing_rows_are_nearly_full_and_keep_every_token():
     generator = torch.Generator().manual_seed(0)
     for longest in (12, 60, 200):
         lengths = torch.randint(3, longest, (16,), generator=generator)

@@ -37,7 +37,7 @@ def without_prefix(weights):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", MODELS)
-def test_every_head_loads_through_every_auto_class(model_type, zoo_model_dir, fresh_process):
+def test_auto_classes_load_every_head(model_type, zoo_model_dir, fresh_process):
     folders = {saved: zoo_model_dir(model_type, suffix) for saved, suffix in HEADS.items()}
     prefix = PREFIXES[model_type.split(" on ")[0]]
     for saved, found in fresh_process(
@@ -67,13 +67,13 @@ OWN = {
 
 
 @pytest.mark.parametrize("model_type", OWN)
-def test_a_folder_holds_the_code_that_its_model_needs(model_type, zoo_model_dir):
+def test_save_pretrained_copies_the_code_that_a_model_needs(model_type, zoo_model_dir):
     of_type = {f"{kind}_{model_type}" for kind in ("configuration", "modeling")}
     assert {path.stem for path in zoo_model_dir(model_type).glob("*.py")} == SHARED | of_type | OWN[model_type]
 
 
 @pytest.mark.slow
-def test_importing_modeling_registers_nothing():
+def test_auto_classes_are_not_registered_by_the_import():
     script = (
         "import modeling.modeling_veco, modeling.modeling_ernie_m, modeling.modeling_xlm_align\n"
         "from transformers import CONFIG_MAPPING\n"

@@ -73,7 +73,7 @@ def batch_of(length=24, rows=2):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_weight_of_a_checkpoint_is_loaded(name, checkpoint):
+def test_key_mapping_loads_every_weight(name, checkpoint):
     folder, theirs = checkpoint(name)
     ours, report = XlmAlignForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values())
@@ -90,7 +90,7 @@ def test_every_weight_of_a_checkpoint_is_loaded(name, checkpoint):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_loss_is_the_sum_of_the_library_s_cross_entropies(name, checkpoint):
+def test_for_pretraining_loss_is_the_library_s(name, checkpoint):
     folder, theirs = checkpoint(name)
     ours, batch = MetaXlmForPreTraining.from_pretrained(folder).eval(), batch_of()
     output = ours(mlm=batch, tlm=batch)
@@ -113,7 +113,7 @@ def reached(model, loss):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
+def test_for_pretraining_dwa_and_kd_reach_every_layer(name, checkpoint):
     folder, _ = checkpoint(name)
     pairs, sides = batch_of(), torch.arange(24).ge(11).long().expand(2, -1)
     pairs["segment_ids"] = sides.masked_fill(pairs["attention_mask"].eq(0), -1)
@@ -134,7 +134,7 @@ def test_alignment_and_distillation_reach_every_layer(name, checkpoint):
 
 
 @pytest.mark.parametrize("name", WITH_MASKS)
-def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
+def test_for_pretraining_camlm_and_btmlm_reach_every_layer(name, checkpoint):
     folder, _ = checkpoint(name)
     model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=3, languages=["en", "de"])
     rows = batch_of()
@@ -155,7 +155,7 @@ def test_camlm_and_btmlm_reach_every_layer(name, checkpoint):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
 @pytest.mark.parametrize("name", WITH_MASKS)
-def test_block_masks_isolate_exactly(name, attention, checkpoint):
+def test_block_mask_isolates_exactly(name, attention, checkpoint):
     """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
     folder, theirs = checkpoint(name)
     model = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval()
@@ -174,7 +174,7 @@ def test_block_masks_isolate_exactly(name, attention, checkpoint):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_padding_left_out_changes_nothing(name, checkpoint):
+def test_set_skip_padding_changes_nothing(name, checkpoint):
     folder, _ = checkpoint(name)
     model = XlmAlignForPreTraining.from_pretrained(folder).eval()
     torch.manual_seed(2)
@@ -195,7 +195,7 @@ def test_padding_left_out_changes_nothing(name, checkpoint):
 
 @pytest.mark.parametrize("skips", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
+def test_run_backbone_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
     folder, theirs = checkpoint(name)
     inputs = {field: value for field, value in batch_of().items() if field != "labels"}
     inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
@@ -221,7 +221,7 @@ def test_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
 
 @pytest.mark.parametrize(("size", "multiple"), [(71, None), (45, None), (61, 8)])
 @pytest.mark.parametrize("name", [*SETTINGS, None])
-def test_a_vocabulary_of_another_size_is_saved_and_loaded(name, size, multiple, checkpoint, tmp_path):
+def test_resize_token_embeddings_is_saved_and_loaded(name, size, multiple, checkpoint, tmp_path):
     model = XlmAlignForMaskedLM(XlmAlignConfig(**SHAPE)) if name is None else None
     model = model or XlmAlignForMaskedLM.from_pretrained(checkpoint(name)[0])
     model.resize_token_embeddings(size, pad_to_multiple_of=multiple)
@@ -241,7 +241,7 @@ def test_a_vocabulary_of_another_size_is_saved_and_loaded(name, size, multiple, 
             assert torch.equal(again.eval()(ids).logits, expected)
 
 
-def test_what_cannot_be_honored_is_refused(checkpoint, tmp_path):
+def test_run_backbone_refuses_what_it_cannot_honor(checkpoint, tmp_path):
     folder, _ = checkpoint("deberta-v2")
     model, ids = XlmAlignModel.from_pretrained(folder), batch_of()["input_ids"]
     with pytest.raises(ValueError, match="deberta-v2"):
@@ -254,7 +254,7 @@ def test_what_cannot_be_honored_is_refused(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", WITH_MASKS)
-def test_a_language_embedding_moves_the_mask_alone(name, checkpoint):
+def test_ernie_m_language_embedding_moves_the_mask_alone(name, checkpoint):
     folder, _ = checkpoint(name)
     model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=3, languages=["en", "de"]).eval()
     nn.init.normal_(model.roberta.language_embeddings.weight)
@@ -267,7 +267,7 @@ def test_a_language_embedding_moves_the_mask_alone(name, checkpoint):
     assert torch.equal(moved, batch["input_ids"].eq(3))
 
 
-def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
+def test_bert_names_become_xlm_r_s(tmp_path, sample_tokenizer):
     """Also where the configuration has BERT's id of the padding and the tokenizer another, as multilingual-e5."""
     config = AutoConfig.for_model("bert", vocab_size=len(sample_tokenizer) + 35, max_position_embeddings=40, **SIZES)
     theirs = BertForPreTraining(config).eval()
@@ -301,7 +301,7 @@ def test_bert_s_shape_becomes_xlm_r_s(tmp_path, sample_tokenizer):
     assert torch.equal(same, found)
 
 
-def test_bert_s_special_ids_are_those_of_the_loaded_revision(tmp_path, sample_tokenizer):
+def test_ids_of_tokenizer_are_those_of_the_loaded_revision(tmp_path, sample_tokenizer):
     """A commit in a cache, a subfolder: where the configuration is, and not where `main` or the root is."""
     commits = {"main": "a" * 40, "old": "b" * 40}
     for name, commit in commits.items():

@@ -45,7 +45,7 @@ def states(model, batch):
 
 
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_information_flow(stream):
+def test_ca_mlm_information_flow(stream):
     model, batch = veco(stream), pair((6,), (5,))
     with torch.no_grad():
         before = states(model, batch)
@@ -71,7 +71,7 @@ def test_information_flow(stream):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_s_stream_equals_xlmrs_decoder(stream, attention, tmp_path):
+def test_ca_mlm_s_stream_equals_xlm_r_s_decoder(stream, attention, tmp_path):
     model, batch = veco(stream), pair()
     model.save_pretrained(tmp_path)
     model.set_attn_implementation(attention)
@@ -104,7 +104,7 @@ def test_s_stream_equals_xlmrs_decoder(stream, attention, tmp_path):
 
 
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_no_gradient_of_the_s_stream_reaches_the_pass_that_made_h(stream):
+def test_ca_mlm_no_gradient_of_the_s_stream_reaches_the_pass_that_made_h(stream):
     model, batch = veco(stream), pair()
     found = dict(model.predictions("ca_mlm_pairs", batch, {}))
     h_states = found["ca_mlm_pairs.inner"].states_BTH
@@ -122,7 +122,7 @@ def test_no_gradient_of_the_s_stream_reaches_the_pass_that_made_h(stream):
         assert (name not in inner or not inner[name].any()) == (".crossattention." in name), name
 
 
-def test_losses_are_the_four_terms():
+def test_ca_mlm_losses_are_the_four_terms():
     model, batch = veco(), pair()
     output = model(ca_mlm_pairs=batch)
     inner, cross = states(model, batch)
@@ -140,7 +140,7 @@ def test_losses_are_the_four_terms():
     torch.testing.assert_close(output.loss_sum.detach(), total)
 
 
-def test_pairs_are_independent_of_their_batch_and_its_padding():
+def test_ca_mlm_pairs_are_independent_of_their_batch_and_its_padding():
     model, batch = veco(), pair()
     with torch.no_grad():
         together = states(model, batch)
@@ -155,7 +155,7 @@ def test_pairs_are_independent_of_their_batch_and_its_padding():
 
 
 @pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_packed_pairs_with_block_masks_equal_pairs_apart(stream):
+def test_ca_mlm_packed_pairs_equal_pairs_apart(stream):
     """Two pairs in one row: block masks within a side, `cross_attention_mask` from each to its own partner."""
     model = veco(stream)
     lengths = {"x": (5, 4), "y": (3, 6)}
@@ -190,7 +190,7 @@ def layer_calls(model, **batches):
     return calls
 
 
-def test_each_h_is_computed_once_and_only_what_the_losses_need():
+def test_ca_mlm_computes_each_h_once_and_only_what_the_losses_need():
     model, batch = veco().train(), pair()
     layers = TINY["num_hidden_layers"]
     assert len(layer_calls(model, ca_mlm_pairs=batch)) == 2 * layers  # H of both sides, S of both sides
@@ -233,6 +233,6 @@ NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
         ({}, {"ca_mlm_pairs": pair()}, {"ca_mlm_pairs": 0.0}, "'ca_mlm_pairs'"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(config, batches, weights, named):
+def test_ca_mlm_refuses_what_cannot_be_learned(config, batches, weights, named):
     with pytest.raises(ValueError, match=named):
         veco(**config)(**batches, objective_weights=weights)

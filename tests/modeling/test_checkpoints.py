@@ -59,7 +59,7 @@ def checkpoint(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModel])
-def test_heads_may_be_fresh_and_are_listed(kind, auto_class, checkpoint):
+def test_fresh_weights_lists_heads(kind, auto_class, checkpoint):
     folder = checkpoint(kind, auto_class)
     fresh = load(XlmAlignForPreTraining, folder)
     assert {"q_linear.weight", "k_linear.weight"} <= set(fresh)
@@ -71,7 +71,7 @@ def test_heads_may_be_fresh_and_are_listed(kind, auto_class, checkpoint):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_encoder_must_be_whole(kind, name, checkpoint):
+def test_fresh_weights_refuses_an_encoder_in_part(kind, name, checkpoint):
     folder, (rename, named) = checkpoint(kind), CHANGES[name]
     change(folder, rename)
     classes = [XlmAlignForPreTraining, AutoModel]
@@ -83,21 +83,21 @@ def test_an_encoder_must_be_whole(kind, name, checkpoint):
         assert named in str(error.value)
 
 
-def test_what_the_models_add_may_be_fresh(checkpoint):
+def test_fresh_weights_of_what_the_models_add(checkpoint):
     folder = checkpoint("xlm-roberta")
     assert {".crossattention." in key for key in load(VecoForPreTraining, folder)} == {True}
     languages = dict(languages=["en", "de"], mask_token_id=3)
     assert load(ErnieMForPreTraining, folder, **languages) == ["roberta.language_embeddings.weight"]
 
 
-def test_a_cross_attention_that_is_there_in_part_is_refused(tmp_path):
+def test_fresh_weights_refuses_a_cross_attention_in_part(tmp_path):
     VecoForPreTraining(VecoForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
     change(tmp_path, lambda key: None if ".0.crossattention.output.LayerNorm.bias" in key else key)
     with pytest.raises(ValueError, match="lacks 1 weights .*crossattention.output.LayerNorm.bias"):
         load(VecoForPreTraining, tmp_path)
 
 
-def test_layers_that_the_configuration_does_not_count_are_named(tmp_path, caplog):
+def test_fresh_weights_names_layers_that_the_configuration_does_not_count(tmp_path, caplog):
     XlmAlignForPreTraining(XlmAlignForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert not load(XlmAlignForPreTraining, tmp_path) and not caplog.records
@@ -108,7 +108,7 @@ def test_layers_that_the_configuration_does_not_count_are_named(tmp_path, caplog
 
 
 @pytest.mark.parametrize("name", ["compiled", "a layer less"])
-def test_translation_models_and_what_they_are_made_of(name, checkpoint, tmp_path):
+def test_load_whole_of_translation_models_and_what_they_are_made_of(name, checkpoint, tmp_path):
     folder = checkpoint("xlm-roberta")
     VecoForConditionalGeneration.from_encoder(folder, decoder_layers=1, tie_decoder=False).save_pretrained(
         tmp_path / "translation"
@@ -120,7 +120,7 @@ def test_translation_models_and_what_they_are_made_of(name, checkpoint, tmp_path
             load_(str(broken))
 
 
-def test_what_is_there_in_another_shape_or_under_a_wrapper_s_name_is_not_fresh(checkpoint):
+def test_fresh_weights_refuses_another_shape_and_a_wrapper_s_name(checkpoint):
     folder = checkpoint("xlm-roberta")
     change(folder, lambda key: key.replace("lm_head.", "lm_head._orig_mod."))
     with pytest.raises(ValueError, match=r"lm_head\._orig_mod\."):

@@ -54,7 +54,7 @@ def difference(ours, theirs, tokens=None):
 @torch.no_grad()
 @pytest.mark.parametrize("case", ["right", "right, no mask", "right, positions", "left", "left, positions"])
 @pytest.mark.parametrize("cls", CLASSES)
-def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
+def test_convert_ernie_m_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracle):
     """Positions given: equal everywhere. Not given: equal at every token; padding's own states, which nothing reads,
     have other positions. Padding on the left moves the positions of transformers 4, so these are given; its pooler
     reads the padding there."""
@@ -79,7 +79,7 @@ def test_outputs_are_those_of_transformers_4(cls, case, converted, ernie_m_oracl
             assert difference(found, tensor, None if per_text else tokens) < 1e-5, name
 
 
-def test_configuration(converted, ernie_m_oracle, tmp_path):
+def test_convert_ernie_m_configuration(converted, ernie_m_oracle, tmp_path):
     config = load("ErnieMForTokenClassification", converted["ErnieMForTokenClassification"][1]).config
     expected = ernie_m_oracle.config("ErnieMForTokenClassification")
     for name in ("layer_norm_eps", "max_position_embeddings", "hidden_act", "classifier_dropout", "vocab_size"):
@@ -105,7 +105,7 @@ def arrays_of(weights):
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
-def test_paddlenlp(cls, converted, ernie_m_oracle, tmp_path):
+def test_convert_ernie_m_paddlenlp(cls, converted, ernie_m_oracle, tmp_path):
     expected = load(cls, converted[cls][1])
     old = ernie_m_oracle.weights(cls)
     if CLASSES[cls] != "base":  # there, every head has a pooler below it, and the span head is a classifier too
@@ -169,7 +169,7 @@ STATIC_HEADS = {"sequence": "cls_out", "token": "cls_seq_label_out", "question_a
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", CLASSES)
-def test_static_graph(cls, converted, ernie_m_oracle, tmp_path):
+def test_convert_ernie_m_static_graph(cls, converted, ernie_m_oracle, tmp_path):
     source, head = ernie_m_oracle.save_tokenizer(tmp_path / "variables"), CLASSES[cls]
     for key, array in arrays_of(ernie_m_oracle.weights(cls)).items():
         module, _, kind = key.removeprefix("ernie_m.").rpartition(".")
@@ -192,7 +192,7 @@ def test_static_graph(cls, converted, ernie_m_oracle, tmp_path):
     assert same(tmp_path / "new", load(cls, converted[cls][1]))
 
 
-def test_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer_dir, sample_tokenizer, tmp_path):
+def test_convert_ernie_m_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer_dir, sample_tokenizer, tmp_path):
     """The zoo's default for everything that brings no tokenizer of transformers 4."""
     source = str(tmp_path / "all.pdparams")
     weights = ernie_m_oracle.weights("ErnieMModel")
@@ -226,7 +226,7 @@ def read_as(path, arrays):
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_state_dicts(protocol, tmp_path):
+def test_read_state_of_state_dicts(protocol, tmp_path):
     path = tmp_path / "a.pdparams"
     path.write_bytes(
         pickle.dumps(WEIGHTS | {"StructuredToParameterName@@": {"linear.weight": "linear_0.w_0"}}, protocol)
@@ -249,7 +249,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_objects_are_refused_before_they_are_made(protocol, tmp_path):
+def test_read_state_refuses_objects_before_they_are_made(protocol, tmp_path):
     content = {"w": WEIGHTS["linear.bias"], "x": Harmful(str(tmp_path / "made"))}
     (tmp_path / "a.pdparams").write_bytes(pickle.dumps(content, protocol))
     with pytest.raises(ValueError, match="(posix|nt|os).mkdir"):
@@ -272,7 +272,7 @@ FILES = {  # a file's content: what is named
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_are_no_checkpoints(name, tmp_path):
+def test_read_state_refuses_files_that_are_no_checkpoints(name, tmp_path):
     (content, named), path = FILES[name], tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ValueError, match=named):
@@ -288,7 +288,7 @@ def test_files_that_are_no_checkpoints(name, tmp_path):
         ({"num_hidden_layers": 1}, "encoder.layer.1"),
     ],
 )
-def test_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_path):
+def test_convert_ernie_m_refuses_configurations_that_cannot_be_kept(config, named, ernie_m_oracle, tmp_path):
     old = ernie_m_oracle.save("ErnieMModel", tmp_path / "old", **config)
     with pytest.raises(ValueError, match=named):
         convert_ernie_m(str(old), str(tmp_path / "new"))

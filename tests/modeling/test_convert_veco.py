@@ -23,7 +23,7 @@ from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
     ],
 )
 @torch.no_grad()
-def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, options, tmp_path):
+def test_convert_veco_native_weights_compute_what_xlm_r_s_do(originals, prefix, kinds, name, options, tmp_path):
     """Plug-out as XLMRobertaModel, plug-in as its decoder, on the same weights."""
     state = originals.native_state(prefix, kinds)
     convert_veco(originals.saved(tmp_path, state, name=name), str(tmp_path / "veco"), **options)
@@ -53,7 +53,7 @@ def test_native_weights_compute_what_xlmrs_do(originals, prefix, kinds, name, op
     originals.close(model(text, attention_mask=causal, encoder_hidden_states=other).last_hidden_state, expected)
 
 
-def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_path):
+def test_convert_veco_native_without_cross_attention_and_with_a_head(originals, options, tmp_path):
     """As the release for understanding: XLM-R's shape, a buffer of positions, perhaps a pooler and an LM head."""
     state = originals.native_state("roberta.", cross=False)
     state["roberta.embeddings.position_ids"] = torch.arange(originals.POSITIONS)[None]
@@ -78,7 +78,7 @@ def test_native_without_cross_attention_and_with_a_head(originals, options, tmp_
 
 @pytest.mark.parametrize("decoder, tied", [((0, 1, 2), True), ((1, 2), True), ((0,), True), ((1, 2), False)])
 @torch.no_grad()
-def test_fairseq_translation(originals, decoder, tied, options, tmp_path):
+def test_convert_veco_fairseq_translation(originals, decoder, tied, options, tmp_path):
     """The words are this zoo's, of any length, where the file says no_scale_embedding."""
     state = originals.fairseq_state(decoder=decoder, tied=tied, words=0.05)
     args = {"no_scale_embedding": True}
@@ -99,7 +99,7 @@ def test_fairseq_translation(originals, decoder, tied, options, tmp_path):
     (0.3, None, 1), (0.3 / 4, None, 4), (0.3, "multiply", 4), (0.3 / 4, "keep", 1),
 ])  # fmt: skip
 @torch.no_grad()
-def test_words_that_are_stored_to_be_multiplied(originals, words, setting, factor, options, tmp_path):
+def test_convert_veco_words_that_are_stored_to_be_multiplied(originals, words, setting, factor, options, tmp_path):
     """Shorter by sqrt(hidden size), or as long as XLM-R's: told by the rows, unless it is said."""
     state = originals.fairseq_state(words=words)
     path = originals.saved(tmp_path, state, {"no_scale_embedding": False})
@@ -123,7 +123,7 @@ def test_words_that_are_stored_to_be_multiplied(originals, words, setting, facto
 
 
 @torch.no_grad()
-def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, options, tmp_path):
+def test_convert_veco_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, options, tmp_path):
     """The released form, all layers twice: one encoder with cross-attention, and translation models of any depth."""
     state = originals.fairseq_state()
     path = originals.saved(tmp_path, state)
@@ -147,7 +147,7 @@ def test_fairseq_encoder_with_the_cross_attention_of_its_decoder(originals, opti
     originals.close(translation(input_ids=source, decoder_input_ids=target).logits, expected)
 
 
-def test_settings_of_fairseq(originals, options, tmp_path):
+def test_convert_veco_settings_of_fairseq(originals, options, tmp_path):
     """What `args` says, and half precision."""
     state = {key: tensor.half() for key, tensor in originals.fairseq_state(decoder=(2,)).items()}
     args = {"no_scale_embedding": True, "encoder_attention_heads": 2, "activation_fn": "relu"}
@@ -160,7 +160,7 @@ def test_settings_of_fairseq(originals, options, tmp_path):
 
 
 @torch.no_grad()
-def test_layers_of_two_digits_keep_their_names(originals, options, tmp_path):
+def test_convert_veco_layers_of_two_digits(originals, options, tmp_path):
     """Layer 1 among 12, whose fc1 must not become fc0: every tensor has its own place."""
     state = originals.fairseq_state(layers=12, decoder=(1, 10, 11))
     path = originals.saved(tmp_path, state, {"no_scale_embedding": True})
@@ -176,7 +176,7 @@ def test_layers_of_two_digits_keep_their_names(originals, options, tmp_path):
 
 @pytest.mark.parametrize("is_pruned", [False, True])
 @torch.no_grad()
-def test_fairseq_without_the_row_of_the_mask_or_of_pruned_tokens(originals, is_pruned, options, tmp_path):
+def test_convert_veco_without_the_row_of_the_mask_or_of_pruned_tokens(originals, is_pruned, options, tmp_path):
     """Logits of the rows in the file are the file's; another token is read as <unk>, and never predicted."""
     state, rows = originals.fairseq_state(), originals.TOKENS
     kept = torch.arange(rows) < rows - 1  # <mask> is the last
@@ -216,7 +216,7 @@ UNFIT = [  # weights of VECO in addition, None where one is missing: what is nam
 
 
 @pytest.mark.parametrize(("change", "named"), UNFIT)
-def test_weights_that_do_not_fit(originals, options, change, named, tmp_path):
+def test_convert_veco_refuses_weights(originals, options, change, named, tmp_path):
     whole = originals.fairseq_state() if "decoder.embed_positions.weight" in change else originals.native_state()
     state = {key: tensor for key, tensor in (whole | change).items() if tensor is not None}
     with pytest.raises(ValueError, match=named):
@@ -232,7 +232,7 @@ def test_weights_that_do_not_fit(originals, options, change, named, tmp_path):
         ({"output": "full"}, "full"),
     ],
 )
-def test_options_that_do_not_fit(originals, options, change, named, tmp_path, monkeypatch):
+def test_convert_veco_refuses_options(originals, options, change, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full", "file").write_text("mine")
@@ -242,7 +242,7 @@ def test_options_that_do_not_fit(originals, options, change, named, tmp_path, mo
     assert Path("full", "file").read_text() == "mine" and not Path("new").exists()
 
 
-def test_a_tokenizer_of_other_special_tokens_is_refused(originals, options, sample_tokenizer, tmp_path):
+def test_convert_veco_refuses_a_tokenizer_of_other_special_tokens(originals, options, sample_tokenizer, tmp_path):
     sample_tokenizer.save_pretrained(tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
     description = json.loads(file.read_text())
@@ -254,7 +254,7 @@ def test_a_tokenizer_of_other_special_tokens_is_refused(originals, options, samp
 
 
 @pytest.mark.slow
-def test_the_command_writes_folders_that_every_auto_class_loads(originals, sample_tokenizer_dir, tmp_path):
+def test_convert_command_writes_folders_that_every_auto_class_loads(originals, sample_tokenizer_dir, tmp_path):
     path, encoder = originals.saved(tmp_path, originals.fairseq_state()), str(tmp_path / "encoder")
     options = ["--tokenizer", str(sample_tokenizer_dir), "--num_attention_heads", "4"]
     main(["veco", path, str(tmp_path / "translation"), *options])

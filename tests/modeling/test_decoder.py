@@ -10,7 +10,7 @@ from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("tie", [True, False])
-def test_the_decoder_equals_xlmrs(translation, scattered, tiny, sources, targets, attention, tie, tmp_path):
+def test_decoder_equals_xlm_r_s(translation, scattered, tiny, sources, targets, attention, tie, tmp_path):
     """`XLMRobertaForCausalLM` with cross-attention, given states of any other encoder, is our decoder."""
     reference = XLMRobertaForCausalLM(XLMRobertaConfig(is_decoder=True, add_cross_attention=True, **tiny))
     scattered(reference).save_pretrained(tmp_path)
@@ -33,7 +33,9 @@ def test_the_decoder_equals_xlmrs(translation, scattered, tiny, sources, targets
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_prediction_moves_with_the_source_and_the_past_only(veco_dir, translation, sources, targets, attention):
+def test_for_conditional_generation_reads_the_source_and_the_past_only(
+    veco_dir, translation, sources, targets, attention
+):
     model = translation(veco_dir, attn_implementation=attention)
     source, mask = sources()
     inputs = model.prepare_decoder_input_ids_from_labels(targets())
@@ -54,7 +56,7 @@ def test_a_prediction_moves_with_the_source_and_the_past_only(veco_dir, translat
 
 @torch.no_grad()
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_padding_of_sources_and_targets_changes_nothing(veco_dir, translation, sources, targets, padding):
+def test_for_conditional_generation_padding_changes_nothing(veco_dir, translation, sources, targets, padding):
     model = translation(veco_dir)
     source, mask = sources(padding)
     labels = targets()
@@ -72,7 +74,7 @@ def test_padding_of_sources_and_targets_changes_nothing(veco_dir, translation, s
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_the_fused_loss_and_its_gradients_are_those_of_the_logits(
+def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(
     veco_dir, translation, sources, targets, label_smoothing
 ):
     model = translation(veco_dir).train()
@@ -94,7 +96,7 @@ def test_the_fused_loss_and_its_gradients_are_those_of_the_logits(
 # Errors
 
 
-def test_errors_of_forward(veco_dir, translation, sources, targets):
+def test_for_conditional_generation_refuses(veco_dir, translation, sources, targets):
     model, (source, mask) = translation(veco_dir), sources()
     text = {"input_ids": source, "attention_mask": mask}
     for named, fields in (

@@ -83,7 +83,7 @@ def test_camlm_masks_read_the_masks_of_their_side():
     assert not moved[~(is_masked & is_x)].any()
 
 
-def test_block_masks_follow_the_rule_written_out():
+def test_camlm_mask_follows_the_rule_written_out():
     batch = batch_of(PAIRS, "padded right")
     segments, predicted, real = batch["segment_ids"], batch["labels"] != -100, batch["attention_mask"].bool()
     camlm, generation = camlm_mask(real, segments, predicted), btmlm_generation_mask(real, segments)
@@ -112,7 +112,7 @@ def pseudo(batch):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
+def test_btmlm_a_pseudo_position_reads_text_language_and_position(attention, layout):
     model = ernie(attention)
     batch, places = batch_of(PAIRS, layout), places_of(PAIRS, layout)
     batch = pseudo(batch)
@@ -142,7 +142,7 @@ def test_a_pseudo_position_reads_text_language_and_position(attention, layout):
                     assert moved[index].nonzero().flatten().tolist() == [position], name
 
 
-def test_the_second_step_is_tlm_on_the_filled_tokens():
+def test_btmlm_second_step_is_tlm_on_the_filled_tokens():
     """Equal loss, and equal gradients for every parameter: the first step leaves none."""
     model = ernie().train()
     batch = pseudo(batch_of(PAIRS, "padded right"))
@@ -161,7 +161,7 @@ def test_the_second_step_is_tlm_on_the_filled_tokens():
     assert [name for name, gradient in grads.items() if not torch.equal(gradient, expected[name])] == []
 
 
-def test_generation_computes_without_gradient_and_dropout():
+def test_btmlm_generates_without_gradient_and_dropout():
     model = ernie(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train()
     batch = pseudo(batch_of(PAIRS, "padded right"))
     seen = []
@@ -175,7 +175,7 @@ def test_generation_computes_without_gradient_and_dropout():
     assert model.training
 
 
-def test_temperature_draws_from_the_softmax_and_zero_takes_the_best():
+def test_btmlm_temperature_draws_from_the_softmax_and_zero_takes_the_best():
     model = ernie(special_token_ids=[3])
     with torch.no_grad():
         model.lm_head.decoder.weight.zero_()
@@ -190,7 +190,7 @@ def test_temperature_draws_from_the_softmax_and_zero_takes_the_best():
     assert len(model._likeliest(states[:0], 0.0)) == 0
 
 
-def test_a_zero_language_embedding_changes_nothing():
+def test_language_embedding_of_zero_changes_nothing():
     """A checkpoint without one gives the same states when languages are switched on."""
     torch.manual_seed(0)
     model = ErnieMForPreTraining(ErnieMConfig(**SIZES | LANGUAGES)).eval()
@@ -203,7 +203,7 @@ def test_a_zero_language_embedding_changes_nothing():
     assert "roberta.language_embeddings.weight" not in dict(ernie(languages=None).named_parameters())
 
 
-def test_languages_speak_at_masks_only():
+def test_language_embedding_at_masks_only():
     model = ernie()
     batch = batch_of(PAIRS[:1], "padded right")
     batch["input_ids"] = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
@@ -228,6 +228,6 @@ BAD = [
 
 
 @pytest.mark.parametrize("make, config, named", BAD)
-def test_errors_name_the_field(make, config, named):
+def test_ernie_m_for_pretraining_refuses(make, config, named):
     with pytest.raises(ValueError, match=named):
         ernie(**config)(**make(batch_of(PAIRS, "padded right")))

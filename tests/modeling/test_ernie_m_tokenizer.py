@@ -20,11 +20,11 @@ def tokenizer(folder):
     return ErnieMTokenizer.from_pretrained(folder)
 
 
-def test_it_is_loaded_without_the_folders_code(folder):
+def test_ernie_m_tokenizer_is_loaded_without_the_folder_s_code(folder):
     assert type(load_tokenizer(str(folder))) is ErnieMTokenizer
 
 
-def test_subwords_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
+def test_ernie_m_tokenizer_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer):
     expected = ernie_m_oracle.tokens
     texts = expected["texts"]
     others = texts[1:] + texts[:1]
@@ -38,7 +38,7 @@ def test_subwords_and_ids_are_those_of_transformers_4(ernie_m_oracle, tokenizer)
     assert tokenizer.unk_token_id in sum(expected["single"], [])
 
 
-def test_offsets_and_words_point_into_the_text(tokenizer):
+def test_ernie_m_tokenizer_offsets_and_words_point_into_the_text(tokenizer):
     text = "Hi, 2019年  in ½ [MASK] Köln!"
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
     spans = [text[begin:end] for begin, end in encoded["offset_mapping"]]
@@ -51,7 +51,7 @@ def test_offsets_and_words_point_into_the_text(tokenizer):
     assert sorted(set(encoded.word_ids())) == list(range(len(words)))
 
 
-def test_batches_padding_masks_and_token_types(tokenizer):
+def test_ernie_m_tokenizer_batches_padding_masks_and_token_types(tokenizer):
     batch = tokenizer(["Hi", "Hi in Köln"], ["a", "b"], padding=True, return_tensors="pt")
     assert set(batch) == {"input_ids", "attention_mask"}  # transformers 4 returned no mask, and its model made one
     assert batch["attention_mask"].tolist() == batch["input_ids"].ne(tokenizer.pad_token_id).long().tolist()
@@ -63,7 +63,7 @@ def test_batches_padding_masks_and_token_types(tokenizer):
     assert tokenizer.num_special_tokens_to_add(pair=True) == 4
 
 
-def test_saving_copying_and_pickling(tokenizer, tmp_path):
+def test_ernie_m_tokenizer_saving_copying_and_pickling(tokenizer, tmp_path):
     tokenizer.add_tokens(["<sound>"])
     tokenizer.save_pretrained(tmp_path)
     # no tokenizer.json, which others would take for the whole tokenizer
@@ -95,14 +95,14 @@ torch.save([type(tokenizer).__module__.split(".")[0], tokenizer(texts).input_ids
 
 
 @pytest.mark.slow
-def test_the_folder_carries_its_code(ernie_m_oracle, tokenizer, fresh_process, tmp_path):
+def test_ernie_m_tokenizer_folder_carries_its_code(ernie_m_oracle, tokenizer, fresh_process, tmp_path):
     tokenizer.save_pretrained(tmp_path / "saved")
     texts, expected = (ernie_m_oracle.tokens[name][:20] for name in ("texts", "single"))
     found = fresh_process(LOAD, str(tmp_path / "saved"), str(tmp_path / "again"), texts)
     assert found == ["transformers_modules", expected, expected]
 
 
-def test_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path):
+def test_ernie_m_tokenizer_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path):
     lower = ErnieMTokenizer.from_pretrained(folder, do_lower_case=True)
     text = "HI in KÖLN"
     assert lower.tokenize(text) == tokenizer.tokenize(text.lower())
@@ -116,7 +116,7 @@ def test_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path)
     )
 
 
-def test_what_cannot_be_a_tokenizer(tmp_path):
+def test_ernie_m_tokenizer_refuses(tmp_path):
     prefix = tmp_path / "bytes"
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["abc abd", "bcd"] * 20),

@@ -46,7 +46,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scattered, tiny, kind, tmp_path, caplog):
+def test_from_encoder_of_every_kind_of_folder_says_what_is_fresh(translation, scattered, tiny, kind, tmp_path, caplog):
     state = saved_encoder(kind, tmp_path / "encoder", scattered, tiny)
     with caplog.at_level(logging.INFO, "modeling.encoder_decoder"):
         model = translation(tmp_path / "encoder")
@@ -74,7 +74,7 @@ def test_from_every_kind_of_folder_and_it_says_what_is_fresh(translation, scatte
 @pytest.mark.parametrize(
     ("layers", "selection", "indices"), [(2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])]
 )
-def test_which_layers_decode(veco_dir, translation, layers, selection, indices):
+def test_from_encoder_which_layers_decode(veco_dir, translation, layers, selection, indices):
     encoder = VecoForMaskedLM.from_pretrained(veco_dir)
     model = translation(veco_dir, layers, decoder_layer_selection=selection, tie_decoder=False)
     assert model.config.decoder_layer_indices == indices and model.config.decoder_layers == len(model.decoder.layer)
@@ -83,7 +83,7 @@ def test_which_layers_decode(veco_dir, translation, layers, selection, indices):
             assert torch.equal(layer.state_dict()[name], value), name
 
 
-def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path):
+def test_from_encoder_random_takes_the_architecture_only(veco_dir, translation, tmp_path):
     VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
     torch.manual_seed(0)
     model = VecoForConditionalGeneration.from_encoder(tmp_path, 2, random=True, hidden_dropout_prob=0.3)
@@ -97,7 +97,7 @@ def test_random_takes_the_architecture_only(veco_dir, translation, tmp_path):
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_saved_once_and_reloaded_tied(veco_dir, translation, tie, tmp_path):
+def test_from_encoder_saved_once_and_reloaded_tied(veco_dir, translation, tie, tmp_path):
     model = translation(veco_dir, tie_decoder=tie)
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -118,7 +118,7 @@ def test_saved_once_and_reloaded_tied(veco_dir, translation, tie, tmp_path):
         assert (query is mine.roberta.encoder.layer[1].attention.self.query.weight) == tie
 
 
-def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, translation):
+def test_from_encoder_a_step_changes_both_sides_of_a_tied_model_alike(veco_dir, translation):
     """The gradient of a shared weight is the sum of what the two sides of an untied model get."""
     tied, untied = translation(veco_dir), translation(veco_dir, tie_decoder=False)
     for model in (tied, untied):
@@ -137,12 +137,12 @@ def test_a_training_step_changes_both_sides_of_a_tied_model_alike(veco_dir, tran
         ("decoder_layer_selection", {"decoder_layer_selection": "middle"}),
     ],
 )
-def test_errors_of_from_encoder(veco_dir, translation, named, options):
+def test_from_encoder_refuses(veco_dir, translation, named, options):
     with pytest.raises(ValueError, match=named):
         translation(veco_dir, **options)
 
 
-def test_folders_that_are_no_encoder_and_no_translation_model(veco_dir, translation, tiny, tmp_path):
+def test_from_encoder_refuses_folders(veco_dir, translation, tiny, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=tmp_path.name):
         translation(tmp_path)

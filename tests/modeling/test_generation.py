@@ -65,7 +65,7 @@ def own_subwords(tokens):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("tie", [True, False])
-def test_cached_and_uncached_greedy_tokens_are_the_same(translator, sources, tie, padding, attention):
+def test_generate_with_and_without_cache(translator, sources, tie, padding, attention):
     model = translator(tie, attn_implementation=attention)
     source, mask = sources(padding)
     settings = dict(attention_mask=mask, num_beams=1, return_dict_in_generate=True, output_logits=True)
@@ -80,7 +80,7 @@ def test_cached_and_uncached_greedy_tokens_are_the_same(translator, sources, tie
     assert len(cached.sequences.unique()) > 8
 
 
-def test_the_cache_step_by_step_equals_one_forward(translator, sources):
+def test_cache_step_by_step_equals_one_forward(translator, sources):
     """Positions of cached steps count on from the cached subwords, with several subwords a step too."""
     model = translator()
     source, mask = sources()
@@ -103,7 +103,7 @@ def test_the_cache_step_by_step_equals_one_forward(translator, sources):
 
 @pytest.mark.parametrize("num_beams", [1, 5])
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_a_batch_equals_its_rows_alone(translator, sources, padding, num_beams, monkeypatch):
+def test_generate_a_batch_equals_its_rows_alone(translator, sources, padding, num_beams, monkeypatch):
     """Sources of different lengths; translations that end by themselves, and ones cut at their own source's limit."""
     model = translator()
     source, mask = sources(padding)
@@ -119,7 +119,7 @@ def test_a_batch_equals_its_rows_alone(translator, sources, padding, num_beams, 
     assert any(short != long for short, long in zip(*by_limit.values(), strict=True))
 
 
-def test_beams_are_reordered_with_their_cache(translator, sources):
+def test_generate_reorders_the_cache_with_its_beams(translator, sources):
     model = translator()
     source, mask = sources()
     settings = dict(attention_mask=mask, num_return_sequences=3, return_dict_in_generate=True, output_scores=True)
@@ -137,7 +137,9 @@ def endless(model):
     return model
 
 
-def test_the_length_is_bounded_by_the_sources_unless_something_else_is_said(translator, sources, targets, monkeypatch):
+def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said(
+    translator, sources, targets, monkeypatch
+):
     monkeypatch.setattr(encoder_decoder, "LONGER_THAN_SOURCE", 12)
     model = endless(translator())
     source, mask = sources()
@@ -185,7 +187,7 @@ torch.save(found, sys.argv[1])
 
 
 @pytest.mark.slow
-def test_a_fresh_process_loads_the_folder_and_generates_the_same(translator, sources, fresh_process, tmp_path):
+def test_generate_in_a_fresh_process(translator, sources, fresh_process, tmp_path):
     source, mask = sources()
     folders, expected = {}, {}
     for name, tie in (("tied", True), ("untied", False)):

@@ -46,7 +46,7 @@ print(json.dumps({"loss": loss.item(), "bytes": 1024 * (resource.getrusage(resou
 
 
 @pytest.mark.slow
-def test_peak_memory_is_a_third_of_full_logits(pytestconfig):
+def test_linear_cross_entropy_peak_memory_is_a_third_of_full_logits(pytestconfig):
     """8 x 128 tokens, |V| = 250,002, base width: bytes above inputs and weights, gradients included."""
 
     def peak(which):
@@ -60,7 +60,7 @@ def test_peak_memory_is_a_third_of_full_logits(pytestconfig):
     assert ours["bytes"] <= full["bytes"] / 3, (ours, full)
 
 
-def test_the_loss_is_the_sum_over_the_predictions_of_the_call():
+def test_for_pretraining_loss_is_the_sum_over_the_predictions_of_the_call():
     model = MetaXlmForPreTraining(MetaXlmConfig(**TINY)).eval()
     mlm, other = sub_batch(1), sub_batch(2, rows=2, length=30)
     output = model(mlm=mlm, of_another_name=other, objective_weights={"mlm": 0.5})
@@ -74,7 +74,7 @@ def test_the_loss_is_the_sum_over_the_predictions_of_the_call():
 
 
 @pytest.mark.parametrize("cls", [MetaXlmForPreTraining, MetaXlmForMaskedLM])
-def test_a_batch_without_predictions_gives_zero_loss_and_gradient(cls):
+def test_for_pretraining_without_predictions_gives_zero_loss_and_gradient(cls):
     model = cls(MetaXlmConfig(**TINY))
     batch = sub_batch(1)
     batch["labels"].fill_(-100)
@@ -86,7 +86,7 @@ def test_a_batch_without_predictions_gives_zero_loss_and_gradient(cls):
 
 @pytest.mark.parametrize("rows_at_once", [1, 4, 11, 100])  # chunks of one, several, exactly one, and room to spare
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2, 1.0])
-def test_losses_and_gradients_are_torch_s_whatever_fits(rows_at_once, label_smoothing, monkeypatch):
+def test_linear_cross_entropy_is_torch_s_whatever_fits(rows_at_once, label_smoothing, monkeypatch):
     monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", 300 * rows_at_once)
     torch.manual_seed(0)
     hidden, labels, weights = torch.randn(11, 32, requires_grad=True), torch.randint(300, (11,)), torch.rand(11)
@@ -105,7 +105,7 @@ def test_losses_and_gradients_are_torch_s_whatever_fits(rows_at_once, label_smoo
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_factor_of_a_loss_is_not_rounded(dtype):
+def test_linear_cross_entropy_does_not_round_the_factor_of_a_loss(dtype):
     """A mean, and fp16's loss scaling, which is larger than any number in fp16."""
     torch.manual_seed(0)
     hidden, labels = 8 * torch.randn(5, 32), torch.randint(300, (5,))
@@ -123,7 +123,7 @@ def test_the_factor_of_a_loss_is_not_rounded(dtype):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_gradients_of_a_tied_vocabulary_are_those_of_autograd(autocast):
+def test_lm_head_gradients_of_a_tied_vocabulary_are_those_of_autograd(autocast):
     tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
     model, found = MetaXlmForPreTraining(MetaXlmConfig(**TINY)), []
     for loss_of in (model.lm_head.loss, all_logits(model)):
@@ -147,7 +147,7 @@ def all_logits(model):
     return loss
 
 
-def test_errors_name_the_field():
+def test_for_masked_lm_refuses():
     model, pretraining = MetaXlmForMaskedLM(MetaXlmConfig(**TINY)), MetaXlmForPreTraining(MetaXlmConfig(**TINY))
     for named, call in (
         ("sub-batch", lambda: pretraining()),

@@ -39,7 +39,7 @@ def answers(positions, temperature=2.0, seed=2):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
+def test_kd_loss_and_gradient_are_hinton_s(temperature):
     positions = [(0, 2), (0, 7), (1, 3), (2, 1)]
     model, taught = metaxlm(), answers(positions, temperature)
     output = model(mlm=texts(taught), objective_weights={"mlm": 0.0, "kd": 3.0})
@@ -59,7 +59,7 @@ def test_the_loss_is_hintons_and_so_is_its_gradient(temperature):
     assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
 
 
-def test_mlm_and_kd_share_a_forward_and_add_up():
+def test_kd_shares_a_forward_with_mlm():
     model, taught = metaxlm(), answers([(0, 2), (1, 3)])
     calls = []
     model.roberta.register_forward_hook(lambda *_: calls.append(1))
@@ -71,7 +71,7 @@ def test_mlm_and_kd_share_a_forward_and_add_up():
     assert torch.allclose(both.loss_sum, expected)
 
 
-def test_without_answers_there_is_no_kd():
+def test_kd_without_answers():
     model = metaxlm()
     assert list(model(mlm=texts()).token_losses) == ["mlm"]
     zero = model(mlm=texts(answers([(0, 2)])), objective_weights={"kd": 0.0})
@@ -80,7 +80,7 @@ def test_without_answers_there_is_no_kd():
         model(mlm=texts(), objective_weights={"kd": 1.0})
 
 
-def test_a_batch_in_which_nothing_was_asked_is_valid():
+def test_kd_of_a_batch_in_which_nothing_was_asked():
     """A micro-batch without text of the teacher's language, and nothing else to learn: zero, with a gradient."""
     model = metaxlm()
     output = model(mlm=texts(answers([])), objective_weights={"mlm": 0.0, "kd": 1.0})

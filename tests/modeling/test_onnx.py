@@ -30,7 +30,7 @@ BATCHES = [(TEXTS, "right"), (TEXTS[::-1], "left"), (TEXTS[:1], "right"), (TEXTS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_an_exported_model_gives_the_same_numbers(zoo_model_dir, tmp_path, case):
+def test_onnx_export_gives_the_same_numbers(zoo_model_dir, tmp_path, case):
     model_type, auto_class, options = CASES[case]
     folder = zoo_model_dir(model_type, num_hidden_layers=1)
     torch.manual_seed(0)

@@ -99,7 +99,7 @@ def test_sinkhorn_is_pot_s(first, regularization, shape):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("regularization", [1e-30, 1e-3, 1, 1e3, 1e30])
-def test_no_plan_has_nan(dtype, regularization):
+def test_sinkhorn_has_no_nan(dtype, regularization):
     torch.manual_seed(0)
     for shape in [*SHAPES, (0, 3), (3, 0), (0, 0)]:
         for scale, shift in ((1, 0), (1, -9), (700, 0), (700, 400), (3e4, 0), (1e-7, 0), (0, 0)):
@@ -123,7 +123,7 @@ def test_no_plan_has_nan(dtype, regularization):
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
 @pytest.mark.parametrize("symmetrization", ["forward", "reverse", "intersection", "union"])
-def test_argmaxes_are_numpy_s(kind, symmetrization):
+def test_argmax_links_are_numpy_s(kind, symmetrization):
     generator = np.random.default_rng(0)
     for _ in range(50):
         scores = random_matrix(generator, kind)
@@ -175,7 +175,7 @@ def test_grow_diag_final_and_where_one_side_alone_is_free(forward, reverse, link
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
-def test_itermax_is_simalign_s(kind):
+def test_itermax_links_are_simalign_s(kind):
     generator = np.random.default_rng(1)
     for _ in range(400):
         scores = random_matrix(generator, kind)
@@ -184,7 +184,7 @@ def test_itermax_is_simalign_s(kind):
         assert cells(one(itermax_links, scores, iterations)) == cells(expected), (scores, iterations)
 
 
-def test_mutual_and_itermax_from_vectors_are_simalign_s():
+def test_align_mutual_and_itermax_are_simalign_s():
     generator = torch.Generator().manual_seed(0)
     for shape in SHAPES * 5:
         x, y = (torch.randn(size, HIDDEN, generator=generator) for size in shape)
@@ -197,7 +197,7 @@ def test_mutual_and_itermax_from_vectors_are_simalign_s():
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("discount", [0.5, 0.9, 1])
-def test_ot_itermax_is_a_plain_loop(rule, discount):
+def test_align_ot_itermax_is_a_plain_loop(rule, discount):
     generator = np.random.default_rng(2)
     differ = 0
     for number in range(150):
@@ -216,7 +216,7 @@ def test_ot_itermax_is_a_plain_loop(rule, discount):
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-def test_filtering_never_prefers_what_is_no_number(value):
+def test_itermax_links_never_prefer_what_is_no_number(value):
     """Cells of which row and column have a link are multiplied by 0, and 0 times infinity is NaN, the highest."""
     scores = torch.full((4, 4), 0.1)
     scores[0, 0], scores[1, 1], scores[2, 3], scores[3, 3] = 0.9, 0.8, 0.7, 0.6
@@ -230,7 +230,7 @@ def test_filtering_never_prefers_what_is_no_number(value):
 
 
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
-def test_softmax_is_a_plain_loop(threshold):
+def test_softmax_links_are_a_plain_loop(threshold):
     generator = np.random.default_rng(3)
     for _ in range(100):
         similarity = random_matrix(generator, "dots").astype(np.float64)
@@ -251,7 +251,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("method", "options"), VARIANTS)
-def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
+def test_align_a_pair_has_the_same_links_in_a_padded_batch(method, options):
     generator = torch.Generator().manual_seed(4)
     alone, batch = ragged(generator)
     together = align(*batch, method, **options)
@@ -271,7 +271,7 @@ def test_a_pair_has_the_same_links_in_a_padded_batch(method, options):
 
 
 @pytest.mark.parametrize("method", ["ot", "ot_itermax"])
-def test_the_dot_products_decide_about_a_single_token(method):
+def test_align_the_dot_products_decide_about_a_single_token(method):
     """All cells of its plan are equal."""
     generator = torch.Generator().manual_seed(0)
     for size in (1, 2, 9):
@@ -285,7 +285,7 @@ def test_the_dot_products_decide_about_a_single_token(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_products_are_computed_in_float32(method):
+def test_align_computes_products_in_float32(method):
     """Of half types, and under autocast."""
     _, (x_BSH, y_BTH, *masks) = ragged(torch.Generator().manual_seed(0), pairs=6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -314,6 +314,6 @@ VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
         (lambda: itermax_links(*MATRIX, discount=0.4), "discount=0.4"),
     ],
 )
-def test_errors_name_the_argument(call, named):
+def test_align_refuses(call, named):
     with pytest.raises(ValueError, match=named):
         call()

@@ -61,7 +61,7 @@ def assert_parity(reference, ours, padding, exact):
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padding, tmp_path):
+def test_encoder_states_loss_and_gradients_equal_xlm_r_s(model_type, attention, padding, tmp_path):
     reference = xlmr(**TINY)
     reference.save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
@@ -71,7 +71,7 @@ def test_hidden_states_loss_and_gradients_equal_xlmr(model_type, attention, padd
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_embeddings_alone_have_xlmrs_positions(model_type, padding, tmp_path):
+def test_encoder_embeddings_alone_have_xlm_r_s_positions(model_type, padding, tmp_path):
     reference = xlmr(**TINY)
     reference.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path).eval()
@@ -89,7 +89,7 @@ def test_embeddings_alone_have_xlmrs_positions(model_type, padding, tmp_path):
 
 @pytest.mark.parametrize("model_type", PREFIXES)
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
-def test_an_xlmr_folder_loads_and_only_new_parameters_are_fresh(model_type, head, tmp_path):
+def test_from_pretrained_of_an_xlm_r_folder_only_new_parameters_are_fresh(model_type, head, tmp_path):
     xlmr(**TINY).save_pretrained(tmp_path)
     model, report = class_of(model_type, head).from_pretrained(tmp_path, output_loading_info=True)
     new = {"veco": (".crossattention.",), "ernie_m": ("pooler.",)}.get(model_type, ())
@@ -106,7 +106,7 @@ def test_an_xlmr_folder_loads_and_only_new_parameters_are_fresh(model_type, head
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_cross_attention_and_block_masks_equal_xlmrs_decoder(attention, tmp_path):
+def test_encoder_cross_attention_and_block_masks_equal_xlm_r_s_decoder(attention, tmp_path):
     """XLM-R as a decoder is causal and has cross-attention: ours with a triangular block mask must equal it."""
     reference = xlmr(XLMRobertaForCausalLM, is_decoder=True, add_cross_attention=True, **TINY)
     reference.save_pretrained(tmp_path)

@@ -78,7 +78,7 @@ def trained(name, folder, rows, out):
 
 
 @pytest.mark.slow
-def test_adapters_of_every_model_train_load_and_merge(folders, sample_tokenizer, fresh_process, tmp_path):
+def test_peft_adapters_of_every_model_train_load_and_merge(folders, sample_tokenizer, fresh_process, tmp_path):
     texts = ["The house is small.", "Das Haus ist klein, und der Garten ist groß.", "x", "y z"]
     inputs = dict(sample_tokenizer(texts, padding=True, return_tensors="pt"))
     expected, cases = {}, {}

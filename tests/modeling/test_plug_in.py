@@ -95,7 +95,7 @@ def by_hand(model, batch):
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_reads_both_streams_and_learns_from_both_sides(head, stream):
+def test_plug_in_heads_read_both_streams_and_learn_from_both_sides(head, stream):
     model, batch = make(head, cross_stream=stream), sides()
     gold_x, gold_y = gold(head, batch)
     output = model(**batch, **gold_x, **gold_y)
@@ -110,7 +110,7 @@ def test_every_head_reads_both_streams_and_learns_from_both_sides(head, stream):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_labels_of_either_side_alone_teach_everything(head):
+def test_plug_in_labels_of_either_side_alone_teach_everything(head):
     batch = sides()
     for labels in gold(head, batch):
         model = make(head)
@@ -121,7 +121,7 @@ def test_the_labels_of_either_side_alone_teach_everything(head):
 
 
 @torch.no_grad()
-def test_padding_of_either_side_and_of_neither_row_changes_anything():
+def test_plug_in_padding_changes_nothing():
     model, batch = make(), sides()
     together = model(**batch).logits
     for row in range(3):
@@ -138,7 +138,7 @@ def test_padding_of_either_side_and_of_neither_row_changes_anything():
 
 @torch.no_grad()
 @pytest.mark.parametrize("stream", STREAMS)
-def test_each_half_of_the_features_moves_with_what_it_may_see(stream):
+def test_plug_in_features_move_with_what_they_may_see(stream):
     """H with its own text; S with all of the other, and of its own with what the stream allows."""
     model, batch = make(VecoForTokenClassification, cross_stream=stream), sides(rows=1)
     seen = []
@@ -165,7 +165,7 @@ def test_each_half_of_the_features_moves_with_what_it_may_see(stream):
 
 
 @pytest.mark.parametrize("head, none", [(VecoForTokenClassification, -100), (VecoForQuestionAnswering, 99)])
-def test_a_side_of_which_no_label_counts_is_left_out(head, none):
+def test_mean_loss_leaves_out_a_side_of_which_no_label_counts(head, none):
     model, batch = make(head), sides()
     gold_x, gold_y = gold(head, batch)
     nothing_x, nothing_y = ({name: torch.full_like(v, none) for name, v in g.items()} for g in (gold_x, gold_y))
@@ -176,14 +176,14 @@ def test_a_side_of_which_no_label_counts_is_left_out(head, none):
     assert loss.item() == 0.0 and all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
-def test_an_answer_cut_off_in_the_middle_teaches_its_start():
+def test_plug_in_an_answer_cut_off_in_the_middle_teaches_its_start():
     model, batch = make(VecoForQuestionAnswering), sides()
     gold_x, _ = gold(VecoForQuestionAnswering, batch)
     output = model(**batch, **gold_x | {"end_positions": torch.full_like(gold_x["end_positions"], 99)})
     assert torch.allclose(output.loss, cross_entropy(output.start_logits, gold_x["start_positions"]))
 
 
-def test_each_encoder_pass_is_run_once_and_only_where_it_is_needed():
+def test_plug_in_runs_each_pass_once_and_only_where_it_is_needed():
     model, batch = make(), sides()
     passes = []
     model.roberta.register_forward_pre_hook(
@@ -196,7 +196,7 @@ def test_each_encoder_pass_is_run_once_and_only_where_it_is_needed():
     assert sorted(passes) == [False, False, True, True]
 
 
-def test_further_inputs_and_outputs_belong_to_x():
+def test_plug_in_further_inputs_and_outputs_belong_to_x():
     model, batch = make(), sides()
     words = model.roberta.embeddings.word_embeddings(batch["input_ids"])
     positions = (batch["attention_mask"].cumsum(1) * batch["attention_mask"]) + 1
@@ -213,7 +213,7 @@ def test_further_inputs_and_outputs_belong_to_x():
     assert (shifted - plain(**one).logits).abs().max() > 1e-4
 
 
-def test_both_sides_have_token_types():
+def test_plug_in_both_sides_have_token_types():
     model, batch = make(type_vocab_size=2), sides()
     x, y = ({name: torch.ones_like(batch[name.replace("token_type", "input")])} for name in TYPES)
     plain, of_x, of_y, of_both = (model(**batch, **given).logits for given in ({}, x, y, x | y))
@@ -224,7 +224,7 @@ def test_both_sides_have_token_types():
     torch.testing.assert_close(model(**batch).logits, of_both)
 
 
-def test_a_plug_out_head_is_xlm_r_s():
+def test_plug_out_heads_are_xlm_r_s():
     model, batch = make(plug_in=False), sides()
     features = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     output = model(batch["input_ids"], batch["attention_mask"], labels=torch.tensor([0, 1, 2]))
@@ -246,7 +246,7 @@ def test_a_plug_out_head_is_xlm_r_s():
         ({}, {"translation_attention_mask": torch.ones(3, 11)}, "mask of y"),
     ],
 )
-def test_what_does_not_go_with_plug_in_is_refused(fields, change, named):
+def test_plug_in_refuses(fields, change, named):
     for head in HEADS:
         given = {name: value for name, value in (sides() | change).items() if value is not None}
         with pytest.raises(ValueError, match=named):

@@ -128,7 +128,7 @@ def real_positions(model):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name, objective", CASES)
-def test_losses_and_gradients_are_those_of_the_padded_batch(name, objective, layout):
+def test_skip_padding_losses_and_gradients_are_those_of_the_padded_batch(name, objective, layout):
     model, batch = build(name), sub_batch(objective, layout)
     losses, learned = run(model, **{objective: batch})
     model.set_skip_padding(True)
@@ -142,7 +142,7 @@ def test_losses_and_gradients_are_those_of_the_padded_batch(name, objective, lay
     assert real <= min(seen) and max(seen) <= len(masks) * len(masks[0]) * max(mask.shape[1] for mask in masks)
 
 
-def test_all_objectives_of_an_update_together():
+def test_skip_padding_all_objectives_of_an_update_together():
     for name in ("veco", "ernie_m", "xlm_align"):
         model = build(name)
         batches = {objective: sub_batch(objective, LAYOUTS[1], seed) for seed, objective in enumerate(OBJECTIVES[name])}
@@ -154,7 +154,7 @@ def test_all_objectives_of_an_update_together():
 @pytest.mark.parametrize("attention", ["eager", "flex_attention"])
 @pytest.mark.parametrize("name, objective", [case for case in CASES if case[0] != "veco causal"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_attention_implementations_agree(name, objective, layout, attention):
+def test_skip_padding_attention_implementations_agree(name, objective, layout, attention):
     batch = {objective: sub_batch(objective, layout)}
     with torch.no_grad():
         expected = build(name)(**batch).token_losses
@@ -169,7 +169,7 @@ def inputs(layout=LAYOUTS[0]):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
-def test_an_encoder_gives_the_same_states_and_zero_at_padding(layout):
+def test_skip_padding_same_states_and_zero_at_padding(layout):
     model = build("metaxlm", head="Model")
     batch = inputs(layout)
     real = batch["attention_mask"].bool()
@@ -190,7 +190,7 @@ def test_an_encoder_gives_the_same_states_and_zero_at_padding(layout):
     assert model(**batch, output_attentions=True).attentions[0].shape[-1] == real.shape[1]
 
 
-def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
+def test_skip_padding_without_padding_an_empty_row_and_masks_of_other_shapes():
     model = build("metaxlm", head="Model")
     ids = torch.randint(5, MASK, (3, 6))
     for mask in (None, torch.ones_like(ids)):
@@ -217,7 +217,7 @@ def test_a_batch_without_padding_an_empty_row_and_masks_of_other_shapes():
                 model(ids, attention_mask=mask)
 
 
-def test_heads_and_translation_are_the_same(tmp_path):
+def test_skip_padding_heads_and_translation_are_the_same(tmp_path):
     build("veco").save_pretrained(tmp_path)
     x, y = inputs(), sub_batch("tlm", LAYOUTS[0])
     masked_lm, pooled = build("metaxlm", head="ForMaskedLM"), build("ernie_m", head="ForSequenceClassification")
@@ -247,7 +247,7 @@ def test_heads_and_translation_are_the_same(tmp_path):
     "name, layout",
     [(name, layout) for name in ("metaxlm", "ernie_m", "veco") for layout in LAYOUTS if (name, layout) != PLUGGED_IN],
 )
-def test_sequence_heads_read_the_first_real_position(name, layout, skip):
+def test_first_states_of_the_first_real_position(name, layout, skip):
     """ERNIE-M's through its pooler, VECO's plugged in; of packed rows, padded on the left, that of the first text."""
     model = build(name, head="ForSequenceClassification", **{"plug_in": True} if name == "veco" else {})
     generator = torch.Generator().manual_seed(0)
@@ -271,7 +271,7 @@ def test_sequence_heads_read_the_first_real_position(name, layout, skip):
     assert alone.std(0).min() > 1e-3, "all texts have the same logits"
 
 
-def test_gradient_checkpointing_and_bf16_autocast():
+def test_skip_padding_gradient_checkpointing_and_bf16_autocast():
     for name, objective in (("veco", "ca_mlm_pairs"), ("xlm_align", "tlm")):
         model, batch = build(name).train(), {objective: sub_batch(objective, LAYOUTS[0])}
         model.set_skip_padding(True)

@@ -97,7 +97,7 @@ def assert_alike(found, expected):
                 assert found[name][what] == value, f"{name} {what}"
 
 
-def test_the_oldest_and_the_installed_transformers_run_the_same_folders_alike(folders, oldest, newest):
+def test_transformers_range_oldest_and_installed_run_the_same_folders_alike(folders, oldest, newest):
     assert newest["version"] == transformers.__version__
     assert_alike(newest, oldest)
     # and what the oldest saved again

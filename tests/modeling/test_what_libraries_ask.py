@@ -28,7 +28,7 @@ CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for he
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("model_type", "head"), CASES)
-def test_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
+def test_compile_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
     cls = class_of(model_type, head)
     model = cls(cls.config_class(**tiny)).train()
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS[head]}
@@ -43,7 +43,7 @@ def test_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_a_folder_of_another_model_gets_the_files_of_the_class(model_type, tiny, tmp_path):
+def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(model_type, tiny, tmp_path):
     cls = class_of(model_type, "ForPreTraining")
     model = cls(cls.config_class(**tiny))
     other = class_of("metaxlm" if model_type == "veco" else "veco", "Model")
@@ -69,7 +69,7 @@ def rows_of(**columns):
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, tmp_path):
+def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, tmp_path):
     theirs = scattered(XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)))
     theirs.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
@@ -84,7 +84,7 @@ def test_a_trainer_s_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattere
     assert ours.train()(**batch).logits is None and ours.eval()(**batch, output_logits=False).logits is None
 
 
-def test_a_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
+def test_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
     model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
     rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
     scores, found = evaluated(tmp_path, model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)

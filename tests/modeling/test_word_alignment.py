@@ -81,7 +81,7 @@ def links(aligner, pairs):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_links_of_known_states(method, encoding, tokenizer):
+def test_word_aligner_links_of_known_states(method, encoding, tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method=method, layer=1, encoding=encoding, batch_size=2)
     pairs = [
         (words("s", (1, 2, 3), 4, 5), words("t", 5, (6, 4), 2)),
@@ -106,7 +106,7 @@ def test_links_of_known_states(method, encoding, tokenizer):
         assert found.windows == 1 and found.probabilities is None and found.similarity is None
 
 
-def test_probability_and_similarity_of_words_are_the_highest_of_their_tokens(tokenizer):
+def test_word_aligner_probability_and_similarity_are_the_highest_of_tokens(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1, threshold=0.5)
     pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
     found = next(aligner.align([pair], probabilities=True, similarity=True))
@@ -115,7 +115,7 @@ def test_probability_and_similarity_of_words_are_the_highest_of_their_tokens(tok
     torch.testing.assert_close(torch.tensor(found.similarity), torch.tensor([[1.0, 1, 0], [0, 0, 0]]))
 
 
-def test_layers_are_compared_by_what_they_know_of_translations(tokenizer):
+def test_compare_layers_by_what_they_know_of_translations(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, batch_size=1)
     pairs = [(words("s", *range(k, k + 6)), words("t", *range(k + 5, k - 1, -1))) for k in range(0, 60, 6)]
     values = aligner.compare_layers([*pairs, ("", "x"), ([], [])])
@@ -124,7 +124,7 @@ def test_layers_are_compared_by_what_they_know_of_translations(tokenizer):
         aligner.compare_layers([pairs[0], ("", "x")])
 
 
-def test_inputs_are_the_tokenizers_own(tokenizer):
+def test_input_format_is_the_tokenizer_s_own(tokenizer):
     model = Knowing()
     pairs = [(words("s", (1, 2), 3), words("t", 4, 5, 6)), (words("s", 7), words("t", 8))]
     for encoding in ENCODINGS:
@@ -137,7 +137,7 @@ def test_inputs_are_the_tokenizers_own(tokenizer):
         assert torch.equal(given, tokenizer(list(side), padding=True, return_tensors="pt")["input_ids"])
 
 
-def test_words_without_tokens_and_special_tokens_in_the_text(tokenizer):
+def test_word_aligner_words_without_tokens_and_special_tokens_in_the_text(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="mutual", layer=1)
     model_input = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]
     assert links(aligner, [(model_input, words("t", 3, 2, 1))]) == [[(1, 2), (3, 1), (6, 0)]]
@@ -147,7 +147,7 @@ def test_words_without_tokens_and_special_tokens_in_the_text(tokenizer):
     assert tokens.ids_F[3] == tokenizer.unk_token_id  # an unknown word may be linked
 
 
-def test_an_empty_side_gives_no_links(tokenizer):
+def test_word_aligner_an_empty_side_gives_no_links(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, layer=1)
     full = words("t", 1, 2)
     pairs = [("", ""), ([], full), ("  ", full), (full, [""]), (full, full)]
@@ -188,7 +188,7 @@ PAIRS = [
 ] * 3
 
 
-def test_layers_are_those_of_the_model_and_none_above_is_run(encoder, sample_tokenizer):
+def test_layer_states_are_the_model_s_and_no_layer_above_is_run(encoder, sample_tokenizer):
     base = getattr(encoder, encoder.base_model_prefix, encoder)
     inputs = sample_tokenizer(*PAIRS[0], return_tensors="pt")
     expected = encoder(**inputs, output_hidden_states=True).hidden_states
@@ -212,7 +212,7 @@ def test_layers_are_those_of_the_model_and_none_above_is_run(encoder, sample_tok
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
+def test_align_layers_at_once_gives_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
     options = dict(encoding=encoding, batch_size=4)
     methods = {method: {} for method in METHODS} | {"softmax": {"threshold": 0.2}}
     together = list(WordAligner(encoder, sample_tokenizer, **options).align_layers(PAIRS, [0, 2, 3], methods))
@@ -225,7 +225,7 @@ def test_layers_and_methods_at_once_give_what_one_by_one_gives(encoder, encoding
 
 
 @pytest.mark.parametrize("config", [T5Config, VecoConfig])
-def test_encoder_decoders_are_read_by_their_encoder(config, sample_tokenizer):
+def test_encoder_of_encoder_decoders(config, sample_tokenizer):
     torch.manual_seed(0)
     if config is VecoConfig:
         sizes = dict(vocab_size=2000, max_position_embeddings=82, decoder_layers=2, decoder_layer_indices=[1, 2])
@@ -243,7 +243,7 @@ def test_encoder_decoders_are_read_by_their_encoder(config, sample_tokenizer):
     assert all(found.links for found in aligner.align(PAIRS) if found.windows)
 
 
-def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tokenizer):
+def test_word_aligner_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tokenizer):
     model = list(encoders())[2].eval()
     pairs = [("one two three four", "eins zwei drei vier"), ("one two three four", "fünf sechs sieben acht")]
     for encoding, same in (("joint", False), ("separate", True)):
@@ -255,7 +255,7 @@ def test_joint_states_see_the_other_sentence_and_separate_ones_do_not(sample_tok
         assert torch.allclose(x_BSH[0], x_BSH[1], atol=1e-5) == same
 
 
-def test_dropout_is_off_and_comes_back(sample_tokenizer):
+def test_word_aligner_dropout_is_off_and_comes_back(sample_tokenizer):
     model = XlmAlignModel(XlmAlignConfig(vocab_size=2000, hidden_dropout_prob=0.5, **TINY))
     expected = links(WordAligner(model.eval(), sample_tokenizer), PAIRS)
     model.train()
@@ -269,7 +269,7 @@ def test_dropout_is_off_and_comes_back(sample_tokenizer):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
+def test_word_aligner_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
     """1,500 words, 128 positions, in pairs of unequal length, in both directions, ahead and behind."""
     options = {"threshold": 0.4} if method == "softmax" else {}
     aligner = WordAligner(Knowing(128), tokenizer, method, 1, encoding, batch_size=8, **options)
@@ -289,7 +289,7 @@ def test_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_positions(encoding, sample_tokenizer):
+def test_word_aligner_a_sentence_that_just_fits(encoding, sample_tokenizer):
     model = list(encoders())[2].eval()
     pair = tuple(text.split() for text in PAIRS[0])
     lengths = [len(sample_tokenizer(side, is_split_into_words=True)["input_ids"]) for side in pair]
@@ -304,7 +304,7 @@ def test_a_sentence_that_just_fits_gives_the_links_of_a_model_with_more_position
 
 @pytest.mark.parametrize("symmetrization", [None, "reverse"])
 @pytest.mark.parametrize("window", [512, 64])
-def test_all_source_words_are_linked(window, symmetrization, tokenizer):
+def test_word_aligner_link_all(window, symmetrization, tokenizer):
     """Every third word has no partner, and the first word no token."""
 
     def found(**options):
@@ -333,7 +333,7 @@ def test_all_source_words_are_linked(window, symmetrization, tokenizer):
     assert max(one.windows for one in found()) == (1 if window == 512 else 5)
 
 
-def test_a_word_longer_than_the_positions(tokenizer):
+def test_word_aligner_a_word_longer_than_the_positions(tokenizer):
     aligner = WordAligner(Knowing(64), tokenizer, "mutual", layer=1)
     pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
     found = next(aligner.align([pair]))
@@ -343,7 +343,7 @@ def test_a_word_longer_than_the_positions(tokenizer):
 # input
 
 
-def test_an_endless_input_is_read_a_chunk_at_a_time(tokenizer, monkeypatch):
+def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkeypatch):
     monkeypatch.setattr(modeling.pair_aligner, "BATCHES_PER_CHUNK", 3)
     numbers = itertools.count()
     endless = ((words("s", number, number + 1), words("t", number, number + 1)) for number in numbers)
@@ -365,12 +365,12 @@ def test_an_endless_input_is_read_a_chunk_at_a_time(tokenizer, monkeypatch):
         ({}, ("a", [1]), "input 0"),
     ],
 )
-def test_what_an_aligner_refuses(options, pair, named, tokenizer):
+def test_word_aligner_refuses(options, pair, named, tokenizer):
     with pytest.raises(ValueError, match=named):
         list(WordAligner(**{"model": Knowing(), "tokenizer": tokenizer, "layer": 1} | options).align([pair]))
 
 
-def test_states_that_are_not_finite_are_refused(tokenizer):
+def test_word_aligner_refuses_states_that_are_not_finite(tokenizer):
     model = Knowing()
     model.table.data[7, 3] = torch.nan
     with pytest.raises(ValueError, match="layer 1 are not finite"):

@@ -35,7 +35,7 @@ torch.save(found, sys.argv[1])
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_saved_again_brings_the_aligner(sample_tokenizer, fresh_process, tmp_path):
+def test_pipeline_of_a_folder_that_is_saved_again(sample_tokenizer, fresh_process, tmp_path):
     """From a model with another head, and from a pipeline."""
     torch.manual_seed(0)
     model = XlmAlignForPreTraining(XlmAlignConfig(vocab_size=len(sample_tokenizer), **TINY)).eval()
@@ -51,7 +51,7 @@ def test_a_folder_that_is_saved_again_brings_the_aligner(sample_tokenizer, fresh
 
 
 @pytest.mark.slow
-def test_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
+def test_pipeline_of_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
     torch.manual_seed(0)
     model = XLMRobertaModel(XLMRobertaConfig(vocab_size=len(sample_tokenizer), **TINY), add_pooling_layer=False)
     aligner = WordAlignmentPipeline(model.eval(), sample_tokenizer)
@@ -78,7 +78,7 @@ def aligner(sample_tokenizer):
     return WordAlignmentPipeline(model, sample_tokenizer, device="cpu", method="mutual")
 
 
-def test_one_pair_a_list_and_anything_that_iterates(aligner):
+def test_pipeline_one_pair_a_list_and_anything_that_iterates(aligner):
     one = aligner(PAIRS[0])
     assert set(one) == {"source", "target", "links", "windows", "source_offsets", "target_offsets"}
     assert one["source"][-2:] == ["which", "?"] and one["target"][:4] == ["Weiß", "ein", "Modell", ","] and one["links"]
@@ -90,7 +90,7 @@ def test_one_pair_a_list_and_anything_that_iterates(aligner):
     assert aligner([]) == [] and next(aligner(iter(PAIRS))) == one
 
 
-def test_parameters_of_the_pipeline_and_of_a_call(aligner, sample_tokenizer):
+def test_pipeline_parameters_and_those_of_a_call(aligner, sample_tokenizer):
     own = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, encoding="separate", threshold=0.3)
     expected = next(own.align(PAIRS[:1], probabilities=True, similarity=True))
     options = dict(method="softmax", layer=1, encoding="separate", threshold=0.3, probabilities=True, similarity=True)

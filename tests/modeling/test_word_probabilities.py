@@ -88,7 +88,7 @@ def test_word_probabilities_are_a_plain_loop_and_stand_at_first_tokens():
     assert linked > 5
 
 
-def test_logits_have_gradients_whatever_the_lengths():
+def test_context_logits_have_gradients_whatever_the_lengths():
     """Also where a side has one token, none, or tokens that are all alike: roots have no gradient at 0."""
     generator = torch.Generator().manual_seed(6)
     _, (x_BSH, y_BTH, *masks) = ragged(generator)
@@ -100,7 +100,7 @@ def test_logits_have_gradients_whatever_the_lengths():
         assert side.grad.isfinite().all() and side.grad[mask].any() and not side.grad[~mask].any()
 
 
-def test_probabilities_are_those_of_vectors_that_have_much_in_common():
+def test_word_probabilities_of_vectors_that_have_much_in_common():
     """Cosines from 0.98 up, as in the upper layers of many encoders: no other temperature is needed."""
     generator = torch.Generator().manual_seed(0)
     x_BSH = nn.functional.normalize(torch.randn(3, 8, HIDDEN, generator=generator), dim=-1).double()
@@ -113,7 +113,7 @@ def test_probabilities_are_those_of_vectors_that_have_much_in_common():
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.03), (torch.float64, 1e-6)])
-def test_vectors_that_are_all_the_same_are_told_apart_by_no_rounding(dtype, tolerance):
+def test_word_probabilities_of_equal_vectors_are_told_apart_by_no_rounding(dtype, tolerance):
     """Then only places count, and these are symmetric. Rounding moves a float32 probability by up to 0.015."""
     generator = torch.Generator().manual_seed(7)
     for _ in range(50):

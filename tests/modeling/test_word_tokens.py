@@ -37,7 +37,7 @@ def with_spaces_in_tokens(kind):
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "normalizer", "metaspace never", "metaspace first", "metaspace always"])
-def test_words_are_cut_with_their_spaces(kind):
+def test_cut_into_tokens_with_their_spaces(kind):
     tokenizer = with_spaces_in_tokens(kind)
     tokens = cut_into_tokens(tokenizer, [text.split() for text in TEXTS])
     assert tokens.ids_F.tolist() == sum(tokenizer(TEXTS, add_special_tokens=False)["input_ids"], [])
@@ -45,7 +45,7 @@ def test_words_are_cut_with_their_spaces(kind):
     assert not cut_into_tokens(tokenizer, [[], [""]]).ids_F.numel()
 
 
-def test_words_that_get_no_space():
+def test_cut_into_tokens_words_that_get_no_space():
     tokenizer = with_spaces_in_tokens("byte-level")
     tokens = cut_into_tokens(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
     assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 4}
@@ -53,7 +53,7 @@ def test_words_that_get_no_space():
     assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
 
 
-def test_words_of_a_text_get_the_spaces_that_it_has():
+def test_cut_into_tokens_with_the_spaces_of_the_text():
     tokenizer = with_spaces_in_tokens("byte-level")
     texts = ["x (x) x,x?", "x"]
     tokens = cut_into_tokens(tokenizer, *split_words(texts))
@@ -74,14 +74,14 @@ def test_words_of_a_text_get_the_spaces_that_it_has():
         ("a\x00b \x01", "a b"),
     ],
 )
-def test_text_is_split_at_unicodes_word_boundaries(text, expected):
+def test_split_words_at_unicode_s_word_boundaries(text, expected):
     words, offsets = split_words([text, ["as", "it is"], text])
     assert words == [expected.split(), ["as", "it is"], expected.split()] and offsets[1] is None
     assert [text[begin:end] for begin, end in offsets[0]] == words[0]
 
 
 @pytest.mark.slow
-def test_windows_cover_both_sides_and_decide_every_pair_of_tokens_once():
+def test_cut_into_windows_decide_every_pair_of_tokens_once():
     cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
     for source, target, room, is_joint, overlap in cases:
         rows = cut_into_windows([source, target], room, is_joint, overlap)

@@ -73,7 +73,7 @@ def one_hot_model(tokens, **config):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_links_of_a_pair_with_known_vectors(layout):
+def test_dwa_labels_of_a_pair_with_known_vectors(layout):
     """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, under any mask."""
     tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
     model = one_hot_model(tokens)
@@ -90,7 +90,7 @@ def test_links_of_a_pair_with_known_vectors(layout):
     ]
 
 
-def test_special_tokens_and_padding_are_never_linked():
+def test_dwa_labels_never_link_special_tokens_and_padding():
     """Even where they are the likeliest partner of every word: all have the same vector, twice as long."""
     model = one_hot_model({token: token % 3 for token in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
     batch = batch_of(PAIRS, "padded right")
@@ -103,7 +103,7 @@ def test_special_tokens_and_padding_are_never_linked():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
-def test_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
+def test_dwa_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
     model, reference = xlm_align(attention), xlm_align("eager")
     labels = model.self_label(batch_of(PAIRS, layout))
     for pair, fields in enumerate(PAIRS):
@@ -113,7 +113,7 @@ def test_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ot_words_labels_the_tokens_that_it_links(layout):
+def test_dwa_labels_by_ot_words(layout):
     model = xlm_align(labeling_rule="ot_words", alignment_layer=2)
     labels = model.self_label(batch_of(PAIRS, layout))
     found = 0
@@ -131,7 +131,7 @@ def test_ot_words_labels_the_tokens_that_it_links(layout):
 
 
 @pytest.mark.parametrize("rule", ["ot_itermax", "ot_words"])
-def test_labels_are_those_of_the_text_before_it_was_masked(rule):
+def test_self_label_reads_the_text_before_it_was_masked(rule):
     model = xlm_align(labeling_rule=rule)
     bare = [fields | {"input_ids": torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])}
             for fields in PAIRS]  # fmt: skip
@@ -142,7 +142,7 @@ def test_labels_are_those_of_the_text_before_it_was_masked(rule):
     assert torch.equal(labels.plan_PST, unmasked.plan_PST)
 
 
-def test_each_layer_and_option_labels_by_itself():
+def test_dwa_labels_of_each_layer_and_option():
     """Table 4, Table 6 and Sinkhorn's two orders are not the same labels; each layer's are those of its states."""
     batch = batch_of(PAIRS, "padded right")
     plans = {layer: xlm_align(alignment_layer=layer).self_label(batch).plan_PST for layer in range(4)}
@@ -172,7 +172,7 @@ def test_each_layer_and_option_labels_by_itself():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dwa_layer", [None, 1])
-def test_the_loss_is_that_of_a_plain_loop(layout, dwa_layer):
+def test_dwa_loss_is_that_of_a_plain_loop(layout, dwa_layer):
     """Also: the queries are exactly the masked positions that have a link (Eq. 14), in both directions."""
     model = xlm_align(dwa_layer=dwa_layer)
     output = model(tlm=batch_of(PAIRS, layout), objective_weights={"tlm": 0.0})
@@ -191,7 +191,7 @@ def test_the_loss_is_that_of_a_plain_loop(layout, dwa_layer):
 
 
 @pytest.mark.parametrize("positions", ["masked", "unmasked", "all_aligned"])
-def test_queries_of_each_choice(positions):
+def test_labeled_queries_of_each_choice(positions):
     """Table 7: which positions are queries, from only the fields of the batch."""
     model = xlm_align(query_positions=positions)
     examples = [pair_row(seed, (12, 11), (1, 5, 9, 15, 20)) for seed in range(8)]
@@ -220,7 +220,7 @@ def test_queries_of_each_choice(positions):
         assert asked == labels.links_PST.sum()
 
 
-def test_a_query_with_several_links_points_at_the_likeliest():
+def test_dwa_loss_of_a_query_with_several_links_points_at_the_likeliest():
     model = xlm_align()
     batch = batch_of([pair_row(5, (3, 3), (1, 2, 3))], "padded right")
     labels = model.self_label(batch)
@@ -237,7 +237,7 @@ def test_a_query_with_several_links_points_at_the_likeliest():
     torch.testing.assert_close(found.losses_N, torch.stack(expected).detach(), atol=1e-5, rtol=0)
 
 
-def test_tlm_and_dwa_read_one_forward_and_labeling_leaves_no_gradient(monkeypatch):
+def test_dwa_reads_the_forward_of_tlm_and_labeling_leaves_no_gradient(monkeypatch):
     """The gradient with labels from outside is bit for bit that with the model's own."""
     model, batch = xlm_align(hidden_dropout_prob=0.1).train(), batch_of(PAIRS, "padded right")
     calls = []
@@ -257,7 +257,7 @@ def test_tlm_and_dwa_read_one_forward_and_labeling_leaves_no_gradient(monkeypatc
         assert torch.equal(gradient, found[name]), name
 
 
-def test_losses_add_up_and_weights_choose():
+def test_xlm_align_losses_add_up_and_weights_choose():
     model, tlm = xlm_align(), batch_of(PAIRS, "padded right")
     mlm = batch_of([pair_row(7, (5, 1), (2, 3))], "padded right")
     whole = model(mlm=mlm, tlm=tlm, objective_weights={"dwa": 0.5})
@@ -275,7 +275,7 @@ def test_losses_add_up_and_weights_choose():
     torch.testing.assert_close(alone.token_losses["dwa"], whole.token_losses["dwa"])
 
 
-def test_a_batch_without_a_query_is_valid():
+def test_dwa_loss_of_a_batch_without_a_query():
     """Nothing masked has a link; a side without words; the loss is 0, and so is its gradient."""
     model = xlm_align()
     nothing_masked = [fields | {"labels": torch.full_like(fields["labels"], -100)} for fields in PAIRS]
@@ -288,7 +288,7 @@ def test_a_batch_without_a_query_is_valid():
         assert not model.q_linear.weight.grad.any()
 
 
-def test_bfloat16_learns_the_same(monkeypatch):
+def test_dwa_in_bfloat16_learns_the_same(monkeypatch):
     """Gradients, not losses: a pass without gradient under autocast can leave casts that let none through. Labels are
     those of float32, because half the precision may give other labels."""
     model, batch = xlm_align(), batch_of(PAIRS, "padded right")
@@ -311,14 +311,14 @@ def test_bfloat16_learns_the_same(monkeypatch):
         ("query_positions", "some"),
     ],
 )
-def test_configuration_errors(field, value):
+def test_xlm_align_config_refuses(field, value):
     with pytest.raises(Exception, match=field):
         XlmAlignConfig(**SIZES, **{field: value})
     XlmAlignConfig(**SIZES, filtering_discount=0.3, filtering_rule="eq9_printed")
 
 
 @pytest.mark.parametrize("dwa_layer", [0, 2])
-def test_a_pointer_that_starts_as_the_identity_scores_by_cosines(dwa_layer, tmp_path):
+def test_pointer_start_identity_scores_by_cosines(dwa_layer, tmp_path):
     """Also where the checkpoint has no pointer network, and only there."""
     start = xlm_align().roberta
     start.save_pretrained(tmp_path / "encoder")
