@@ -145,15 +145,3 @@ def all_logits(model):
         return (losses_N * row_weights_N).sum(), losses_N.detach()
 
     return loss
-
-
-def test_for_masked_lm_refuses():
-    model, pretraining = MetaXlmForMaskedLM(MetaXlmConfig(**TINY)), MetaXlmForPreTraining(MetaXlmConfig(**TINY))
-    for named, call in (
-        ("sub-batch", lambda: pretraining()),
-        ("38 positions", lambda: model(torch.full((1, 39), 5))),
-        ("input_ids", lambda: model()),
-        ("num_attention_heads", lambda: MetaXlmConfig(hidden_size=50, num_attention_heads=4)),
-    ):
-        with pytest.raises(ValueError, match=named):
-            call()

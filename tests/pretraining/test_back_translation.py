@@ -51,7 +51,7 @@ def rows_of(tokenizer, examples, objective):
     return {key: field.numpy() for key, field in fields.items() if key.endswith(("_ids", "mask", "labels"))}
 
 
-def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokenizer):
+def test_camlm_collator_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokenizer):
     lengths = np.array([(1 + number % 4, 20) for number in range(300)])
     examples = [pair(number, of, sample_tokenizer) for number, of in enumerate(lengths)]
     rows = rows_of(sample_tokenizer, examples, CAMLM)
@@ -63,7 +63,7 @@ def test_camlm_predicts_masks_only_and_leaves_a_token_of_each_side(sample_tokeni
     assert masked["de"].mean() / 20 == pytest.approx(0.3, abs=0.01)
 
 
-def test_camlm_predicts_nothing_from_unknown_tokens(sample_tokenizer):
+def test_camlm_collator_predicts_nothing_from_unknown_tokens(sample_tokenizer):
     """A side of only unknown tokens says nothing about the other one."""
     examples = [pair(number, (4, 20), sample_tokenizer) for number in range(20)]
     for example in examples:
@@ -71,7 +71,7 @@ def test_camlm_predicts_nothing_from_unknown_tokens(sample_tokenizer):
     assert (rows_of(sample_tokenizer, examples, CAMLM)["labels"] == IGNORED).all()
 
 
-def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(sample_tokenizer):
+def test_tlm_collator_half_of_the_pairs_say_their_languages_in_training(sample_tokenizer):
     pairs = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
     ids = sub_batch_of(sample_tokenizer, pairs, TLM)["language_ids"]
     is_none = ids.eq(-1).all(1)
@@ -80,7 +80,7 @@ def test_half_of_the_pairs_of_tlm_say_their_languages_in_training(sample_tokeniz
     assert "language_ids" not in sub_batch_of(sample_tokenizer, pairs, TLM, training=False)
 
 
-def test_camlm_reads_pairs_in_either_order(sample_tokenizer):
+def test_camlm_collator_reads_pairs_in_either_order(sample_tokenizer):
     """TLM keeps their order. Tokens, and in CAMLM languages, belong to their side."""
     examples = [pair(number, (5, 6), sample_tokenizer) for number in range(400)]
     for objective, in_order in ((TLM, 400), (CAMLM, pytest.approx(200, abs=40))):
@@ -98,7 +98,7 @@ def test_camlm_reads_pairs_in_either_order(sample_tokenizer):
                 assert gold[row][of_side].tolist() == example.sides[side].tolist()
 
 
-def test_a_text_gets_pseudo_positions_in_another_language(sample_tokenizer):
+def test_btmlm_collator_gives_pseudo_positions_in_another_language(sample_tokenizer):
     example = pair(3, (20,), sample_tokenizer, "en")
     row = {key: field[0] for key, field in rows_of(sample_tokenizer, [example], BTMLM).items()}
     is_pseudo = (row["segment_ids"] == 1) & (row["special_tokens_mask"] == 0)
@@ -110,14 +110,14 @@ def test_a_text_gets_pseudo_positions_in_another_language(sample_tokenizer):
     assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
 
 
-def test_target_languages_are_drawn_by_the_size_of_their_pairs(sample_tokenizer):
+def test_btmlm_collator_draws_target_languages_by_the_size_of_their_pairs(sample_tokenizer):
     """900 and 100 pairs, alpha 0.5: 3 to 1."""
     examples = [pair(number, (6,), sample_tokenizer, "en") for number in range(2000)]
     drawn = rows_of(sample_tokenizer, examples, BTMLM)["language_ids"][:, -1]
     assert set(drawn) == {0, 2} and (drawn == 2).mean() == pytest.approx(0.75, abs=0.03)
 
 
-def test_a_language_without_pairs_is_left_out_or_gets_any_language(sample_tokenizer):
+def test_btmlm_collator_of_a_language_without_pairs(sample_tokenizer):
     cases = [(BtmlmCollator, {}, False), (BtmlmCollator, {"target_languages": "all"}, True), (MlmCollator, {}, True)]
     for collator, options, reads in cases:
         assert collator(sample_tokenizer, languages=LANGUAGES, **options).reads_corpus(CORPORA[1]) == reads
@@ -126,7 +126,7 @@ def test_a_language_without_pairs_is_left_out_or_gets_any_language(sample_tokeni
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.15, 0.2, 1.0])
-def test_windows_keep_room_for_the_pseudo_tokens(share):
+def test_btmlm_collator_keeps_room_for_the_pseudo_tokens(share):
     for max_length in range(8, 200):
         objective = BtmlmCollator(max_length=max_length, pseudo_share=share)
         tokens = objective.text_length - 2
@@ -137,7 +137,7 @@ def test_windows_keep_room_for_the_pseudo_tokens(share):
     assert MlmCollator(max_length=50).text_length == 50
 
 
-def test_too_little_room_is_shortened_and_counted(sample_tokenizer):
+def test_btmlm_collator_shortens_and_counts_too_little_room(sample_tokenizer):
     """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
     batch = sub_batch_of(sample_tokenizer, examples, BTMLM)
@@ -171,7 +171,7 @@ def weights(folder):
 
 
 @pytest.mark.slow
-def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_tokenizer):
+def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, tmp_path, sample_tokenizer):
     """Also resumed; and the masked LM in use, to which the pipeline `fill-mask` gives no language_ids, has the loss
     that training reports: after steps at a rate at which they matter."""
     two_stages(recipe_file)
@@ -207,7 +207,7 @@ def test_both_stages(train, recipe_file, difference, cut_back, tmp_path, sample_
 
 
 @pytest.mark.slow
-def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
+def test_run_adds_languages_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
     """XLM-R's, as the paper's recipes start; the weights are kept, the embedding starts from 0."""
     two_stages(recipe_file, evaluation={})
     start, sizes = tmp_path / "xlm-r", yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["model"]["config"]
@@ -224,7 +224,7 @@ def test_languages_are_added_to_checkpoints_without(train, recipe_file, tmp_path
 
 
 @pytest.mark.slow
-def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
+def test_run_of_btmlm_in_bfloat16_with_checkpointing_and_temperature(train, recipe_file, tmp_path):
     """The pass that generates shares its autocast and its layers with the one that learns."""
     two_stages(recipe_file, evaluation={})
     options = ["precision=bf16", "model.gradient_checkpointing=true", "phases.1.objectives.btmlm.temperature=0.7"]
@@ -236,7 +236,7 @@ def test_bfloat16_checkpointing_and_temperature(train, recipe_file, tmp_path):
     assert {name for name in first if ".dense.weight" in name or ".query." in name and "weight" in name} <= moved
 
 
-def test_mlm_and_btmlm_read_the_same_texts(recipe_of, sample, sample_tokenizer):
+def test_run_of_mlm_and_btmlm_reads_the_same_texts(recipe_of, sample, sample_tokenizer):
     """Those of one batch size, windows and corpora: a comparison of the two is of objectives alone."""
     sides = {"source": sample("en"), "target": sample("de")}
     recipe = recipe_of(

@@ -53,7 +53,7 @@ def gold(fields):
     return torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
 
 
-def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
+def test_collate_has_the_fields_of_the_design(examples, sample_tokenizer):
     batch = collate(examples, sample_tokenizer, probability=0.5)
     assert list(batch) == ["mlm", "tlm"]
     for fields in batch.values():
@@ -65,7 +65,7 @@ def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
     assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
 
 
-def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
+def test_collate_rows_have_xlm_r_s_form(examples, sample_tokenizer):
     batch = collate(examples, sample_tokenizer)
     texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
     wanted = sample_tokenizer(texts, padding=True, return_tensors="pt")
@@ -76,7 +76,7 @@ def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
     assert torch.equal(gold(batch["tlm"]), wanted["input_ids"])
 
 
-def test_segments_of_a_pair(sample_tokenizer):
+def test_collate_segments_of_a_pair(sample_tokenizer):
     rows = encode_rows(
         [[np.array([10, 11]), np.array([20])], [np.array([], dtype=int), np.array([21])]], sample_tokenizer
     )
@@ -87,7 +87,7 @@ def test_segments_of_a_pair(sample_tokenizer):
 
 
 @pytest.mark.parametrize("name", COLLATORS)
-def test_masks_do_not_depend_on_the_company(name, sample_tokenizer):
+def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
     """Alone and in a batch: all fields of every objective."""
     rng = np.random.default_rng(0)
     kind = COLLATORS[name]
@@ -123,7 +123,7 @@ def test_masks_do_not_depend_on_the_company(name, sample_tokenizer):
                 assert torch.equal(one[key][0], real) and other[key][row].sum() == real.sum()
 
 
-def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
+def test_mask_depends_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
     sides = examples[0].sides
     kinds = [
         ((1, 0), Example(sides, "en", 0), "mlm"),
@@ -142,7 +142,7 @@ def test_masks_depend_on_seed_epoch_objective_corpus_and_example(examples, sampl
         assert (labels != first).any()
 
 
-def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
+def test_mask_of_the_two_sides_is_their_own(sample_tokenizer):
     side = np.arange(10, 200)
     texts = Texts.of([Example([side, side], "en-de", 0)])
     batch = COLLATORS["ca_mlm_pairs"](sample_tokenizer, mask_probability=HALF).sub_batch(texts, (1, 0))
@@ -153,7 +153,7 @@ def test_the_two_sides_have_masks_of_their_own(sample_tokenizer):
     assert (labels[1:191] != labels[193:383]).any()
 
 
-def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokenizer):
+def test_mask_never_takes_unknown_and_special_tokens(sample_tokenizer):
     collate = COLLATORS["mlm"](sample_tokenizer, mask_probability=0.999)
     assert not set(collate.vocabulary.tolist()) & set(sample_tokenizer.all_special_ids)
     assert len(collate.vocabulary) == len(sample_tokenizer) - len(set(sample_tokenizer.all_special_ids))
@@ -164,7 +164,7 @@ def test_unknown_and_special_tokens_are_never_predicted_nor_drawn(sample_tokeniz
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
 
 
-def test_the_lists_of_objectives_agree():
+def test_objectives_agree_with_the_models():
     """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
     assert all(bool(objective.reads) != issubclass(objective, Collator) for objective in OBJECTIVES.values())
     models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
@@ -174,7 +174,7 @@ def test_the_lists_of_objectives_agree():
 
 
 @pytest.mark.parametrize("name", COLLATORS)
-def test_an_objective_says_whether_its_masks_are_its_own(name, sample_tokenizer):
+def test_objectives_say_whether_their_masks_are_their_own(name, sample_tokenizer):
     example = {"text": "a b c", "language": "en"}
     example |= {"source": "a b c", "target": "d e f", "source_language": "en", "target_language": "de"}
     (sub_batch,) = COLLATORS[name](sample_tokenizer, languages=LANGUAGES)([example]).values()
@@ -182,7 +182,7 @@ def test_an_objective_says_whether_its_masks_are_its_own(name, sample_tokenizer)
     assert any(mask.dim() == 3 for mask in masks) == COLLATORS[name].own_mask
 
 
-def test_recipes_are_read_without_the_libraries_that_take_seconds():
+def test_objectives_import_no_library_that_takes_seconds():
     code = "import sys, pretraining.recipe; print(sorted({'torch', 'transformers', 'datasets'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

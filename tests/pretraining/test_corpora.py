@@ -15,7 +15,7 @@ EN_DE = {"source_language": "en", "target_language": "de"}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, "tlm": {"batch_size": 8, "max_length": 64}}
 
 
-def test_windows_keep_every_token(files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_windows_keep_every_token(files, recipe_of, sample_tokenizer, examples_of):
     long = " ".join(f"word {number}" for number in range(60))
     texts = ["Short.", "", long, "  ", None, "Last."]
     path = files.jsonl("a.jsonl", [{"text": text} for text in texts])
@@ -32,7 +32,7 @@ def test_windows_keep_every_token(files, recipe_of, sample_tokenizer, examples_o
 
 
 @pytest.mark.parametrize("objective", ["tlm", "ca_mlm_pairs"])
-def test_long_pairs_are_cut(objective, files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_cuts_long_pairs(objective, files, recipe_of, sample_tokenizer, examples_of):
     """A pair in one row, the longer side first; a row for each side, each to its length."""
     rows = [{"en": "word " * 50, "de": "kurz"}, {"en": "word " * 50, "de": "Wort " * 40}, {"en": "one", "de": "eins"}]
     rows += [{"en": "", "de": "nichts"}, {"en": "nothing", "de": None}]
@@ -58,7 +58,7 @@ def test_cut_pair_removes_token_by_token_from_the_longer_side():
     assert (kept <= lengths).all()
 
 
-def test_text_that_spells_a_special_token_gives_none(sample_tokenizer):
+def test_load_corpora_text_that_spells_a_special_token_gives_none(sample_tokenizer):
     special = set(sample_tokenizer.all_special_ids) - {sample_tokenizer.unk_token_id}
     for ids in encode_texts(["a <mask> b", "<s>", "x</s></s>y <pad>", "", None], sample_tokenizer):
         assert not special & set(ids)
@@ -74,7 +74,7 @@ def full_recipe(sample, recipe_of):
     )
 
 
-def test_step_is_the_same_in_any_batching(sample, recipe_of, sample_tokenizer, batches_of, rows_of):
+def test_feed_gives_the_same_step_in_any_batching(sample, recipe_of, sample_tokenizer, batches_of, rows_of):
     """In micro-batches, processes, resumed, and with workers; torch's global generator does not change."""
     recipe = full_recipe(sample, recipe_of)
     corpora = load_corpora(recipe, sample_tokenizer)
@@ -99,7 +99,7 @@ def test_step_is_the_same_in_any_batching(sample, recipe_of, sample_tokenizer, b
             assert all(torch.equal(fields[key], other[objective][key]) for key in fields if key != "languages")
 
 
-def test_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer, batches_of):
+def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer, batches_of):
     recipe = full_recipe(sample, recipe_of)
     longer = copy.deepcopy(recipe.phases[0])
     longer.objectives["mlm"].max_length = 128
@@ -114,7 +114,7 @@ def test_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer, 
     assert max(batch["mlm"]["input_ids"].shape[1] for batch in batches) == 16
 
 
-def test_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sample_tokenizer):
+def test_feed_held_out_batches_are_the_same_for_every_seed(sample, recipe_of, sample_tokenizer):
     recipe = full_recipe(sample, recipe_of)
     phase, corpora = recipe.phases[0], load_corpora(recipe, sample_tokenizer)
 
@@ -140,7 +140,7 @@ def test_unigram_entropy_in_nats():
     assert unigram_entropy(skewed) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
 
 
-def test_no_evaluated_side_is_trained_on_if_only_one_side_has_ids(files, recipe_of, sample_tokenizer, examples_of):
+def test_load_corpora_trains_on_no_evaluated_side(files, recipe_of, sample_tokenizer, examples_of):
     """Line by line: English has ids, German has none. Each table is held out by what it has itself."""
     english = files.jsonl("en.jsonl", [{"id": f"v{i}", "text": f"The number {i} is here."} for i in range(300)])
     german = files.jsonl("de.jsonl", [{"text": f"Die Zahl {i} ist hier."} for i in range(300)])

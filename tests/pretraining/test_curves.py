@@ -26,7 +26,7 @@ def drawn(tmp_path, monkeypatch):
     return draw
 
 
-def test_levels_are_drawn(drawn):
+def test_plot_curves_draws_levels(drawn):
     evaluated = {"held_out/mlm/de": 5.0, "unigram_entropy/mlm/de": 6.0, "held_out/tlm/en-de": 4.0}
     evaluated |= {"retrieval/en-de": 0.5, "retrieval_chance/en-de": 0.1}
     trained = {"loss": 7.0, "loss/mlm/de": 7.0, "learning_rate": 1e-3}
@@ -36,7 +36,7 @@ def test_levels_are_drawn(drawn):
     assert [list(line.get_ydata()) for line in panels["retrieval accuracy, best layer"]] == [[0.5, 0.5], [0.1, 0.1]]
 
 
-def test_events_without_figures_draw_nothing(tmp_path):
+def test_plot_curves_of_events_without_figures(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"step": 2, "phase": "a"}\n')
     plot_curves(tmp_path)
     assert not (tmp_path / "curves.png").exists()

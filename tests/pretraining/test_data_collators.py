@@ -58,7 +58,7 @@ def gold(fields):
     return [row[segments >= 0].tolist() for row, segments in zip(ids, fields["segment_ids"], strict=True)]
 
 
-def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
+def test_collators_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
     torch.manual_seed(0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES, **NO_DROPOUT)
     options = dict(
@@ -78,7 +78,7 @@ def test_camlm_and_ernie_m_in_transformers_own_trainer(pairs, sample_tokenizer, 
     assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
 
 
-def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
+def test_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
     collators = {"mlm": MlmCollator(sample_tokenizer), "tlm": TlmCollator(sample_tokenizer)}
     texts = [{"text": pair["text"]} for pair in pairs[:3]]
     bitext = [{key: pair[key] for key in ("source", "target")} for pair in pairs[3:5]]
@@ -92,7 +92,7 @@ def test_several_collators_make_one_batch_of_what_each_reads(pairs, sample_token
         Collators(**collators)([texts[0], {"words": "x"}])
 
 
-def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sample, recipe_of, sample_tokenizer):
+def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):
     options = {"batch_size": 6, "max_length": 64}
     recipe = recipe_of(
         {"mlm": options, "tlm": options, "camlm": options},
@@ -119,7 +119,9 @@ def test_the_loss_is_that_of_the_loop_on_the_same_batch_with_the_same_keys(sampl
 
 
 @pytest.mark.parametrize("collator_class", COLLATORS)
-def test_masks_change_with_each_call_and_are_repeated_by_torchs_seed(collator_class, pairs, sample_tokenizer):
+def test_collators_masks_change_with_each_call_and_are_repeated_by_torch_s_seed(
+    collator_class, pairs, sample_tokenizer
+):
     collate = made(collator_class, sample_tokenizer)
 
     def labels(seed=None):
@@ -137,7 +139,7 @@ def test_masks_change_with_each_call_and_are_repeated_by_torchs_seed(collator_cl
 
 
 @pytest.mark.parametrize("collator_class", COLLATORS)
-def test_texts_and_ids_give_the_same_rows_and_fit(collator_class, pairs, sample_tokenizer):
+def test_collators_of_texts_and_ids_give_the_same_rows(collator_class, pairs, sample_tokenizer):
     collate = made(collator_class, sample_tokenizer, max_length=16)
     tokens = {key: encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in collate.keys}
     ids = [pair | {key: tokens[key][number] for key in collate.keys} for number, pair in enumerate(pairs)]
@@ -151,7 +153,7 @@ def test_texts_and_ids_give_the_same_rows_and_fit(collator_class, pairs, sample_
     assert found[0] == found[1] == found[2]
 
 
-def test_pairs_are_cut_as_in_the_loop_and_texts_to_windows(pairs, sample_tokenizer):
+def test_collators_cut_pairs_as_the_loop_and_texts_to_windows(pairs, sample_tokenizer):
     sides = [encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in ("source", "target")]
     kept = cut_pair(np.array([[len(ids) for ids in side] for side in sides]), 16 - 4)
     rows = gold(TlmCollator(sample_tokenizer, max_length=16)(pairs)["tlm"])
@@ -169,7 +171,7 @@ def test_pairs_are_cut_as_in_the_loop_and_texts_to_windows(pairs, sample_tokeniz
     assert len(offsets) > 2  # every part of a long text is seen
 
 
-def test_languages_are_those_of_the_model(pairs, sample_tokenizer):
+def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
     codes = ["zh", "de", "en"]
     fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
     assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["languages"] == ["en-de"] * len(pairs)
@@ -205,13 +207,13 @@ def test_collators_refuse(collator_class, options, examples, named, sample_token
         collator_class(sample_tokenizer, **options)(examples)
 
 
-def test_columns_that_a_collator_does_not_read_are_ignored(sample_tokenizer):
+def test_collators_ignore_other_columns(sample_tokenizer):
     strange = {"language": None, "source_language": 3, "target_language": [], "id": object()}
     for collate in (CamlmCollator(sample_tokenizer), CamlmCollator(sample_tokenizer, languages=[])):
         assert collate([GOOD | strange])["camlm"]["languages"] == ["und-und"]
 
 
-def test_processes_draw_other_masks_of_one_seed(pairs, sample_tokenizer, monkeypatch):
+def test_collators_of_two_processes_draw_other_masks_of_one_seed(pairs, sample_tokenizer, monkeypatch):
     """The Trainer seeds all processes alike."""
     collate, labels = MlmCollator(sample_tokenizer), []
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -223,7 +225,7 @@ def test_processes_draw_other_masks_of_one_seed(pairs, sample_tokenizer, monkeyp
     assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
 
 
-def test_a_sub_batch_that_a_model_cannot_learn_is_refused(pairs, sample_tokenizer):
+def test_for_pretraining_refuses_a_sub_batch_that_it_cannot_learn(pairs, sample_tokenizer):
     """It would be masked LM of something else under its name."""
     config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **SIZES)
     model = XlmAlignForPreTraining(config)
@@ -234,7 +236,7 @@ def test_a_sub_batch_that_a_model_cannot_learn_is_refused(pairs, sample_tokenize
             model(**batch)
 
 
-def test_batches_of_workers(pairs, sample_tokenizer):
+def test_collators_in_workers(pairs, sample_tokenizer):
     """Workers have different seeds, and new ones in each epoch."""
     collate = CamlmCollator(sample_tokenizer)
     loader = DataLoader(pairs, batch_size=32, collate_fn=collate, num_workers=2)
@@ -243,7 +245,7 @@ def test_batches_of_workers(pairs, sample_tokenizer):
     assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_pictures(sample_tokenizer, capsys):
+def test_picture_of_each_collator(sample_tokenizer, capsys):
     picture(CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD]))
     name, head, *lines = capsys.readouterr().out.splitlines()
     assert name == "camlm" and len(lines) == len(head.split())

@@ -164,7 +164,7 @@ def test_answer_of_the_model_itself_teaches_nothing(zoo_model_dir, sample_tokeni
 
 
 @pytest.mark.slow
-def test_a_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, difference, cut_back, tmp_path):
+def test_run_logs_resumes_and_keeps_its_teacher_out(train, fails, teacher_dir, difference, cut_back, tmp_path):
     copy = shutil.copytree(teacher_dir, tmp_path / "teacher")
     settings = ["model.type=metaxlm", "phases.0.objectives.kd={weight: 2.0}", "phases.0.steps=2", "save_every_steps=1"]
     settings += [f"teacher={{path: {copy}, language: en, temperature: 2.0}}", "monolingual.0.name=news"]

@@ -175,7 +175,7 @@ def files_of(reference):
     return [json.loads(line) for line in (reference.parent / "files.jsonl").read_text().splitlines()]
 
 
-def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
+def test_run_killed_at_files(started, whole, kill_at_file, goes_on, folder):
     """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
     chance, events = random.Random(0), files_of(whole(*SETTINGS))
 
@@ -210,7 +210,7 @@ def is_at(target):
 
 
 @pytest.mark.parametrize("number, workers", [(signal.SIGTERM, 2), (signal.SIGINT, 0)])
-def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
+def test_run_signaled_at_a_random_moment(started, goes_on, folder, number, workers):
     """Finishes the step, saves, and exits with 143 or 130."""
     target = random.Random(number + workers).randint(1, STEPS - 2)
     run = started(*SETTINGS, f"num_workers={workers}", "save_every_steps=0", fault=HOLD.format(gate=""))
@@ -229,7 +229,7 @@ def test_a_signal_at_a_random_moment(started, goes_on, folder, number, workers):
     goes_on()
 
 
-def test_a_signal_that_is_ignored_stays_so():
+def test_run_ignores_a_signal_that_is_ignored():
     """SIGINT is ignored in a background job of a shell: Ctrl-C is for the foreground job."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -240,7 +240,7 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_before_the_first_step_has_nothing_to_save(started, folder):
+def test_run_signaled_before_the_first_step(started, folder):
     fault = SIGNAL_IN.format(module="pretraining.data.corpora", name="load_corpora", signal="SIGTERM", again="")
     run = started(*SETTINGS, fault=fault)
     assert run.wait() == 143
@@ -250,13 +250,13 @@ def test_a_signal_before_the_first_step_has_nothing_to_save(started, folder):
     assert not checkpoints_of(folder)
 
 
-def test_a_signal_while_workers_start(started):
+def test_run_signaled_while_workers_start(started):
     run = started(*SETTINGS, "num_workers=2", fault=AT_FORK)
     assert run.wait() == 143, run.printed()[-3000:]
     assert not re.search("Traceback|Exception", run.printed()), run.printed()[-3000:]
 
 
-def test_a_signal_during_an_evaluation(started, goes_on, folder):
+def test_run_signaled_during_an_evaluation(started, goes_on, folder):
     """The evaluation is stopped, and is repeated once after resuming."""
     fault = SIGNAL_IN.format(module="pretraining.evaluation", name="retrieval_accuracy", signal="SIGTERM", again="")
     for _ in range(2):  # the second time, the resumed run is stopped in it
@@ -265,7 +265,7 @@ def test_a_signal_during_an_evaluation(started, goes_on, folder):
     goes_on()
 
 
-def test_a_second_signal_stops_at_once(started, folder):
+def test_run_stops_at_once_after_a_second_signal(started, folder):
     again = "os.kill(os.getpid(), signal.SIGTERM)"
     # held from the start of training on: the first one, in a checkpoint, is only noted
     fault = SIGNAL_IN.format(module="pretraining.checkpoints", name="save_checkpoint", signal="SIGTERM", again=again)
@@ -282,7 +282,7 @@ def check_stopped_and_go_on(folder, target, finished, reference, difference):
     assert steps[0] == steps[1]
 
 
-def test_a_signal_to_one_of_two_processes_stops_both(started, finished, whole, difference, folder, tmp_path):
+def test_run_of_two_processes_of_which_one_is_signaled(started, finished, whole, difference, folder, tmp_path):
     run = started(*WITHOUT_DROPOUT, "save_every_steps=0", fault=HOLD.format(gate=str(tmp_path / "gate")), by="ddp")
     run.until(is_at(2))
     os.kill(run.pids[1], signal.SIGTERM)
@@ -291,7 +291,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(started, finished, whole, d
     check_stopped_and_go_on(folder, 2, finished, whole(*WITHOUT_DROPOUT), difference)
 
 
-def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
+def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
     """Runs the command of the documentation, with two processes on a CPU."""
     driver, log = tmp_path / "driver.py", tmp_path / "launched.txt"
     fault = HOLD.format(gate=str(tmp_path / "gate"))
@@ -317,7 +317,7 @@ def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, fold
 
 
 @pytest.mark.parametrize("loss, more", [(True, ["precision=bf16", "gradient_accumulation_steps=2"]), (False, [])])
-def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
+def test_run_with_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
     """The weights do not change, the step is named, and the run can be resumed from the state before."""
     accumulation = len(more) or 1
     for done in (0, 2)[: 1 + loss]:  # the second time in a resumed run
@@ -331,7 +331,7 @@ def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, m
     goes_on(*more)
 
 
-def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished, folder):
+def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, finished, folder):
     """Both stop before the step."""
     fault = 'import os\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON.format(at=3, loss=True), "    ")
     assert started(*SETTINGS, fault=fault, by="ddp").wait() == 2
@@ -341,14 +341,14 @@ def test_of_two_processes_one_meets_a_loss_that_is_not_finite(started, finished,
 @pytest.mark.parametrize(
     "where, by, said", [("step", "ddp", "out of memory"), ("worker", None, "KeyError"), ("killed", None, "at step")]
 )
-def test_an_error_that_nobody_expects_ends_the_run_and_its_workers(started, where, by, said):
+def test_run_ends_with_its_workers_at_an_unexpected_error(started, where, by, said):
     """Its traceback keeps the loader alive, so that Python would wait forever for the workers."""
     run = started(*SETTINGS, "num_workers=2", fault=UNEXPECTED.format(where=where), by=by)
     assert run.wait() > 0 and said in run.printed()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_data_that_cannot_be_read_stops_the_run_resumably(started, goes_on, folder, workers):
+def test_run_stops_resumably_at_data_that_cannot_be_read(started, goes_on, folder, workers):
     run = started(*SETTINGS, f"num_workers={workers}", fault=GONE.format(at=2))
     # of two workers each makes every other batch: their second ones are 3 and 4
     step = 2 if workers else 1
@@ -359,7 +359,7 @@ def test_data_that_cannot_be_read_stops_the_run_resumably(started, goes_on, fold
     goes_on()
 
 
-def test_a_full_disk_at_random_writes(started, whole, goes_on, folder):
+def test_run_with_a_full_disk_at_random_writes(started, whole, goes_on, folder):
     """Of recipe.yaml, run.json, events.jsonl, curves.png, progress.json or small model files."""
     chance, events = random.Random(1), files_of(whole(*SETTINGS))
     writes = sum(event[0] == "open" and any(letter in event[2] for letter in "wax+") for event in events)
@@ -373,9 +373,7 @@ def test_a_full_disk_at_random_writes(started, whole, goes_on, folder):
     goes_on()
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_resumed(
-    finished, fails, whole, cut_back, assert_same_run, tmp_path
-):
+def test_run_resumes_the_checkpoint_before_a_damaged_one(finished, fails, whole, cut_back, assert_same_run, tmp_path):
     copied = cut_back(whole(*SETTINGS, "keep_checkpoints=0"), STEPS, tmp_path / "copied")
     newest = newest_checkpoint(copied)
     for name in ("progress.json", "model/model.safetensors"):
@@ -388,7 +386,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_resumed(
     assert_same_run(copied, whole(*SETTINGS))
 
 
-def test_the_lock_of_a_killed_run_is_free(started, goes_on, folder):
+def test_run_lock_of_a_killed_run_is_free(started, goes_on, folder):
     """Resumes at once, although its data-loading workers live for some more seconds; the lock file that is left has no
     effect."""
     first = started(*SETTINGS, "num_workers=2", fault=HOLD_SAVE.format(gate="never"))

@@ -41,7 +41,7 @@ def links_of(example, kind):
     return {tuple(map(int, link.split(kind))) for link in example["links"].split() if kind in link}
 
 
-def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_tokenizer):
+def test_link_losses_are_those_of_the_aligner_s_probabilities(examples, model, sample_tokenizer):
     """The loss sums over all word pairs except possible links. Other rows of the batch do not change it."""
     output = model(**LinksCollator(sample_tokenizer)(examples))
     aligner = WordAligner(model, sample_tokenizer, layer=1, threshold=1e-9)
@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_the_aligners_probabilities(examples, model, sample_
     assert layers[0].output.dense.weight.grad.any() and layers[1].output.dense.weight.grad is None
 
 
-def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tokenizer):
+def test_link_losses_of_rows_that_the_model_labels(examples, model, sample_tokenizer):
     """Its confident links are the labels, and the rest has no loss. Losses of other rows do not change."""
     given = [{**example, "links": "" if number % 2 else example["links"]} for number, example in enumerate(examples)]
     output = model(**LinksCollator(sample_tokenizer)(given))
@@ -87,7 +87,7 @@ def test_rows_without_links_are_labeled_by_the_model(examples, model, sample_tok
 
 
 @pytest.mark.parametrize("links", ["7-7 6-6", "0-7"])
-def test_a_pair_whose_links_are_all_cut_off_has_no_links(links, model, sample_tokenizer):
+def test_links_collator_of_a_pair_whose_links_are_all_cut_off(links, model, sample_tokenizer):
     """The model does not label it: each pair of the words that are left is none."""
     example = {"source": "a b c d e f g h", "target": "i j k l m n o p", "links": links}
     batch = LinksCollator(sample_tokenizer, max_length=8)([example, {**example, "links": ""}])
@@ -99,7 +99,7 @@ def test_a_pair_whose_links_are_all_cut_off_has_no_links(links, model, sample_to
     assert len(batch["word_links"]["links"]) == 0 and losses_N.sum() > 0
 
 
-def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
+def test_links_collator_rows_hold_words_and_links(examples, sample_tokenizer):
     """Words are numbered among those with tokens; links to what was cut off, or has no token, are left out."""
     example = {"source": "a \u200b unbelievably b", "target": "a b c d e f g h i j", "links": "0-0 1-1 2p2 3-3 0-9"}
     batch = LinksCollator(sample_tokenizer, max_length=8)([example, examples[0]])["word_links"]
@@ -121,12 +121,12 @@ def test_rows_hold_words_and_links_that_are_there(examples, sample_tokenizer):
     ("change", "named"),
     [({"links": "0-0 1:1"}, "1:1"), ({"source": " "}, "source"), ({"links": None}, "links"), ({"target": 3}, "target")],
 )
-def test_examples_that_cannot_be_read(examples, sample_tokenizer, change, named):
+def test_links_collator_refuses(examples, sample_tokenizer, change, named):
     with pytest.raises(ValueError, match=named):
         LinksCollator(sample_tokenizer)([examples[0], {**examples[1], **change}])
 
 
-def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, recipe_of, sample_tokenizer):
+def test_links_collator_reads_a_table_alike(examples, files, recipe_of, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
     recipe = recipe_of({"word_links": {"batch_size": 20, "max_length": 128}}, linked=[table])
     (corpus,) = load_corpora(recipe, sample_tokenizer)
@@ -140,7 +140,7 @@ def test_a_table_of_a_recipe_gives_what_the_collator_gives(examples, files, reci
         assert all(torch.equal(batch[side][field], values) for field, values in expected[side].items())
 
 
-def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of, model, sample_tokenizer):
+def test_links_collator_measures_the_aligner_s_aer(examples, files, recipe_of, model, sample_tokenizer):
     table = {"path": files.jsonl("gold.jsonl", examples), "source_language": "en", "target_language": "de"}
     evaluation = {"held_out_fraction": 0.5}
     recipe = recipe_of({"word_links": {"batch_size": 4, "max_length": 128}}, linked=[table], evaluation=evaluation)
@@ -159,7 +159,7 @@ def test_aer_of_held_out_pairs_is_that_of_the_aligner(examples, files, recipe_of
     assert found == {"link_aer/en-de": pytest.approx(aer)}
 
 
-def test_a_table_without_links_has_none(examples, files, recipe_of, sample_tokenizer):
+def test_links_collator_of_a_table_without_links(examples, files, recipe_of, sample_tokenizer):
     languages = {"source_language": "en", "target_language": "de", "size": 1}
     path = files.jsonl("gold.jsonl", examples)
     tables = [languages | {"path": path, "name": "a"}, languages | {"path": path, "name": "b", "links_column": None}]

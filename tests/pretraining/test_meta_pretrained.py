@@ -165,7 +165,7 @@ def test_build_model_starts_cross_attention_by_the_seed(sources, start):
 
 
 @pytest.mark.slow
-def test_a_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_dir, difference, cut_back, tmp_path):
+def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_dir, difference, cut_back, tmp_path):
     source, run = shutil.copytree(teacher_dir, tmp_path / "source"), tmp_path / "run"
     arguments = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={source}", "save_every_steps=1"]
     arguments += ["phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}", "phases.0.freeze_body=true"]

@@ -54,7 +54,7 @@ def tables(recipe):
 
 
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
-def test_languages_and_pairs(recipes, name):
+def test_paper_recipes_languages_and_pairs(recipes, name):
     recipe = recipes[name]
     assert (len(recipe.monolingual), len(recipe.bitext)) == LANGUAGES_AND_PAIRS[name]
     for corpus in [*recipe.monolingual, *recipe.bitext]:
@@ -65,12 +65,12 @@ def test_languages_and_pairs(recipes, name):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes_are_those_of_the_papers(recipes, name):
+def test_paper_recipes_sizes_are_those_of_the_papers(recipes, name):
     declared = sizes(recipes[name])
     assert {corpus: declared[corpus] for corpus in SIZES[name]} == SIZES[name]
 
 
-def test_veco_adds_up_to_its_totals(recipes):
+def test_paper_recipes_veco_adds_up_to_its_totals(recipes):
     """Table 6 ends in a total; of Table 7, 6,421,152.04 thousand pairs, the larger part is here."""
     recipe = recipes["veco/large"]
     assert sum(corpus.size for corpus in recipe.monolingual) == pytest.approx(6_475_444_000, abs=25_000)
@@ -88,7 +88,7 @@ def test_veco_adds_up_to_its_totals(recipes):
         ("metaxlm/base", 200_000, 1e-4, [0.9, 0.98], 0.7, (64,), (512,), (0.15,)),
     ],
 )
-def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batches, lengths, masks):
+def test_paper_recipes_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batches, lengths, masks):
     recipe = recipes[name]
     *first, phase = recipe.phases
     assert len(first) == (name == "veco/large" or name.startswith("ernie_m"))
@@ -117,7 +117,7 @@ def test_hyperparameters(recipes, name, steps, learning_rate, betas, alpha, batc
         ("ernie_m/ablation", 50_000, ["camlm"]),  # Table 6, exp4
     ],
 )
-def test_ernie_m_has_two_stages(recipes, name, steps, bilingual):
+def test_paper_recipes_ernie_m_has_two_stages(recipes, name, steps, bilingual):
     """Section 3.2; Table 10 prints batch, steps and schedule once: for all objectives, and for both stages together."""
     phases = recipes[name].phases
     first, second = scheduled_together(phases, 1)
@@ -129,7 +129,7 @@ def test_ernie_m_has_two_stages(recipes, name, steps, bilingual):
     assert second.objectives["btmlm"].pseudo_share == 0.2
 
 
-def test_xlm_align_labels_as_table_11_prints(recipes):
+def test_paper_recipes_xlm_align_labels_as_table_11_prints(recipes):
     recipe = recipes["xlm_align/base"]
     config = recipe.model.config
     names = ("alignment_layer", "entropic_regularization", "sinkhorn_iterations", "filtering_iterations")
@@ -139,7 +139,7 @@ def test_xlm_align_labels_as_table_11_prints(recipes):
     assert {objective.weight for objective in phase.objectives.values()} == {1.0}
 
 
-def test_metaxlm_starts_from_roberta_and_its_first_phase_has_the_same_shape(recipes):
+def test_paper_recipes_metaxlm_starts_from_roberta(recipes):
     """Section 4.1: English RoBERTa-base is the meta-pretrained model; Table 7 has its shape."""
     start = recipes["metaxlm/base"].model.meta_pretrained
     assert (start.path, start.initialize, start.dictionary) == (ROBERTA, "both", "first")
@@ -150,7 +150,7 @@ def test_metaxlm_starts_from_roberta_and_its_first_phase_has_the_same_shape(reci
     assert [list(phase.objectives) for phase in first.phases] == [["mlm"]]
 
 
-def test_veco_first_trains_cross_attention_alone(recipes):
+def test_paper_recipes_veco_first_trains_cross_attention_alone(recipes):
     first, _ = recipes["veco/large"].phases
     assert first.trainable == ["*.crossattention.*"]
     assert all(objective.terms == ["cross"] for objective in first.objectives.values())
@@ -184,7 +184,7 @@ def empty_model(recipe, vocab_size):
         ("metaxlm/base", 278, 0.5),
     ],
 )
-def test_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance):
+def test_paper_recipes_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance):
     parts = parameters_by_part(empty_model(recipes[name], 250_002))
     assert sum(parts.values()) / 1e6 == pytest.approx(millions, abs=tolerance)
     if name == "veco/large":
@@ -193,7 +193,7 @@ def test_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance
         assert ("cross-attention" in parts) == name.startswith("veco")
 
 
-def test_an_entry_of_several_corpora_is_one_for_each():
+def test_recipe_entry_of_several_corpora_is_one_for_each():
     recipe = load_recipe(
         Recipe,
         None,
@@ -225,6 +225,6 @@ def test_an_entry_of_several_corpora_is_one_for_each():
         "bitext=[{source_language: '{source}', target_language: '{target}', pairs: [ende]}]",
     ],
 )
-def test_entries_of_corpora_that_name_none_are_refused(entry):
+def test_recipe_refuses_entries_of_corpora_that_name_none(entry):
     with pytest.raises(ValueError):
         load_recipe(Recipe, None, ["output_dir=x", entry])

@@ -67,7 +67,7 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, difference, teacher_dir, tmp_path):
+def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, difference, teacher_dir, tmp_path):
     common = ["phases.0.steps=2", "optimizer.max_grad_norm=0.5", "evaluation={held_out_fraction: 0.1, max_examples: 9}"]
     settings = [override.replace("TEACHER", str(teacher_dir)) for override in common + OBJECTIVES[name]]
     one = whole(*settings)
@@ -90,7 +90,7 @@ def test_an_update_of_two_processes_is_that_of_one(name, whole, finished, differ
         assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
-def test_bfloat16_is_that_of_one_process_too(whole, finished, tmp_path):
+def test_run_of_two_processes_in_bfloat16_is_that_of_one(whole, finished, tmp_path):
     """Weights, gradients and what is sent stay float32; layers compute in bfloat16."""
     options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
     assert "in torch.bfloat16" in finished(*options, fault=PRINT_TYPE, by="ddp").printed()
@@ -103,7 +103,7 @@ def test_bfloat16_is_that_of_one_process_too(whole, finished, tmp_path):
     assert all(tensor.dtype == torch.float32 for tensor in kept)
 
 
-def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_back, tmp_path):
+def test_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_back, tmp_path):
     """And every example is seen once."""
     common = ("phases.0.steps=4", "save_every_steps=2", "keep_checkpoints=0", "gradient_accumulation_steps=2")
     seen = {}
@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_ba
         assert difference(tmp_path / name, tmp_path / "one") < 1e-5
 
 
-def test_two_processes_resume_bit_equal(finished, difference, cut_back, tmp_path):
+def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, tmp_path):
     """Dropout is on: the random states of both processes are restored."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
     finished(*options, f"output_dir={tmp_path / 'whole'}", by="ddp")
@@ -141,7 +141,7 @@ def test_two_processes_resume_bit_equal(finished, difference, cut_back, tmp_path
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
 
 
-def test_phases_and_resume_with_one_process_and_two(veco_phases, finished, difference, cut_back, tmp_path):
+def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finished, difference, cut_back, tmp_path):
     """VECO's two phases, Adam's moments carried over. Checkpoints are resumed by the other kind of run."""
     settings = [*veco_phases, "model.gradient_checkpointing=true"]
     finished(*settings, f"output_dir={tmp_path / 'whole'}")
@@ -162,7 +162,7 @@ def test_phases_and_resume_with_one_process_and_two(veco_phases, finished, diffe
         assert difference(folder, tmp_path / "whole") < 1e-5
 
 
-def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
+def test_run_on_machines_that_do_not_share_its_folder(started, tmp_path):
     fault = (
         "import os\nfrom pretraining import checkpoints\ncheckpoints.SECONDS_TO_APPEAR = 0\n"
         f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
@@ -171,7 +171,7 @@ def test_machines_that_do_not_share_the_run_folder(started, tmp_path):
     assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
 
 
-def test_other_ways_to_divide_the_work_are_refused(fails, monkeypatch):
+def test_run_refuses_other_ways_to_divide_the_work(fails, monkeypatch):
     for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         with monkeypatch.context() as patch:
             patch.setenv(f"ACCELERATE_USE_{name}", "true")

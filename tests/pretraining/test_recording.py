@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pretraining.tracking import read_events
 
 
-def test_the_tracker_has_the_figures_and_the_hub_the_model(train, hub, tmp_path):
+def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, tmp_path):
     evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
     train("tracker=tensorboard", "push_to_hub=owner/model", "save_every_steps=2", evaluation)
     written = tmp_path / "run"

@@ -30,14 +30,14 @@ def draws_of(a_plan, updates, start=0):
     return [a_plan.draws(update, counts) for update in range(start, updates)]
 
 
-def test_probabilities_are_the_formula():
+def test_corpus_probabilities_are_the_formula():
     sizes = [900, 300, 20]
     for alpha in (0.0, 0.1, 0.5, 0.7, 1.0):
         wanted = [size**alpha / sum(other**alpha for other in sizes) for size in sizes]
         assert sampling_probabilities(sizes, alpha) == pytest.approx(wanted, rel=1e-12)
 
 
-def test_corpora_of_a_pair_share_its_probability_by_their_sizes():
+def test_corpus_probabilities_of_a_pair_are_shared_by_size():
     sizes = {"en-de/ntrex": 200, "en-fr": 300, "de-en/multi30k": 600, "de-fr": 50}
     corpora = [Counted(name, size) for name, size in sizes.items()]
     for alpha in (0.0, 0.3, 1.0):
@@ -50,14 +50,14 @@ def test_corpora_of_a_pair_share_its_probability_by_their_sizes():
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 1.0])
-def test_drawn_shares_follow_the_formula(alpha):
+def test_draws_follow_the_formula(alpha):
     drawn = plan(batch_size=64, alpha=alpha).choices(0, 1000)
     shares = np.bincount(drawn, minlength=3) / len(drawn)
     wanted = sampling_probabilities([900, 300, 20], alpha)
     assert np.abs(shares - wanted).max() < 4 * np.sqrt(0.25 / len(drawn))
 
 
-def test_an_update_is_a_pure_function_of_its_number():
+def test_draws_of_an_update_are_a_pure_function_of_its_number():
     whole = draws_of(plan(), 40)
     assert draws_of(plan(), 40, start=25) == whole[25:]
     assert draws_of(plan(), 40, start=39) == whole[39:]
@@ -66,19 +66,19 @@ def test_an_update_is_a_pure_function_of_its_number():
     assert (many.counts_before(10_000) == np.bincount(many.choices(0, 10_000), minlength=3)).all()
 
 
-def test_other_seeds_phases_and_objectives_draw_otherwise():
+def test_draws_of_other_seeds_phases_and_objectives():
     first = draws_of(plan(), 3)
     for other in (plan(seed=2), plan(phase=1), plan(name="tlm")):
         drawn = draws_of(other, 3)
         assert [[d._replace(objective="mlm") for d in update] for update in drawn] != first
 
 
-def test_objectives_of_the_same_text_read_the_same_examples():
+def test_draws_of_objectives_of_the_same_text():
     tlm, ca_mlm = ([draw[1:] for draw in draws_of(plan(name=name), 1)[0]] for name in ("tlm", "ca_mlm_pairs"))
     assert tlm == ca_mlm
 
 
-def test_every_epoch_visits_every_example_once_in_another_order():
+def test_draws_visit_every_example_once_an_epoch():
     by_epoch = collections.defaultdict(list)
     small = {0: Counted("sw", 23)}
     for draw in sum(draws_of(plan(small), 23), []):
@@ -107,7 +107,7 @@ def updates(num_processes, accumulation):
 
 
 @pytest.mark.parametrize(("num_processes", "accumulation"), [(2, 2), (3, 1), (1, 8)])
-def test_processes_and_micro_batches_share_out_the_same_update(num_processes, accumulation):
+def test_sampler_shares_out_the_same_update(num_processes, accumulation):
     whole = updates(1, 1)
     for one, shared in zip(whole, updates(num_processes, accumulation), strict=True):
         assert sorted(sum(shared, [])) == sorted(one[0])
@@ -117,7 +117,7 @@ def test_processes_and_micro_batches_share_out_the_same_update(num_processes, ac
         assert max(sizes) - min(sizes) <= 2 * 2  # per objective at most one more, twice
 
 
-def test_micro_batches_hold_examples_of_like_length():
+def test_sampler_micro_batches_hold_examples_of_like_length():
     def length(draw):
         corpus = Counted("en-de", 100) if draw.objective == "tlm" else CORPORA[draw.corpus]
         return corpus.lengths[draw.row]

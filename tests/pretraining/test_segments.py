@@ -30,7 +30,7 @@ def corpus_of(files, recipe_of, sample_tokenizer):
     return make
 
 
-def test_neighbors_within_one_document(corpus_of, sample_tokenizer, examples_of):
+def test_segments_are_neighbors_within_one_document(corpus_of, sample_tokenizer, examples_of):
     texts = ["The train is late.", "Rain.", "", "Anna bakes bread.", "It is warm.", "She waits.", "A new text."]
     rows = [{"text": text, "doc": doc} for text, doc in zip(texts, ["a", "a", "a", "a", "b", "b", "c"], strict=True)]
     corpus = corpus_of(rows, max_length=64)
@@ -43,7 +43,7 @@ def test_neighbors_within_one_document(corpus_of, sample_tokenizer, examples_of)
     assert [corpus.counts[name] for name in ("rows", "empty", "alone", "halved")] == [7, 1, 0, 1]
 
 
-def test_long_rows_are_windowed_and_keep_every_token(corpus_of, sample_tokenizer, examples_of):
+def test_segments_of_long_rows_keep_every_token(corpus_of, sample_tokenizer, examples_of):
     long = words(0, 30)
     corpus = corpus_of([{"text": long, "doc": "a"}, {"text": "Rain.", "doc": "a"}])
     ids = encode_texts([long, "Rain."], sample_tokenizer)
@@ -55,7 +55,7 @@ def test_long_rows_are_windowed_and_keep_every_token(corpus_of, sample_tokenizer
     assert corpus.counts["windowed"] == 1
 
 
-def test_tokens_without_a_partner_are_dropped_and_counted(corpus_of, sample_tokenizer):
+def test_segments_drop_and_count_tokens_without_a_partner(corpus_of, sample_tokenizer):
     single = single_token(sample_tokenizer)
     corpus = corpus_of([{"text": single, "doc": "a"}, {"text": "It is warm.", "doc": "b"}])
     assert (corpus.counts["alone"], corpus.counts["halved"], len(corpus.lengths)) == (1, 1, 1)
@@ -63,14 +63,14 @@ def test_tokens_without_a_partner_are_dropped_and_counted(corpus_of, sample_toke
         corpus_of([{"text": single, "doc": "a"}])
 
 
-def test_a_pattern_names_the_document(corpus_of):
+def test_segments_of_documents_that_a_pattern_names(corpus_of):
     rows = [{"text": words(10 * n, 3), "doc": name} for n, name in enumerate(["01001", "01002", "02001", "02002"])]
     assert len(corpus_of(rows, max_length=64).lengths) == 4  # every row a document of its own: halves
     corpus = corpus_of(rows, max_length=64, document_pattern="^.{2}")
     assert len(corpus.lengths) == 2  # the rows of a document
 
 
-def test_held_out_rows_are_in_no_training_segment(files, recipe_of, sample_tokenizer):
+def test_segments_hold_no_held_out_rows(files, recipe_of, sample_tokenizer):
     rows = [{"id": str(n), "text": words(7 * n, 7), "doc": "a"} for n in range(60)]
     table = {"language": "en", "path": files.jsonl("a.jsonl", rows), "document_column": "doc"}
     held_out = {"held_out_fraction": 0.2, "max_examples": 100}

@@ -14,7 +14,7 @@ from pretraining.tracking import read_events
 DWA = "phases.0.objectives.dwa={}"
 
 
-def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer):
+def test_dwa_has_no_rows_of_its_own_and_leaves_tlm_s_as_they_are(sample_tokenizer):
     rng = np.random.default_rng(0)
     examples = [Example([rng.integers(10, 500, 9), rng.integers(10, 500, 7)], "en-de", number) for number in range(4)]
     plain, read = (TlmCollator(sample_tokenizer, draws=draws) for draws in (False, True))
@@ -29,7 +29,7 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlms_as_they_are(sample_tokenizer
 
 
 @pytest.mark.slow
-def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
+def test_run_of_dwa_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
     """A phase of MLM and TLM comes first, as in a cold start; a resumed run is bit-equal."""
     first = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["phases"][0] | {"steps": 1}
     second = first | {"name": "dwa", "steps": 2, "objectives": first["objectives"] | {"dwa": {"weight": 2.0}}}
@@ -48,7 +48,7 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back,
 
 
 @pytest.mark.slow
-def test_the_baseline_of_a_run_has_its_text_and_masks(train, tmp_path):
+def test_run_of_the_baseline_has_its_text_and_masks(train, tmp_path):
     """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without. -TLM (Table 3)
     still reads the pairs."""
     zero = "phases.0.objectives.{}.weight=0"
@@ -65,7 +65,7 @@ def test_the_baseline_of_a_run_has_its_text_and_masks(train, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_recipe_for_ones_own_translations(recipe_file, train, zoo_model_dir, tmp_path, monkeypatch, pytestconfig):
+def test_run_of_the_recipe_for_own_translations(recipe_file, train, zoo_model_dir, tmp_path, monkeypatch, pytestconfig):
     """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
     lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)] + ["", "allein |||"]
     (tmp_path / "pairs.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -13,7 +13,7 @@ TLM = {"tlm": {"batch_size": 8, "max_length": 64}}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
 
 
-def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer, examples_of):
+def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer, examples_of):
     rows = [
         {"id": en["id"], "en": en["text"], "de": de["text"], "translation": {"en": en["text"], "de": de["text"]}}
         for en, de in zip(*(load_table(Table(**sample(lang))) for lang in ("en", "de")), strict=True)
@@ -53,7 +53,7 @@ def test_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, samp
     assert wanted[0] == [encode_texts([rows[0][lang]], sample_tokenizer)[0] for lang in ("en", "de")]
 
 
-def test_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_tokenizer, examples_of):
+def test_open_sources_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_tokenizer, examples_of):
     source = files.jsonl("en.jsonl", [{"id": i, "text": f"number {i}"} for i in (1, 2, 3, 5)])
     target = files.jsonl("de.jsonl", [{"id": str(i), "text": f"Nummer {i}"} for i in (5, 9, 3)])
     fields = {"source": {"path": source}, "target": {"path": target}, "join_on": "id"}
@@ -63,7 +63,7 @@ def test_join_keeps_common_ids_and_counts_the_others(files, recipe_of, sample_to
     assert decoded == [["3", "3"], ["5", "5"]]
 
 
-def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokenizer, examples_of):
+def test_open_sources_holds_out_rows_everywhere(sample, recipe_of, sample_tokenizer, examples_of):
     monolingual = [{"language": lang, **sample(lang)} for lang in ("en", "de")]
     bitext = [EN_DE | dict(source=sample("en"), target=sample("de"), join_on="id")]
     recipe = recipe_of(
@@ -93,7 +93,7 @@ def test_held_out_rows_are_held_out_everywhere(sample, recipe_of, sample_tokeniz
     assert len(texts) == len(set(texts)) == 2 * (240 - len(held_ids))  # the pair's tables are not read again
 
 
-def test_tables_joined_on_another_column_are_held_out_by_it(files, recipe_of, sample_tokenizer):
+def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_tokenizer):
     rows = [{"id": 1000 - n, "verse": f"v{n}", "text": f"sentence number {n}"} for n in range(100)]
     paths = [files.jsonl(f"{lang}.jsonl", rows) for lang in ("en", "de")]
     recipe = recipe_of(
@@ -157,7 +157,7 @@ def test_open_sources_refuses(files, recipe_of, sample_tokenizer, case, monkeypa
         load_corpora(recipe_of(**of("a.jsonl") | fields), sample_tokenizer)
 
 
-def test_patterns_over_names():
+def test_open_sources_patterns_over_names():
     assert match_corpora(["en*"], ["en", "de", "en-de", "fr-en"], "x") == ["en", "en-de"]
     assert match_corpora(["*-*"], ["en", "de", "en-de", "fr-en"], "x") == ["en-de", "fr-en"]
     several = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr"]
@@ -170,7 +170,7 @@ def test_patterns_over_names():
         match_corpora(["en-fr/ntrex"], several, "x")
 
 
-def test_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
+def test_open_sources_names_corpora_by_their_source(recipe_of):
     wiki, ntrex = {"path": "owner/wiki-1.5"}, {"table": {"path": "local/ntrex"}}
     sides = {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}}
     languages = {"en/wiki-1.5": {"language": "en"}, "en/new": {"language": "en", "name": "new", "config": "b"}}

@@ -80,7 +80,7 @@ def streamed_recipe(recipe_of, path, **fields):
     )
 
 
-def test_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatch):
+def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatch):
     pairs = zip(lines_of(200, 1), lines_of(200, 2), strict=True)
     rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
     rows[5]["t"]["de"] = None
@@ -96,13 +96,13 @@ def test_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatc
 
 
 @pytest.mark.parametrize("max_rows", [40, 400])
-def test_max_rows_of_a_table(files, recipe_of, sample_tokenizer, max_rows):
+def test_load_corpora_max_rows_of_a_table(files, recipe_of, sample_tokenizer, max_rows):
     table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "max_rows": max_rows}
     (corpus,) = load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
     assert corpus.counts["rows"] == min(max_rows, 60)
 
 
-def test_column_is_tokenized_once(files, recipe_of, sample_tokenizer, tokenized_texts):
+def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer, tokenized_texts):
     def column_of(lines, tokenizer=sample_tokenizer):
         recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])
         side = open_sources(recipe.named_corpora())[0].sides[0]
@@ -118,7 +118,7 @@ def test_column_is_tokenized_once(files, recipe_of, sample_tokenizer, tokenized_
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache, monkeypatch, processes):
+def test_load_corpora_processes_write_the_same_rows(files, recipe_of, sample_tokenizer, cache, monkeypatch, processes):
     monkeypatch.setattr(tokenized, "ROWS_OF_PROCESS", 20)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(processes))
     lines = lines_of(60, 1)

@@ -18,7 +18,7 @@ from pretraining.start.pretrained import Pretrained
         ("bert", set()),
     ],
 )
-def test_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path, capsys):
+def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path, capsys):
     ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     shape = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     config = AutoConfig.for_model(kind, vocab_size=len(sample_tokenizer), **shape, **ids)
@@ -32,7 +32,7 @@ def test_objectives_of_an_architecture(kind, without, sample_tokenizer, tmp_path
     assert "newly initialized: nothing" in capsys.readouterr().out
 
 
-def test_objectives_of_a_zoo_folder_are_those_of_its_backbone(zoo_model_dir):
+def test_supported_objectives_of_a_zoo_folder(zoo_model_dir):
     checkpoint = Pretrained(str(zoo_model_dir("metaxlm on deberta-v2")), "CHECKPOINT")
     found = {model: objectives_of(model, checkpoint) for model in MODEL_TYPES}
     assert found["metaxlm"][0] == "mlm, tlm, kd" and "deberta-v2" in found["metaxlm"][1]

@@ -19,7 +19,7 @@ from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
 
 
-def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
+def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
     """Those of two processes, of all models: test_processes.py."""
     settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
     train(*settings, f"output_dir={tmp_path / 'one'}")
@@ -36,7 +36,7 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
 
-def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
+def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
     """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor."""
     settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0"]
     train(*settings)
@@ -59,7 +59,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
 
 
-def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
+def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(
     train, difference, cut_back, assert_same_run, files, tmp_path, capsys
 ):
     """Texts of two words in batches of two: a step has a masked token or not."""
@@ -94,7 +94,7 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     assert re.search(rf"\b{len(empty)} of 8\b", capsys.readouterr().err)
 
 
-def test_a_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_path, capsys):
+def test_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_path, capsys):
     train("phases.0.steps=12")
     assert [path.name for path in checkpoints_of(tmp_path / "run")] == ["step-10", "step-12"]
     for step, said in ((10, "step-10"), (0, "no checkpoint: from the beginning")):
@@ -112,7 +112,7 @@ def test_checkpoint_steps_by_default():
 
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
-def test_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_path):
+def test_run_with_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_path):
     """The state is saved, that before it is kept, and one line names the step and the figure."""
     evaluate = training.evaluate
     monkeypatch.setattr(training, "evaluate", lambda *given: evaluate(*given) | {"retrieval/en-de": value})
@@ -133,7 +133,7 @@ EMPTY = {  # model type -> objectives in addition to these, or in their place
 
 
 @pytest.mark.parametrize("model_type", EMPTY)
-def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teacher_dir, tmp_path, capsys):
+def test_run_in_which_no_objective_predicts_anything(model_type, train, teacher_dir, tmp_path, capsys):
     """Training and held-out evaluation, of every objective."""
     objectives = json.dumps(MLM_TLM | EMPTY[model_type])
     settings = [f"model.type={model_type}", f"phases.0.objectives={objectives}", "phases.0.steps=2"]
@@ -148,7 +148,7 @@ def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teache
 
 
 @pytest.mark.slow
-def test_vecos_two_phases(train, veco_phases, difference, cut_back, tmp_path):
+def test_run_of_veco_s_two_phases(train, veco_phases, difference, cut_back, tmp_path):
     """Trains only cross-attention with only the cross terms, then all with all terms. A resumed run is bit-equal."""
     evaluation = "evaluation={held_out_fraction: 0.1, max_examples: 8}"
     settings = [*veco_phases, "model.config.hidden_dropout_prob=0.1", evaluation]
@@ -178,7 +178,7 @@ def test_vecos_two_phases(train, veco_phases, difference, cut_back, tmp_path):
         assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
 
-def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
+def test_run_carries_an_optimizer(train, tmp_path):
     """Both second phases begin with the same weights and the same gradient g: Adam's moments are b m + (1 - b) g if the
     moments m are carried, and (1 - b) g if they are fresh."""
     common = "objectives: {mlm: {batch_size: 8, max_length: 64}}"
@@ -208,7 +208,7 @@ def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
+def test_run_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
     """Two phases have the learning rates of one phase of both lengths, also after resuming within the second."""
     rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
     every = ["log_every_steps=1", "save_every_steps=1", "keep_checkpoints=0"]
@@ -235,7 +235,7 @@ def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_
 
 
 @pytest.mark.slow
-def test_bfloat16_and_gradient_checkpointing_train_the_same_model(train, difference, tmp_path):
+def test_run_in_bfloat16_and_with_gradient_checkpointing(train, difference, tmp_path):
     train(f"output_dir={tmp_path / 'fp32'}")
     train(f"output_dir={tmp_path / 'checkpointed'}", "model.gradient_checkpointing=true")
     train(f"output_dir={tmp_path / 'bf16'}", "precision=bf16")
@@ -248,7 +248,7 @@ def test_bfloat16_and_gradient_checkpointing_train_the_same_model(train, differe
 
 
 @pytest.mark.slow
-def test_training_learns_and_draws(train, tmp_path):
+def test_run_learns_and_draws(train, tmp_path):
     evaluation = ["evaluation.held_out_fraction=0.1", "evaluation.every_steps=8"]
     train("phases.0.steps=16", "phases.0.learning_rate=0.003", "log_every_steps=4", *evaluation)
     folder = tmp_path / "run"

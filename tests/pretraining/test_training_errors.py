@@ -20,7 +20,7 @@ from zoo_core.recipes import load_recipe
 
 
 @pytest.mark.slow
-def test_run_folder_errors(train, fails, recipe_file, tmp_path):
+def test_run_refuses_folders(train, fails, recipe_file, tmp_path):
     fails("--resume")
     train()
     fails()
@@ -31,7 +31,7 @@ def test_run_folder_errors(train, fails, recipe_file, tmp_path):
 
 
 @pytest.mark.parametrize("name", [".git/", ".mine.tmp/", ".recipe.yaml.swp", "thesis.txt", "model/"])
-def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, name):
+def test_run_refuses_a_folder_that_holds_anything(tmp_path, name):
     recipe = Recipe(output_dir=str(tmp_path / "run"))
     (tmp_path / "run" / name).mkdir(parents=True) if name.endswith("/") else (tmp_path / "run").mkdir()
     (tmp_path / "run" / name / "file" if name.endswith("/") else tmp_path / "run" / name).write_text("precious")
@@ -41,7 +41,7 @@ def test_a_folder_that_holds_anything_is_refused_and_stays_as_it_was(tmp_path, n
     assert os.listdir(tmp_path / "run") == [name.rstrip("/")]
 
 
-def test_leftovers_are_removed_by_their_own_names(tmp_path):
+def test_run_removes_leftovers_by_their_own_names(tmp_path):
     """A run that was killed before it wrote its recipe does not count as a run."""
     folder = tmp_path / "run"
     own = [".recipe.yaml.71.tmp", ".model.tmp", "checkpoints/.step-4.tmp", "checkpoints/.step-2.old.tmp"]
@@ -58,7 +58,7 @@ def test_leftovers_are_removed_by_their_own_names(tmp_path):
     assert left == sorted(others) and not (folder / ".recipe.yaml.71.tmp").exists()
 
 
-def test_what_is_called_like_a_checkpoint_is_none(tmp_path):
+def test_run_takes_nothing_for_a_checkpoint_by_its_name(tmp_path):
     """They neither prevent resuming nor count as kept checkpoints, and they are not removed."""
     others = ["step-12.bak", "step-abc", "my-step-2"]
     for name in others:
@@ -121,7 +121,7 @@ STOPPED = [  # by what is read or made
 
 
 @pytest.mark.parametrize("overrides, named", REFUSED)
-def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides, named):
+def test_run_refuses_recipes(recipe_file, sample_tokenizer, overrides, named):
     with pytest.raises(ValueError, match=re.escape(named)):
         recipe = load_recipe(Recipe, str(recipe_file), overrides)
         recipe.check()
@@ -129,18 +129,18 @@ def test_refused_recipes_name_the_field(recipe_file, sample_tokenizer, overrides
 
 
 @pytest.mark.parametrize("overrides, named", STOPPED)
-def test_runs_that_cannot_begin_name_the_field(fails, teacher_dir, overrides, named):
+def test_run_refuses_to_begin(fails, teacher_dir, overrides, named):
     overrides = [override.replace("TEACHER", str(teacher_dir)) for override in overrides]
     assert named in " ".join(fails(*overrides).split())
 
 
-def test_a_translation_model_is_no_start(fails, zoo_model_dir, tmp_path):
+def test_run_refuses_a_translation_model_as_start(fails, zoo_model_dir, tmp_path):
     VecoForConditionalGeneration.from_encoder(zoo_model_dir("veco")).save_pretrained(tmp_path / "translation")
     fails(f"model.start_from={tmp_path / 'translation'}", "model.type=veco", "model.config={cross_attention: true}")
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "model.", ""])
-def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
+def test_run_refuses_a_start_that_lacks_weights_of_the_encoder(
     prefix, train, fails, zoo_model_dir, tmp_path, capsys, caplog
 ):
     """Names of a wrapper, or a missing layer; `supported` gives the same error. A missing head is listed."""
@@ -164,7 +164,7 @@ def test_a_start_that_lacks_weights_of_the_encoder_is_refused(
 
 
 @pytest.mark.slow
-def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
+def test_run_refuses_another_tokenizer_or_architecture(train, fails, tmp_path):
     train()
     start = [f"model.start_from={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path / 'never'}"]
     (tmp_path / "t5").mkdir()
@@ -180,7 +180,7 @@ def test_another_tokenizer_or_architecture_is_refused(train, fails, tmp_path):
 
 
 @pytest.mark.slow
-def test_resuming_on_changed_text_is_refused(train, fails, tmp_path):
+def test_run_refuses_to_resume_on_changed_text(train, fails, tmp_path):
     text = tmp_path / "mine.txt"
     text.write_text("one line of text\nand another line\n", encoding="utf-8")
     settings = [f"monolingual=[{{language: en, path: {text}}}]", "bitext=[]", "save_every_steps=1"]

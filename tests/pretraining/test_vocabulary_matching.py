@@ -81,7 +81,7 @@ def test_normalize():
     assert {text: fold_case(text) for text in folded} == folded
 
 
-def test_scripts_and_spaces():
+def test_script_of_and_is_spaced():
     assert [script_of(c) for c in "aжـ上ｶ1,"] == ["LATIN", "CYRILLIC", "ARABIC", "CJK", "KATAKANA", None, None]
     assert all(map(is_spaced, ["a", "3rd", "上a", "한", "é", "नम"]))
     assert not any(map(is_spaced, ["", ",", "12", "上海", "カー", "ไทย", "。", "\u0301"]))
@@ -91,7 +91,7 @@ def test_scripts_and_spaces():
 
 @pytest.mark.parametrize("old_kind", MARKED)
 @pytest.mark.parametrize("new_kind", MARKED)
-def test_equal_tokens_match_across_kinds(tokenizer_of, old_kind, new_kind):
+def test_match_vocabularies_equal_tokens_across_kinds(tokenizer_of, old_kind, new_kind):
     (starts, inside), (old_starts, old_inside) = MARKED[new_kind], MARKED[old_kind]
     old = tokenizer_of(old_kind, [old_inside.format("the"), old_starts.format("the"), old_starts.format("ing")])
     matched = Matched(old, tokenizer_of(new_kind, [starts.format("the"), inside.format("the"), inside.format("ing")]))
@@ -171,7 +171,7 @@ def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens,
     assert {token: matched[token][1] for token in matches} == matches
 
 
-def test_special_tokens_match_by_role(tokenizer_of):
+def test_match_vocabularies_special_tokens_by_role(tokenizer_of):
     matched = Matched(tokenizer_of("wordpiece", ["<s>", "<mask>"]), tokenizer_of("unigram", ["[CLS]"]))
     roles = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
     assert {token: matched[token] for token in roles} == {new: ("special", old) for new, old in roles.items()}
@@ -183,7 +183,7 @@ def test_special_tokens_match_by_role(tokenizer_of):
 
 
 @pytest.mark.parametrize("kind", MARKED)
-def test_a_vocabulary_matches_itself_row_by_row(tokenizer_of, kind):
+def test_match_vocabularies_with_itself(tokenizer_of, kind):
     words = ["the", "The", "été", "ete", ",", "上", "1"]
     tokenizer = tokenizer_of(kind, [form.format(word) for word in words for form in reversed(MARKED[kind])])
     tokenizer.add_tokens(["<extra>"], special_tokens=True)
