@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/reproduce.py bench/objective_figures.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-install dist docs check bench reproduce space
+.PHONY: help setup demo test test-all test-install mutants dist docs check bench reproduce space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
@@ -46,6 +46,9 @@ test-install: ## install only the wheel, without extras, into a new environment,
 	"$$folder/venv/bin/python" -m pip install --quiet . "$(TORCH)" && \
 	cp demo.py "$$folder" && cd "$$folder" && \
 	env -u PYTHONPATH venv/bin/python demo.py --models xlm_align
+
+mutants: setup ## plant faults one at a time in a copy, and run the tests that should see them: a quarter of an hour
+	$(BIN)/python tests/mutants.py
 
 dist: setup ## build the sdist and the wheel into dist/, and check them
 	rm -rf dist

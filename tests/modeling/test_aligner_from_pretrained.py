@@ -6,6 +6,7 @@ from transformers import AutoConfig, AutoModel
 
 from modeling import MODEL_TYPES
 from modeling.checkpoints import load_whole
+from modeling.layer_states import default_layer
 from modeling.positions import LOADABLE
 from modeling.word_alignment import WordAligner
 
@@ -50,7 +51,7 @@ def test_from_pretrained_all_layers(encoder_dir):
     aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
     assert set(aligner.compare_layers(PAIRS)) == {0, 1, 2, 3} and aligner.layer == 2
     short = WordAligner.from_pretrained(folder, layer=1)
-    assert short.default_layer == 2
+    assert short.default_layer == 2 and (default_layer(12), default_layer(24)) == (7, 14)
     with pytest.raises(ValueError, match="all_layers"):
         short.compare_layers(PAIRS)
     with pytest.raises(ValueError, match="layer is 4"):

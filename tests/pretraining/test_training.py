@@ -36,9 +36,10 @@ def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, rec
     assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
 
 
-def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
+@pytest.mark.parametrize("further", [[], ["phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]])
+def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path, further):
     """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor."""
-    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0"]
+    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0", *further]
     train(*settings)
     recipe = load_recipe(Recipe, str(recipe_file), settings)
     start = Start(recipe)
@@ -52,11 +53,28 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
             states = model.roberta(fields["input_ids"], attention_mask=fields["attention_mask"]).last_hidden_state
             losses = cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten(), reduction="sum")
             loss_sum, count = loss_sum + losses, count + int(labels.ne(-100).sum())
+        if further:
+            of_dwa = model(tlm=batch["tlm"], objective_weights={"tlm": 0.0})
+            loss_sum, count = loss_sum + of_dwa.loss_sum, count + len(of_dwa.token_losses["dwa"])
     (loss_sum / count).backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     (event,) = (event for event in read_events(tmp_path / "run") if "grad_norm" in event)
     assert event["predictions"] == count
     assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_run_clips_the_gradient(train, recipe_file, tmp_path):
+    """With an epsilon far above the gradients, Adam's first step is proportional to them."""
+    moved, settings = [], ["phases.0.steps=1", "phases.0.learning_rate=1", "optimizer.epsilon=100"]
+    settings += ["optimizer.weight_decay=0", "evaluation.held_out_fraction=0"]
+    start = Start(load_recipe(Recipe, str(recipe_file), settings))
+    before = start.build_model(start.build_config(start.load_tokenizer())).state_dict()
+    for name, norm in (("clipped", 0.01), ("whole", 0)):
+        train(*settings, f"optimizer.max_grad_norm={norm}", f"output_dir={tmp_path / name}")
+        after = load_file(tmp_path / name / "model" / "model.safetensors")
+        moved.append(torch.stack([(after[key] - before[key]).norm() for key in after]).norm())
+    event = next(event for event in read_events(tmp_path / "whole") if "grad_norm" in event)
+    assert moved[0] / moved[1] == pytest.approx(0.01 / event["grad_norm"], rel=1e-3)
 
 
 def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(
