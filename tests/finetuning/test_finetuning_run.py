@@ -23,6 +23,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
+from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
@@ -32,7 +33,9 @@ from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
 from tests.finetuning.tasks import Killed, record_of, weights
+from tests.finetuning.test_compare import made_up
 from zoo_core.masking import IGNORED
+from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock
 
@@ -219,6 +222,19 @@ def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, r
         assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_run_folder_of_a_killed_start(topics, tmp_path, refused, options):
+    (tmp_path / "out").mkdir()
+    for name in (LOCK, ".run.json.71.tmp", ".recipe.yaml.71.tmp"):
+        (tmp_path / "out" / name).touch()
+    write_json(tmp_path / "out" / "run.json", {"of": "another program"})
+    assert "run.json" in refused([*topics, *options])
+    write_json(tmp_path / "out" / "run.json", {"sessions": [], "model": {}, "data": {}})  # killed before recipe.yaml
+    main([*topics, *options, "seeds=[1]", "training.max_steps=1"])
+    assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
+
+
 def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, refused):
     folders = {name: shutil.copytree(tiny_model, tmp_path / name) for name in ("small", "padding", "wrapped")}
     XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(
@@ -231,6 +247,26 @@ def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, 
     named = {"small": str(len(sample_tokenizer)), "padding": "padding id 1", "wrapped": "lacks 37 weight"}
     for name, folder in folders.items():
         assert named[name] in refused([*topics, f"model={folder}"])
+
+
+@pytest.mark.parametrize(("scores", "seed"), [([50.0, 60.0], 4), ([60.0, 60.0], 3), ([None, None], 3)])
+def test_best_seed(scores, seed, tmp_path):
+    finished = made_up("xnli", {"accuracy": {"en": [80.0, 70.0]}}, [3, 4], selection={"scores": scores})
+    write_json(tmp_path / "results.json", finished)
+    for number in (3, 4):
+        write_json(tmp_path / f"seed-{number}" / "model" / "config.json", {})
+    assert best_seed(str(tmp_path), "m", "sha256:0")[1]["seed"] == seed
+
+
+def test_arguments_are_those_of_the_recipe(topics, tmp_path):
+    given = "weight_decay=0.03 epsilon=1e-5 betas=[0.8,0.95] warmup_steps=0.2 schedule=cosine max_grad_norm=0.7"
+    given += " gradient_accumulation_steps=4"
+    recipe = load_recipe(Recipe, None, [*topics, *(f"training.{field}" for field in given.split())])
+    found = task_of(recipe).arguments(5, tmp_path)
+    assert (found.seed, found.data_seed, found.learning_rate, found.weight_decay) == (5, 5, 1e-2, 0.03)
+    assert (found.adam_beta1, found.adam_beta2, found.adam_epsilon, found.max_grad_norm) == (0.8, 0.95, 1e-5, 0.7)
+    assert (found.warmup_steps, found.lr_scheduler_type) == (0.2, "cosine")
+    assert (found.per_device_train_batch_size, found.gradient_accumulation_steps) == (12, 4)
 
 
 @pytest.mark.slow

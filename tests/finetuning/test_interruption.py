@@ -9,11 +9,14 @@ import signal
 import pytest
 import torch
 
+from finetuning.recipe import Recipe
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import trainer_checkpoints
 from tests.finetuning.tasks import record_of, run_in, weights
+from zoo_core.provenance import write_json
+from zoo_core.recipes import load_recipe, save_recipe
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
 BY_STEPS = ["seeds=[1]", "training.epochs=2"]  # evaluated every two steps
@@ -121,3 +124,28 @@ def test_signal_to_one_process_stops_both(topics, topics_run, tmp_path):
     main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
     whole, resumed = (weights(folder / "seed-1") for folder in (topics_run[0], tmp_path / "out"))
     assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)
+
+
+def test_signal_outside_of_training_stops_at_once(topics, tmp_path, monkeypatch):
+    def signaled(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the signal came too late")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        patch.setattr(FineTuningTrainer, "outcomes", signaled)
+        main([*topics, "seeds=[1]"])
+    assert stopped.value.code == 143
+    monkeypatch.setattr(FineTuningTrainer, "training_step", None)  # nothing is left to train
+    main([*topics, "seeds=[1]", "--resume"])
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_signal_stops_a_suite(topics, stop_at, tmp_path, tiny_model):
+    save_recipe(load_recipe(Recipe, None, topics), tmp_path / "topics.yaml")
+    tasks = [{"name": name, "category": "topics", "recipe": "topics.yaml"} for name in ("one", "other")]
+    write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
+    suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
+    assert "seed 1 is saved at step 3" in stop_at(3, [*suite, "seeds=[1]"])
+    assert not (tmp_path / "suite" / "other").exists()
+    main([*suite, "seeds=[1]"])
+    assert all((tmp_path / "suite" / name / "results.json").exists() for name in ("one", "other"))

@@ -151,6 +151,13 @@ def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     assert seen == {-1, 0, 1, 2}
 
 
+def test_layer_scales_refuses_unknown_names():
+    flat = torch.nn.Linear(2, 2)
+    flat.config = build("veco", num_hidden_layers=1).config
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Linear"):
+        layer_scales(flat, DECAY)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "trainer_class", "own"),

@@ -29,7 +29,10 @@ def unit_of(figures):
 @pytest.mark.parametrize(("paper", "table"), TABLES, ids=[f"{paper}, {table.table}" for paper, table in TABLES])
 def test_every_average_is_that_of_its_row_or_said_not_to_be(paper, table):
     """Half a unit in the scores and half a unit in the average are rounding."""
+    for names in (table.columns, [row.name for row in table.rows]):
+        assert len(set(names)) == len(names)
     for row in table.rows:
+        assert {*row.scores, *row.average, *row.recomputed} <= set(table.metrics), row.name
         for metric in {*row.average, *row.recomputed}:
             mean, printed, again = mean_of(table, row, metric), row.average[metric], row.recomputed.get(metric)
             if mean is None:
@@ -60,6 +63,18 @@ def test_a_paper_says_the_same_in_its_tables_of_tasks_and_of_languages():
                             differing.add((paper, table.table, figures.name, task))
     # printed so: 72.6 and, by language, 73.8
     assert differing == {("veco", "Table 2", "XLM-R large, cross-lingual transfer", "udpos")}
+
+
+@pytest.mark.parametrize(("task", "exact_match"), [("xquad", 42.0), ("mlqa", 34.3), ("tydiqa", 23.0)])
+def test_scores_that_are_not_legible_are_what_their_average_wants(task, exact_match):
+    """Their mean is plausible: English is highest, and exact match is below F1."""
+    (table,) = (table for table in load("metaxlm").tables if table.task == task)
+    row, places = table.row(METAXLM), len(table.columns)
+    f1, exact = (table.scores(row, name) for name in ("f1", "exact_match"))
+    absent, averages = places - len(f1), {"f1": row.average["f1"], "exact_match": exact_match}
+    assert list(exact) == list(f1) and all(exact[name] < score for name, score in f1.items())
+    rest = {"f1": averages["f1"] * places - sum(f1.values()), "exact_match": exact_match * places - sum(exact.values())}
+    assert abs(rest["f1"]) < 0.7 if not absent else 0 < rest["exact_match"] / absent < rest["f1"] / absent < 85
 
 
 XNLI = {"paper": "xlm_align", "table": "Table 18", "row": "XLM-Align base, zero-shot"}

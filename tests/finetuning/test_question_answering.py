@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetuning.metrics import load_metric
 from finetuning.recipe import QuestionAnsweringRecipe
@@ -131,6 +131,30 @@ def test_encode_windows_cuts_long_questions(sample_tokenizer):
     assert (SENTENCES["en"] * 3).startswith(short) and tokens == 20
     whole = sample_tokenizer(SENTENCES["en"] * 3, add_special_tokens=False).input_ids
     assert sample_tokenizer(short, add_special_tokens=False).input_ids == whole[:20]
+
+
+def test_encode_windows_counts_answers_that_are_not_at_token_boundaries(sample_tokenizer):
+    context = "A girl is dancing with a dog in the street. She smiles."
+    answers = ("girl", " girl ", "ancin", "girl is dancing with a dog", "cat")
+    places = [context.find(answer) for answer in answers]  # that of the last is -1
+    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
+    windows = encoded(datasets.Dataset.from_list([row]), sample_tokenizer, max_length=28, stride=4)
+    assert windows["inexact"][:] == [1] + [0] * (len(windows) - 1) and len(windows) > 1
+
+
+def test_encode_windows_refuses_lost_windows(sample_tokenizer, monkeypatch):
+    """As some versions of tokenizers lose them."""
+    call = PreTrainedTokenizerFast.__call__
+
+    def lossy(self, *given, **options):
+        found = call(self, *given, **options)
+        if options.get("return_overflowing_tokens"):
+            found.data = {name: values[:2] for name, values in found.items()}
+        return found
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", lossy)
+    with pytest.raises(ValueError, match="^row 0 .* windows hold .* tokens"):
+        encoded(rows_of("vi", 12).select([11]), sample_tokenizer)
 
 
 @pytest.mark.parametrize("n_best", [3, 20])

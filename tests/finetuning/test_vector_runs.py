@@ -18,18 +18,20 @@ from finetuning.align.pairs import PairReader
 from finetuning.metrics import load_metric
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.vectors import retrieval as retrieval
-from finetuning.tasks.vectors import word_alignment as word_alignment
+from finetuning.tasks.registry import task_of
+from finetuning.tasks.vectors import retrieval
 from finetuning.tasks.vectors.base import share
 from finetuning.tasks.vectors.mining import Pool, chance_level, divide
+from finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
 from finetuning.tasks.vectors.word_alignment import position_links, score, sweep
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
-from tests.finetuning.feature_recipes import DEV, FEATURE_RECIPES, METHODS, mining_of, sentence, write_pools
+from tests.finetuning.feature_recipes import DEV, FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, write_pools
 from tests.finetuning.labeled_rows import write_configs
 from tests.finetuning.tasks import predictions, run_in
+from zoo_core.recipes import load_recipe
 
 KINDS = {  # metric, methods, evaluated rows, and of the protocol
     "retrieval": ("accuracy", ["mean"], {"de-en": 60, "zh-en": 60}, {"pooling": "mean", "similarity": "cosine"}),
@@ -159,6 +161,20 @@ def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_co
         assert shown == pytest.approx([100 * side.double().mean().item() for side in right])
 
 
+def test_read_retrieval_leaves_out_rows_without_partner_or_text(write):
+    def side(name, ids, empty):
+        rows = [{"id": n, "text": "" if n == empty else f"{name} {n}"} for n in ids]
+        return {"path": write(name, rows)}
+
+    pair = {**side("de", range(8), 2), "source_column": "text", "source_language": "de", "join_on": "id"}
+    pair |= {"target": side("en", range(12, 2, -1), 5), "target_column": "text", "target_language": "en"}
+    recipe = load_recipe(RetrievalRecipe, None, ["model=m", "output_dir=o", "task=t", pairs_of(pair)])
+    data = task_of(recipe).read()
+    assert [of.texts for of in data.pairs["de-en"]] == [[f"{name} {n}" for n in (3, 4, 6, 7)] for name in ("de", "en")]
+    (entry,) = data.protocol["evaluation_data"]
+    assert (entry["rows"], entry["unpaired"], entry["empty"]) == (4, [3, 5], 1)
+
+
 def test_accuracy_where_texts_repeat():
     source, target = Side.of(["a", "b", "a", "c"]), Side.of(["A", "B", "X", "A"])
     assert (source.texts, source.of_pairs, target.of_pairs) == (["a", "b", "c"], [0, 1, 0, 2], [0, 1, 2, 0])
@@ -207,7 +223,7 @@ def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
 
 
 def test_divide_shares_no_text_and_repeats():
-    gold = {(n, n) for n in range(40)} | {(0, 1), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
+    gold = {(n, 159 - n) for n in range(40)} | {(0, 158), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
     dev, rest = divide(pool, 0.25, "xx-en")
     for side in ("source", "target"):
@@ -266,7 +282,6 @@ PAIRS = [(["a", "b"], ["x", "y"]), ("not annotated", "at all"), (["c"], ["z", "z
 
 
 def test_sweep_needs_one_forward_pass(tiny_model, monkeypatch):
-
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes, forward = [], type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
@@ -302,3 +317,10 @@ def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, ali
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
     assert results["protocol"]["options"] == METHOD_OPTIONS["ot"]
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
+
+
+@pytest.mark.parametrize(("half", "first"), [("even", 0), ("odd", 1)])
+def test_read_word_alignment_of_a_half(half, first, feature_recipe, tmp_path):
+    given = [*feature_recipe("word_alignment", tmp_path), f"pairs.1.sentences={half}"]
+    pairs = task_of(load_recipe(WordAlignmentRecipe, None, given)).read().pairs
+    assert sorted(pairs["zh-en"].gold) == list(range(first, 10, 2)) and len(pairs["en-de"].gold) == 20
