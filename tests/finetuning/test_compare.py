@@ -112,3 +112,5 @@ def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_pat
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         assert len(list(csv.DictReader(stream))) == 8
     assert "seeds [1, 1]" in refused(["--run", "A", folders[0], folders[0], "--output", str(out)], main)
+    other = run_of(tmp_path / "news", made_up("news", XNLI))
+    assert "news" in refused(["--run", "A", folders[0], "--run", "B", other, "--output", str(out)], main)

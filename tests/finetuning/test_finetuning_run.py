@@ -271,23 +271,18 @@ def test_arguments_are_those_of_the_recipe(topics, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["topics", "captions"])
-def test_run_in_bf16_with_checkpointing_and_infinite_norms(kind, request, tmp_path, monkeypatch):
-    seen, step, log = [], Trainer.training_step, Trainer.log
+def test_run_in_bf16_with_checkpointing(kind, request, monkeypatch):
+    seen, step = [], Trainer.training_step
 
     def watched(self, model, *args, **kwargs):
         recomputed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
         seen.append((self.accelerator.mixed_precision, recomputed))
         return step(self, model, *args, **kwargs)
 
-    def overflow(self, logs, *args, **kwargs):  # of fp16's loss scaling, on a logged step
-        log(self, {**logs, "grad_norm": math.inf}, *args, **kwargs)
-
     monkeypatch.setattr(Trainer, "training_step", watched)
-    monkeypatch.setattr(Trainer, "log", overflow)
     short = ["seeds=[1]", "training.max_steps=1", "training.precision=bf16", "training.gradient_checkpointing=true"]
     main([*request.getfixturevalue(kind), *short])
     assert seen == [("bf16", True)]
-    assert all(entry["grad_norm"] is None for entry in record_of(tmp_path / "out" / "seed-1")["history"])
 
 
 def test_finite_replaces_what_json_lacks():
@@ -315,24 +310,10 @@ def test_run_is_tracked_and_pushed(topics, hub, tmp_path):
     assert files == {path.name: path.read_bytes() for path in (seed / "model").iterdir()}
 
 
-def rows_of(printed, part):
-    """Cells of the printed lines of a part, by language."""
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
-    return {row[1]: row[2:] for row in cells if row and row[0] == part}
-
-
-def test_check_data_counts_classification(topics, tmp_path, capsys, monkeypatch):
+def test_check_data_counts_and_writes_nothing(topics, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     main([*topics, "--check_data", "max_length=12"])
-    printed = capsys.readouterr().out
-    assert not (tmp_path / "out").exists() and "Nothing was trained or written" in printed
-    printed, _, labels = printed.partition("rows by label")
-    counts = {part: rows_of(labels, part) for part in ("train", "dev", "evaluation")}
-    assert list(counts["evaluation"]) == ["en", "de", "zh"]
-    assert [sum(map(int, counts[part][language])) for part, language in (("train", "all"), ("dev", "en"))] == [216, 24]
-    assert counts["evaluation"]["de"] == ["12"] * 5  # topics, the same number of each
-    evaluated = rows_of(printed, "evaluation")
-    assert list(evaluated) == ["en", "de", "zh"]
-    for rows, inputs, longest, cut in evaluated.values():
-        assert rows == inputs == "60" and int(longest) == 12 and int(cut) > 0
-    assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    parts = [("train", "all", "216"), ("dev", "en", "24"), *(("evaluation", name, "60") for name in ("en", "de", "zh"))]
+    assert [tuple(row[:3]) for row in cells if row and row[0] in ("train", "dev", "evaluation")][:5] == parts
+    assert not (tmp_path / "out").exists()

@@ -19,7 +19,7 @@ from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, save_recipe
 
 BY_EPOCH = ["seeds=[1]", "evaluate_every_steps=0", "training.epochs=3"]  # of five steps
-BY_STEPS = ["seeds=[1]", "training.epochs=2"]  # evaluated every two steps
+BY_STEPS = ["seeds=[1]", "training.epochs=2", "training.layerwise_decay=0.8"]  # evaluated every two steps
 ONE_SIGNAL = """
 import json, os, signal, sys
 from finetuning.trainer import FineTuningTrainer

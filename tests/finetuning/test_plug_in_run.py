@@ -76,26 +76,6 @@ def test_read_joined_translations(kind, write):
     assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
-WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "train", "test", "changes", "named"),
-    [
-        ("classification", {"translation_columns": None}, {}, {}, "train.0.*translation_columns"),
-        ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
-        ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
-    ],
-)
-def test_read_refuses_missing_translations(kind, train, test, changes, named, write):
-    of = KINDS[kind]
-    rows = of.rows(6)
-    evaluated = of.table(write("test", rows), False, **test)
-    rows[1] |= changes
-    with pytest.raises(ValueError, match=named):
-        of.read(of.table(write("train", rows), True, **train), evaluated)
-
-
 def topics():
     """German and Chinese of the sample corpus with its English, three steps."""
     table = f"path: {CORPUS}, config: '{{language}}', label_column: topic, languages: [de, zh]"
@@ -198,7 +178,7 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
     torch.testing.assert_close(loss(1, 5), expected)
 
 
-def test_read_refuses_to_hold_out_translated_rows(write):
+def test_read_refuses_to_hold_out_translated_rows_and_translations_that_do_not_fit(write):
     gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
     translated = {"path": write("de", texts()), "languages": ["de"]}
     with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
@@ -207,6 +187,9 @@ def test_read_refuses_to_hold_out_translated_rows(write):
         table = {"path": gold["path"], "languages": ["de"], "translations": {"path": write("other", other)}}
         with pytest.raises(ValueError, match=named):
             read([table], [table | {"path": test["path"]}], *PLUG_IN)
+    blank = {**translated, "path": write("blank", texts(text_en=" ")), "translation_columns": ["text_en"]}
+    with pytest.raises(ValueError, match="row 0 .*column text_en"):
+        read([blank], [blank | {"path": test["path"]}], *PLUG_IN)
 
 
 def test_windows_of_with_the_whole_translation(write, sample_tokenizer):

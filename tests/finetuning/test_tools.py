@@ -84,18 +84,9 @@ def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, caps
     mine = published(tmp_path / "out", "pawsx/de/train.jsonl", "mine\n")
     published(tmp_path / "in", "PAWSX/en-de-translated.tsv", PAWS)
     rome = [("Rom", 0)]
-    asked = [
-        ("q1", "Was?", rome),
-        ("q1", "Was?", rome),
-        ("q2", " ", rome),
-        ("q3", "Was?", []),
-        ("q4", "Was?", [("", 0)]),
-    ]
-    published(
-        tmp_path / "in",
-        "squad.translate.train.en-de.json",
-        squad(*asked, *((f"r{n}", "Was?", [("Rom", -1)]) for n in range(5))),
-    )
+    asked = [("q1", "Was?", rome), ("q1", "Was?", rome), ("q2", " ", rome), ("q3", "Was?", [])]
+    asked += [(f"r{n}", "Was?", [("Rom", -1)]) for n in range(5)]
+    published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
     assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6 and "not 5': 1" in capsys.readouterr().out
     assert [row["id"] for row in rows(tmp_path / "out/squad/de/train.jsonl")] == ["q1", *(f"r{n}" for n in range(5))]
