@@ -77,15 +77,20 @@ def test_run_writes_results(topics_run):
     assert load_recipe(Recipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
 
 
-def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir):
+def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, tmp_path):
     folder = topics_run[0] / "seed-1" / "model"
     recorded = record_of(folder.parent)
     assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
-    # which checkpoint was chosen, and that it was the best of those looked at
-    looked_at = {
-        entry["step"]: entry["eval_en_accuracy"] for entry in recorded["history"] if "eval_en_accuracy" in entry
-    }
-    assert recorded["selection_score"] == max(looked_at.values()) == looked_at[recorded["selected_step"]]
+    # the best of the checkpoints that were looked at, and not the last one
+    looked_at = {entry["step"]: entry for entry in recorded["history"] if "eval_loss" in entry}
+    best = looked_at[recorded["selected_step"]]
+    scores = [entry["eval_en_accuracy"] for entry in looked_at.values()]
+    assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores) and best["step"] < recorded["steps"]
+    task = task_of(load_recipe(Recipe, str(topics_run[0] / "recipe.yaml"), [f"model={folder}"]))
+    task.begin()
+    data = task.encode(task.read())
+    trainer = FineTuningTrainer(task, task.load_model(str(folder), 1, data), data, task.arguments(1, tmp_path))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(best["eval_loss"])
     assert AutoConfig.from_pretrained(folder).fine_tuned_on == ["topics (zero_shot)"]
 
 
@@ -200,7 +205,13 @@ def test_mean_cross_entropy_without_labels():
 
 
 def test_last_complete_checkpoint(tmp_path):
-    for name, state in (("-2", '{"global_step": 2}'), ("-10", '{"global_s'), ("-12", None), ("-12.bak", "{}")):
+    for name, state in (
+        ("-1", "{}"),
+        ("-2", '{"global_step": 2}'),
+        ("-10", '{"global_s'),
+        ("-12", None),
+        ("-12.bak", "{}"),
+    ):
         folder = tmp_path / f"checkpoint{name}"
         folder.mkdir()
         if state:

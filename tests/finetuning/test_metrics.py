@@ -104,6 +104,7 @@ def answer_scores(f1, exact_match):
     ("prediction", "golds", "f1", "exact"),
     [
         ("The  Eiffel-Tower!", ["eiffeltower"], 1, 1),  # a hyphen goes and leaves no gap
+        ("the-tower", ["tower"], 0, 0),  # punctuation goes before articles
         ("in Paris", ["Paris"], 2 / 3, 0),  # precision 1/2, recall 1
         ("to be or not", ["be be"], 1 / 3, 0),  # a bag: one `be` is shared; 2 * 1 / (4 + 2)
         ("Paris", ["London", "in Paris", "paris."], 1, 1),  # the best gold answer

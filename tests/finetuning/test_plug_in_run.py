@@ -161,12 +161,13 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
     trainer = FineTuningTrainer(task, model, data, task.arguments(1, tmp_path / "trainer"))
     fields = [*inspect.signature(model.forward).parameters, "labels"]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
-    whole = collate(data.train.to_list())
+    rows = data.train.to_list()
+    whole = collate(rows)
 
     def loss(*cuts):
-        """Loss of micro-batches, padded to one width: question answering reads padding too."""
+        """Loss of micro-batches, which are padded to one width: question answering reads padding too."""
         parts = [slice(*ends) for ends in itertools.pairwise((0, *cuts, None))]
-        batches = iter([{name: values[part] for name, values in whole.items()} for part in parts])
+        batches = iter([collate(rows[part]) for part in parts])
         batches, items = trainer.get_batch_samples(batches, len(parts), "cpu")
         return sum(trainer.compute_loss(model, batch, num_items_in_batch=items) for batch in batches)
 

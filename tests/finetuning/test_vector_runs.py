@@ -305,9 +305,9 @@ def test_position_links():
 
 
 def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, aligner, sample_corpus_dir):
-    main([*feature_recipe("word_alignment", tmp_path), "encoding=joint", "batch_size=3", "layer=2"])
+    main([*feature_recipe("word_alignment", tmp_path), "encoding=joint", "batch_size=3", "layer=1"])
     results = read_results(tmp_path / "out")
-    joint = aligner(method="ot", layer=2, encoding="joint")
+    joint = aligner(method="ot", layer=1, encoding="joint")
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
     found = load_metric("aer").compute(
