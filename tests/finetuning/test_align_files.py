@@ -44,7 +44,7 @@ def test_read_gold(file, content, base, expected):
 
 
 def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
-    gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 P\n2 2 1 S\n"))
+    gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 S\n2 2 1 S\n"))
     fitting, left_out = fit_gold(gold, [(2, 2), (3, 1)])
     assert fitting == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)}), 1: Gold({(0, 0), (1, 0)}, {(0, 0), (1, 0)})}
     assert left_out == ["sentence 2: (0, 1), of 3 and 1 words", "sentence 2: (3, -99), of 3 and 1 words"]

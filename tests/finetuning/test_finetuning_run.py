@@ -32,6 +32,7 @@ from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
+from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_compare import made_up
 from zoo_core.masking import IGNORED
@@ -66,7 +67,7 @@ def accuracy_of(folder, corpus):
 
 
 def test_run_writes_results(topics_run):
-    out, _ = topics_run
+    out = topics_run
     results = read_results(out)
     assert results["seeds"] == [1, 2] and list(results.languages) == ["en", "de", "zh"]
     for entry in results.languages.values():
@@ -78,7 +79,7 @@ def test_run_writes_results(topics_run):
 
 
 def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, tmp_path):
-    folder = topics_run[0] / "seed-1" / "model"
+    folder = topics_run / "seed-1" / "model"
     recorded = record_of(folder.parent)
     assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
     # the best of the checkpoints that were looked at, and not the last one
@@ -86,7 +87,7 @@ def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, 
     best = looked_at[recorded["selected_step"]]
     scores = [entry["eval_en_accuracy"] for entry in looked_at.values()]
     assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores) and best["step"] < recorded["steps"]
-    task = task_of(load_recipe(Recipe, str(topics_run[0] / "recipe.yaml"), [f"model={folder}"]))
+    task = task_of(load_recipe(Recipe, str(topics_run / "recipe.yaml"), [f"model={folder}"]))
     task.begin()
     data = task.encode(task.read())
     trainer = FineTuningTrainer(task, task.load_model(str(folder), 1, data), data, task.arguments(1, tmp_path))
@@ -109,9 +110,9 @@ def test_resume_of_a_killed_run_and_further_seeds(topics, topics_run, tmp_path, 
     out = tmp_path / "out"
     assert run(None, "--resume") == [2, 3, 4]
     for seed in ("seed-1", "seed-2"):
-        whole, resumed = weights(topics_run[0] / seed), weights(out / seed)
+        whole, resumed = weights(topics_run / seed), weights(out / seed)
         assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert read_results(topics_run[0])["scores"] == read_results(out)["scores"]
+    assert read_results(topics_run)["scores"] == read_results(out)["scores"]
     assert run(None, "seeds=[1, 2, 3]", "--resume") == [0, 1, 2, 3, 4]
     assert read_results(out)["seeds"] == [1, 2, 3]
 
@@ -128,31 +129,19 @@ def test_run_of_another_architecture(name, topics, zoo_model_dir, sample_corpus_
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "plug_in"),
-    [
-        ("veco", {"type_vocab_size": 2}, True),
-        ("xlm_align on deberta-v2", {"backbone": {"type_vocab_size": 2}}, False),
-        ("veco", {}, True),
-    ],
-)
-def test_encode_gives_types_of_tokens_to_a_model_that_has_them(
-    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, write
-):
-    encoder = zoo_model_dir(name, copy=True, **settings)
+@pytest.mark.parametrize("types", [1, 2])
+def test_encode_gives_types_of_tokens_to_a_model_that_has_them(types, topics, zoo_model_dir, sample_tokenizer, write):
+    encoder = zoo_model_dir("veco", copy=True, type_vocab_size=types)
     save_bert_s_pairs(sample_tokenizer, encoder)
-    columns = ["text_columns: [a, b]", *(["translation_columns: [c, d]"] if plug_in else [])]
-    tables = []
+    columns, tables = "text_columns: [a, b], translation_columns: [c, d]", []
     for part in ("train", "evaluation"):
         rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
-        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {', '.join(columns)}}}]")
-    setting = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"] if plug_in else []
-    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *setting]))
+        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {columns}}}]")
+    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *PLUG_IN]))
     task.begin()
     batch = task.encode(task.read()).train[0]
-    fields = {"token_type_ids"} | ({"translation_token_type_ids"} if plug_in else set())
-    assert {field for field in batch if "token_type" in field} == (fields if settings else set())
-    assert all(set(batch[field]) == {0, 1} for field in fields if settings)
+    found = {name: set(of) for name, of in batch.items() if "token_type" in name}
+    assert found == (dict.fromkeys(("token_type_ids", "translation_token_type_ids"), {0, 1}) if types == 2 else {})
 
 
 def save_bert_s_pairs(tokenizer, folder):
@@ -205,13 +194,8 @@ def test_mean_cross_entropy_without_labels():
 
 
 def test_last_complete_checkpoint(tmp_path):
-    for name, state in (
-        ("-1", "{}"),
-        ("-2", '{"global_step": 2}'),
-        ("-10", '{"global_s'),
-        ("-12", None),
-        ("-12.bak", "{}"),
-    ):
+    states = {"-1": '{"global_step": 1}', "-2": '{"global_step": 2}', "-10": '{"global_s', "-12": None, "-12.bak": "{}"}
+    for name, state in states.items():
         folder = tmp_path / f"checkpoint{name}"
         folder.mkdir()
         if state:

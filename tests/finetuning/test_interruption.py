@@ -122,7 +122,7 @@ def test_signal_to_one_process_stops_both(topics, topics_run, tmp_path):
     assert codes == [143, 143] and "Traceback" not in said, said
     assert said.count("seed 1 is saved at step 3") == 1
     main([*topics, "seeds=[1]", "--resume"])  # in one process: there is no dropout
-    whole, resumed = (weights(folder / "seed-1") for folder in (topics_run[0], tmp_path / "out"))
+    whole, resumed = (weights(folder / "seed-1") for folder in (topics_run, tmp_path / "out"))
     assert all(torch.allclose(whole[name], resumed[name], atol=1e-5) for name in whole)
 
 

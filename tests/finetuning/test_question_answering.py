@@ -20,7 +20,7 @@ from finetuning.tasks.question_answering.windows import encode_windows, shorten,
 from finetuning.tasks.registry import task_of
 from pretraining.tools.train_tokenizer import train_tokenizer
 from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
-from tests.finetuning.tasks import recipe_with, record_of
+from tests.finetuning.tasks import predictions, recipe_with, record_of
 from zoo_core.recipes import load_recipe
 
 SENTENCES = {
@@ -231,6 +231,8 @@ def test_run_reports_f1_and_exact_match(places, tmp_path, zoo_model_dir):
     protocol = results["protocol"]
     assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12}
     assert protocol["split_texts"]["evaluation"]["de"] > 0
+    rows = predictions(out / "seed-1", "de")
+    assert [(row["id"], row["row"], row["gold"]) for row in rows] == [(f"q{n}", n, [str(10 * n)]) for n in range(12)]
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
     assert set(looked_at) == {1, 2, 3}

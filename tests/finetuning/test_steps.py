@@ -122,16 +122,16 @@ def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
         return (record["scores"], record["selected_step"], losses), tensors
 
     for seed in (1, 2):  # also where the seeds come in another order
-        (first, weights), (second, other) = of(topics_run[0], seed), of(tmp_path / "out", seed)
+        (first, weights), (second, other) = of(topics_run, seed), of(tmp_path / "out", seed)
         assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
-    (first, weights), (second, other) = of(topics_run[0], 1), of(topics_run[0], 2)
+    (first, weights), (second, other) = of(topics_run, 1), of(topics_run, 2)
     assert first[2] != second[2]  # of all steps, not the scores alone, which may be equal by chance
     assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
 
 
 @pytest.mark.slow
 def test_load_model_names_fresh_parameters(topics_run):
-    out, _ = topics_run
+    out = topics_run
     fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]
     labels = len(read_results(out)["protocol"]["labels"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from finetuning.steps import MicroBatches
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
@@ -95,20 +94,6 @@ def test_update_plan_holds_every_pair_once(lengths):
     assert all(np.array_equal(a, b) for a, b in zip(updates, same.updates(1), strict=True))
     firsts = {tuple(updates[0]), tuple(plan.updates(0)[0]), tuple(other.updates(1)[0])}
     assert len(firsts) == 3  # order changes with the epoch and with the seed
-
-
-@pytest.mark.parametrize(("accumulation", "processes"), [(1, 1), (2, 2), (1, 4), (8, 1)])
-def test_micro_batches_of_an_update_plan(lengths, accumulation, processes):
-    plan = UpdatePlan(*lengths, 120, seed=1)
-    parts = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
-    for part in parts:
-        part.set_epoch(3)
-    batches = [list(part) for part in parts]
-    assert all(len(part) == len(found) == len(plan) * accumulation for part, found in zip(parts, batches, strict=True))
-    for number, rows in enumerate(plan.updates(3)):
-        mine = [keys for found in batches for keys in found[number * accumulation : (number + 1) * accumulation]]
-        assert sorted(row for keys in mine for row, _, counts in keys if counts) == sorted(rows.tolist())
-        assert all(keys and all(epoch == 3 for _, epoch, _ in keys) for keys in mine)
 
 
 @pytest.mark.parametrize(

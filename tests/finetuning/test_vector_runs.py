@@ -30,7 +30,7 @@ from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
 from tests.finetuning.feature_recipes import DEV, FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, write_pools
 from tests.finetuning.labeled_rows import write_configs
-from tests.finetuning.tasks import predictions, run_in
+from tests.finetuning.tasks import main_in, predictions
 from zoo_core.recipes import load_recipe
 
 KINDS = {  # metric, methods, evaluated rows, and of the protocol
@@ -42,7 +42,7 @@ KINDS = {  # metric, methods, evaluated rows, and of the protocol
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_vector_run_writes_results(kind, feature_run):
-    (metric, methods, evaluated, expected), out = KINDS[kind], feature_run(kind)[0]
+    (metric, methods, evaluated, expected), out = KINDS[kind], feature_run(kind)
     results = read_results(out)
     assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
     expected = expected | {"method": methods[0], "layer": 1, "depth": 2, "evaluated_rows": evaluated}
@@ -81,7 +81,7 @@ def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights,
 
 
 def test_retrieval_predictions_give_the_accuracy(feature_run):
-    out, _ = feature_run("retrieval")
+    out = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
         rows = predictions(out / "seed-1", pair)
@@ -92,21 +92,13 @@ def test_retrieval_predictions_give_the_accuracy(feature_run):
 
 
 def test_mining_predictions_are_those_counted(feature_run):
-    out, _ = feature_run("mining")
+    out = feature_run("mining")
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"]["1"].items():
         rows = predictions(out / "seed-1", pair)
         assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)
-
-
-PROGRAM = """
-import json, sys
-from finetuning.run import main
-for arguments in json.loads(sys.argv[1]):
-    main(arguments)
-"""
 
 
 def test_share_is_about_equal():
@@ -127,9 +119,8 @@ def test_processes_evaluate_vectors_as_one(tiny_model, sample_corpus_dir, tmp_pa
     for kind in FEATURE_RECIPES:
         main(arguments(kind, 1))
     for processes in (2, 3):
-        commands = [arguments(kind, processes) for kind in FEATURE_RECIPES]
-        codes, printed = run_in(processes, PROGRAM, commands, tmp_path)
-        assert codes == [0] * processes, printed
+        said = main_in(processes, [arguments(kind, processes) for kind in FEATURE_RECIPES], tmp_path)
+        assert "ended with" not in said, said
         for kind in FEATURE_RECIPES:
             one, several = (tmp_path / kind / str(number) for number in (1, processes))
             predicted = (one / "seed-1" / "predictions").glob("*")
@@ -151,7 +142,7 @@ def vectors(model_dir, texts):
 
 
 def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_corpus_dir):
-    results = read_results(feature_run("retrieval")[0])
+    results = read_results(feature_run("retrieval"))
     texts = [load_dataset(str(sample_corpus_dir), config, split="test")["text"] for config in ("zh", "en")]
     gold = torch.arange(len(texts[0]))
     for layer, sides in enumerate(zip(*(vectors(tiny_model, side) for side in texts), strict=True)):
@@ -199,7 +190,7 @@ def mined(feature_recipe, tmp_path):
 
 
 def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
-    results = read_results(feature_run("mining")[0])
+    results = read_results(feature_run("mining"))
     for layer in (0, 2):
         found = {}
         for name, numbers in (("dev", range(20)), ("test", range(20, 60))):
