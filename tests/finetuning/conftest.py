@@ -202,12 +202,9 @@ def feature_run(feature_recipe, tmp_path_factory):
 @pytest.fixture
 def places(tiny_model, tmp_path):
     """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
-    rows = questions(25)[:24]
+    rows, names = questions(25)[:24], ("question", "context", "answers")
     for language, suffix in (("de", ""), ("en", "_en")):
-        own = [
-            {name: row[name + suffix] for name in ("question", "context", "answers")} | {"id": row["id"]}
-            for row in rows
-        ]
+        own = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
         write_rows(tmp_path / f"{language}.jsonl", own[:12])
         write_rows(tmp_path / f"{language}-train.jsonl", own[12:])
     return [

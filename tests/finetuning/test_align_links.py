@@ -98,11 +98,9 @@ def test_weights_that_are_not_finite_are_refused(zoo_model_dir, align_refused, p
 
 
 def test_links_probabilities_are_alike_in_every_format(word_align, pairs):
-    written = [line.split() for line in word_align(pairs, "--probabilities").out.splitlines()]
-    rows = [
-        json.loads(line) for line in word_align(pairs, "--output-format", "json", "--probabilities").out.splitlines()
-    ]
-    table = word_align(pairs, "--output-format", "tsv", "--probabilities").out.splitlines()
+    forms = ("pharaoh", "json", "tsv")
+    texts = [word_align(pairs, "--probabilities", "--output-format", form).out.splitlines() for form in forms]
+    written, rows, table = [line.split() for line in texts[0]], list(map(json.loads, texts[1])), texts[2]
     assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
     assert len(table) == 1 + sum(map(len, written))
     for row, links in zip(rows, written, strict=True):

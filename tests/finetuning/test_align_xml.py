@@ -111,11 +111,8 @@ def test_xml_pairs_are_the_segments_of_a_unit(source, segmented, target, expecte
 @pytest.mark.parametrize(
     ("tag", "between"),
     [
-        *(
-            (tag, "\n")
-            for tag in ('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-p-1"/>', "<ph>&amp;lt;br/&amp;gt;</ph>")
-        ),
-        *((tag, "\n") for tag in ('<it>&lt;mq:ch val="&#xA;" /></it>', '<ph id="1" equiv="LINE_BREAK"/>')),
+        *((tag, "\n") for tag in ('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-p-1"/>', '<ph equiv="LINE_BREAK"/>')),
+        *((tag, "\n") for tag in ("<ph>&amp;lt;br/&amp;gt;</ph>", '<it>&lt;mq:ch val="&#xA;" /></it>')),
         *((f"<ph>{code}</ph>", "") for code in ("&lt;b>", "&lt;pre>", '&lt;mq:ch val="x" />', "{0}")),
     ],
 )
@@ -155,10 +152,8 @@ def test_xml_pairs_refuses(content, message):
     + [(name, XLIFF.format(xliff_unit("a", "b"))) for name in ("x.sdlxliff", "x.MQXLIFF", "x.Xlf", "x.de")],
 )
 def test_xml_is_known_by_its_ending_or_by_its_first_element(tmp_path, name, content):
-    for path, written in (
-        (tmp_path / name, content.encode()),
-        (tmp_path / f"{name}.gz", gzip.compress(content.encode())),
-    ):
+    plain = content.encode()
+    for path, written in ((tmp_path / name, plain), (tmp_path / f"{name}.gz", gzip.compress(plain))):
         path.write_bytes(written)
         reader = PairReader([str(path)])
         assert reader.check() == 1 and list(reader) == list(reader) == [("a", "b")]

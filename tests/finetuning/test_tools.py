@@ -129,9 +129,8 @@ def test_label_text_by_the_tagger_keeps_the_rest_of_a_row(people_run, tmp_path):
 
 
 def test_run_on_labeled_text_names_the_tagger(people, people_run, tmp_path, refused):
-    rows = labeled(
-        people_run / "seed-1" / "model", [{"tokens": row["tokens"]} for row in sentences("de", 12)], tmp_path
-    )
+    texts = [{"tokens": row["tokens"]} for row in sentences("de", 12)]
+    rows = labeled(people_run / "seed-1" / "model", texts, tmp_path)
     Dataset.from_list(sentences("en", 9)).to_parquet(tmp_path / "en.parquet")
     table = "{path: %s, text_columns: [tokens], label_column: %s}"
     german = table % (f"{tmp_path}/labeled/de", "labels, languages: [de]")
