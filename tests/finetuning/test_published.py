@@ -112,3 +112,9 @@ MLQA = {"en": 79.0, "es": 55.4, "de": 52.6, "hi": 36.1, "vi": 53.4, "zh": 42.2}
 def test_look_up_scores_by_our_names(row, task, metric, names, scores, average):
     found = look_up(place(*row), *task.split(), metric, names)
     assert (found.scores[metric], found.average) == (scores, average)
+
+
+def test_look_up_the_pooling_of_a_row_or_of_the_benchmarks_script():
+    rows = place("veco", "Table 11", LARGE), place("veco", "Table 11", "VECO_out large, cross-lingual transfer")
+    found = [look_up(row, "bucc", "mining", "f1", ["de-en"]).pooling for row in rows]
+    assert found == ["cls", "mean_with_special_tokens"]

@@ -73,7 +73,7 @@ def test_to_iob2_of_any_sequence_has_the_spans_of_seqeval(marks):
     [
         ("I I O I B I", "B I O B B I"),
         ("B E O S S B I E", "B I O B B B I I"),
-        ("U O B I L U _", "B O B I I B O"),
+        ("U O B I L I U _", "B O B I I B B O"),
         ("B M E S O", "B I I B O"),
         # tags, also such as look like marks
         *((tags, None) for tags in ("NOUN VERB", "N O S L U M E V", "B I X", "B I", "PER LOC O", "_", "")),
