@@ -57,7 +57,7 @@ def test_links_are_those_of_the_aligner_in_any_format(word_align, aligner, pairs
     assert word_align("--quiet") == (expected, "")
 
 
-def test_long_pairs_are_split_and_counted(word_align, tmp_path):
+def test_links_of_long_pairs_are_split_and_counted(word_align, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(" ".join(["Mann Hund"] * 60) + " ||| " + " ".join(["man dog"] * 60) + "\nHund ||| dog\n")
     out, err = word_align(path)
@@ -87,7 +87,7 @@ def test_rule_of_a_published_aligner(arguments, method, layer):
     assert (rule["method"], rule["layer"]) == (method, layer)
 
 
-def test_weights_that_are_not_finite_are_refused(zoo_model_dir, align_refused, pairs):
+def test_links_refuses_weights_that_are_not_finite(zoo_model_dir, align_refused, pairs):
     folder = zoo_model_dir("xlm_align", copy=True)
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if "layer.1." in name)
@@ -195,7 +195,7 @@ for arguments, row, number in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_two_and_three_processes_and_kills_leave_the_file_of_one(many, tiny_model, tmp_path):
+def test_links_in_processes_and_after_kills_are_those_of_one(many, tiny_model, tmp_path):
     def links(name, *more, at=None, number=0):
         form = ["--output-format", "tsv", "--probabilities", "--batch-size", "1"]
         return [[str(many), "--model", str(tiny_model), "--output", str(tmp_path / name), *form, *more], at, number]

@@ -86,7 +86,7 @@ def test_published_of_names_tasks_that_were_measured_in_another_way():
     assert "other tokens, other languages" in lines[0] and lines[1].endswith("pooling cls")  # VECO's is ours
 
 
-def test_suites_are_compared_where_they_were_measured_alike(tmp_path):
+def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
     one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
     other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]))
     out = tmp_path / "out"
@@ -96,7 +96,7 @@ def test_suites_are_compared_where_they_were_measured_alike(tmp_path):
     assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
 
 
-def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys, refused):
+def test_compare_of_seeds_in_folders_lists_differences(tmp_path, capsys, refused):
     folders = [
         run_of(tmp_path / str(seed), made_up("xnli", {"accuracy": {"en": [score], "de": [70.0]}}, [seed]))
         for seed, score in ((1, 16.0), (2, 18.0))

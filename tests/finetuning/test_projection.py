@@ -10,7 +10,7 @@ from finetuning.align import project as command
 from finetuning.align.projection import Span, project, project_spans
 
 
-def test_a_target_word_has_the_tag_of_its_most_probable_link():
+def test_project_gives_the_tag_of_the_most_probable_link():
     many_to_one = project([(0, 0), (1, 0)], [0.6, 0.9], ["ADP", "DET"], 1)
     assert many_to_one == (["DET"], [Span(0, 1, "ADP")])
     assert project([(0, 0), (1, 0)], [0.7, 0.7], ["ADP", "DET"], 1)[0] == ["ADP"]  # of equal ones the first
@@ -69,7 +69,7 @@ def words(tmp_path):
     return labels, texts
 
 
-def test_tags_of_tokens(run, aligner, words, tmp_path):
+def test_project_of_tokens(run, aligner, words, tmp_path):
     labels, texts = words
     output = tmp_path / "out.conll"
     assert run(labels, texts, "--output", output).out == ""
@@ -83,7 +83,7 @@ def test_tags_of_tokens(run, aligner, words, tmp_path):
     assert "1 of 1 DET" in err and "precision fp32" in err
 
 
-def test_spans_of_characters(run, aligner, tmp_path):
+def test_project_of_spans_of_characters(run, aligner, tmp_path):
     source, target = "Ein Mann, zwei Hunde.", "a man, two dogs."
     path = tmp_path / "pairs.jsonl"
     given = [{"start": 10, "end": 20, "label": "A"}, {"start": 4, "end": 6, "label": "B"}]

@@ -27,7 +27,7 @@ def unit_of(figures):
 
 
 @pytest.mark.parametrize(("paper", "table"), TABLES, ids=[f"{paper}, {table.table}" for paper, table in TABLES])
-def test_every_average_is_that_of_its_row_or_said_not_to_be(paper, table):
+def test_published_averages_are_those_of_their_rows(paper, table):
     """Half a unit in the scores and half a unit in the average are rounding."""
     for names in (table.columns, [row.name for row in table.rows]):
         assert len(set(names)) == len(names)
@@ -49,7 +49,7 @@ def test_every_average_is_that_of_its_row_or_said_not_to_be(paper, table):
             assert set(row.average.values()) <= set(printed), row.name
 
 
-def test_a_paper_says_the_same_in_its_tables_of_tasks_and_of_languages():
+def test_published_tables_of_tasks_and_of_languages_agree():
     differing = set()
     for paper in papers():
         by_task = [table for table in load(paper).tables if table.columns_are != "tasks"]
@@ -66,7 +66,7 @@ def test_a_paper_says_the_same_in_its_tables_of_tasks_and_of_languages():
 
 
 @pytest.mark.parametrize(("task", "exact_match"), [("xquad", 42.0), ("mlqa", 34.3), ("tydiqa", 23.0)])
-def test_scores_that_are_not_legible_are_what_their_average_wants(task, exact_match):
+def test_published_averages_fit_scores_that_are_not_legible(task, exact_match):
     """Their mean is plausible: English is highest, and exact match is below F1."""
     (table,) = (table for table in load("metaxlm").tables if table.task == task)
     row, places = table.row(METAXLM), len(table.columns)

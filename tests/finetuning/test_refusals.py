@@ -147,7 +147,7 @@ def test_metrics_and_batches_refuse(call, named):
 GOLD = {"sure": [[0, 0]], "possible": [[0, 0]]}
 
 
-def test_tools_refuse_to_overwrite_and_what_is_no_tagger(tmp_path, tiny_model, refused):
+def test_label_text_and_convert_refuse(tmp_path, tiny_model, refused):
     given, written = tmp_path / "de.jsonl", tmp_path / "out.jsonl"
     given.write_text('{"tokens": ["a"]}\n')
     arguments = ["--model", tiny_model, "--input", given, "--languages", "de", "--max_length", 40, "--output"]

@@ -120,7 +120,7 @@ def test_suite_refuses_what_cannot_be_run(failed, tmp_path, tiny_model, argument
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in SUITES.glob("*.yaml")))
-def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
+def test_load_suite_scores_retrieval_and_mining_as_the_papers(name):
     """XTREME's script searches Tatoeba with English and takes the mean of all states, and BUCC by <s>; VECO's authors
     mine BUCC, too, by the mean."""
     suite, path = load_suite(name)

@@ -28,7 +28,7 @@ from zoo_core.recipes import load_recipe
 SPANS = "B-PER I-PER I-PER O B-LOC B-LOC B-PER I-PER".split()
 
 
-def test_examples_of_the_module():
+def test_form_of_examples_of_the_module():
     assert doctest.testmod(label_schemes).failed == 0
 
 

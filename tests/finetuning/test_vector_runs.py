@@ -80,7 +80,7 @@ def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights,
     assert "seed 2" in " ".join(refused([*recipe, "seeds=[1, 2]", "--resume"]).split())
 
 
-def test_retrieval_predictions_give_the_accuracy(feature_run):
+def test_predictions_of_retrieval_give_the_accuracy(feature_run):
     out = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
@@ -91,7 +91,7 @@ def test_retrieval_predictions_give_the_accuracy(feature_run):
             assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
 
 
-def test_mining_predictions_are_those_counted(feature_run):
+def test_predictions_of_mining_are_those_counted(feature_run):
     out = feature_run("mining")
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"]["1"].items():
@@ -109,7 +109,7 @@ def test_share_is_about_equal():
 
 
 @pytest.mark.slow
-def test_processes_evaluate_vectors_as_one(tiny_model, sample_corpus_dir, tmp_path):
+def test_vector_run_in_processes_is_that_of_one(tiny_model, sample_corpus_dir, tmp_path):
     def arguments(kind, processes):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
