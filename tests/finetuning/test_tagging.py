@@ -1,6 +1,5 @@
 """Words and labels: schemes of spans, windows and back to sentences, a run, and scores by label."""
 
-import doctest
 import itertools
 import json
 import random
@@ -13,7 +12,6 @@ from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.data import label_schemes
 from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
@@ -26,10 +24,6 @@ from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
 SPANS = "B-PER I-PER I-PER O B-LOC B-LOC B-PER I-PER".split()
-
-
-def test_form_of_examples_of_the_module():
-    assert doctest.testmod(label_schemes).failed == 0
 
 
 @pytest.mark.parametrize(

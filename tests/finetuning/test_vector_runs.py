@@ -13,7 +13,7 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.align.gold import Gold, read_gold
+from finetuning.align.gold import read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.metrics import load_metric
 from finetuning.results import read_results
@@ -268,23 +268,22 @@ def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     assert "de-en: 1 gold pairs are not in the pools" in warnings and "de-en: 29 gold pairs among 29 and 29" in warnings
 
 
-GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
-PAIRS = [(["a", "b"], ["x", "y"]), ("not annotated", "at all"), (["c"], ["z", "z z"])]
-
-
-def test_sweep_needs_one_forward_pass(tiny_model, monkeypatch):
+def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch):
+    pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
+    gold = {n: of for n, of in read_gold(sample_corpus_dir / "alignments/zh-en.gold").items() if n != 1}
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes, forward = [], type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
     aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), encoding="joint")
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
-    scores = sweep(aligner, PAIRS, GOLD, methods=options)
+    scores = sweep(aligner, pairs, gold, methods=options)
     assert len(passes) == 1
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
-    for layer in (0, 2):  # as one layer and method at a time
-        alone = WordAligner(model, aligner.tokenizer, "ot", layer, "joint", sinkhorn_iterations=5)
-        links = {n: found.links for n, found in zip(GOLD, alone.align([PAIRS[n] for n in GOLD]), strict=True)}
-        assert score(links, GOLD) == scores["ot"][layer]
+    assert len({of["aer"] for of in scores["itermax"].values()}) == 3
+    for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):  # one at a time
+        alone = WordAligner(model, aligner.tokenizer, method, layer, "joint", **options[method])
+        links = {n: found.links for n, found in zip(gold, alone.align([pairs[n] for n in gold]), strict=True)}
+        assert score(links, gold) == scores[method][layer]
 
 
 def test_position_links():
