@@ -1,8 +1,6 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
-import contextlib
 import functools
-import io
 import shutil
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
+from finetuning.run import main as finetune
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
 from tests.finetuning.labeled_rows import ANSWERS, WORDS, sentences, write_rows
 from tests.finetuning.plug_in_kinds import questions
@@ -59,24 +58,11 @@ def topics(topics_recipe, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def printed_by():
-    """printed_by(arguments) -> what finetuning/run.py prints with them; for fixtures whose run several tests read."""
-
-    def printed(arguments):
-        from finetuning.run import main
-
-        with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.redirect_stderr(stream):
-            main(arguments)
-        return stream.getvalue()
-
-    return printed
-
-
-@pytest.fixture(scope="session")
-def topics_run(topics_recipe, printed_by, tmp_path_factory):
-    """Folder of the run of `topics`, for reading alone, and what it printed."""
+def topics_run(topics_recipe, tmp_path_factory):
+    """Folder of the run of `topics`, for reading alone."""
     folder = tmp_path_factory.mktemp("topics") / "out"
-    return folder, printed_by(topics_recipe(folder))
+    finetune(topics_recipe(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -178,9 +164,8 @@ def write(tmp_path):
 @pytest.fixture
 def refused(capsys):
     """refused(arguments) -> the error message of finetuning/run.py, or of another `program`."""
-    from finetuning.run import main
 
-    def message(arguments, program=main):
+    def message(arguments, program=finetune):
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             program(arguments)
@@ -202,13 +187,14 @@ def feature_recipe(sample_corpus_dir, tiny_model):
 
 
 @pytest.fixture(scope="session")
-def feature_run(feature_recipe, printed_by, tmp_path_factory):
-    """feature_run(kind) -> folder of a run of that recipe, for reading alone, and what it printed."""
+def feature_run(feature_recipe, tmp_path_factory):
+    """feature_run(kind) -> folder of a run of that recipe, for reading alone."""
 
     @functools.cache
     def run(kind):
         folder = tmp_path_factory.mktemp(kind)
-        return folder / "out", printed_by(feature_recipe(kind, folder))
+        finetune(feature_recipe(kind, folder))
+        return folder / "out"
 
     return run
 
@@ -216,9 +202,9 @@ def feature_run(feature_recipe, printed_by, tmp_path_factory):
 @pytest.fixture
 def places(tiny_model, tmp_path):
     """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
-    rows = questions(25)[:24]
+    rows, names = questions(25)[:24], ("question", "context", "answers")
     for language, suffix in (("de", ""), ("en", "_en")):
-        own = [{name: row[name + suffix] for name in ("question", "context", "answers")} for row in rows]
+        own = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
         write_rows(tmp_path / f"{language}.jsonl", own[:12])
         write_rows(tmp_path / f"{language}-train.jsonl", own[12:])
     return [
@@ -255,10 +241,10 @@ def people(people_recipe, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def people_run(people_recipe, printed_by, tmp_path_factory):
+def people_run(people_recipe, tmp_path_factory):
     """Folder of the run of `people`, for reading alone."""
     folder = tmp_path_factory.mktemp("people") / "out"
-    printed_by(people_recipe(folder))
+    finetune(people_recipe(folder))
     return folder
 
 

@@ -34,6 +34,24 @@ def run_in(processes, program, argument, folder):
         return codes, printed.read()
 
 
+RUNS = """
+import json, sys
+from finetuning.run import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as stopped:
+        sys.stdout.write(f"ended with {stopped.code}\\n")
+"""
+
+
+def main_in(processes, arguments, folder):
+    """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
+    codes, said = run_in(processes, RUNS, arguments, folder)
+    assert codes == [0] * processes, said
+    return said
+
+
 def recipe_with(recipe_class, train, evaluation, *overrides):
     """A recipe of tables, given as lists of dictionaries of their fields; JSON is YAML."""
     base = ["model=m", "output_dir=o", "task=t", "selection=last", "training.learning_rate=1"]

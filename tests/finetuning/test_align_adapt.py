@@ -67,7 +67,7 @@ def gold(sample_corpus_dir, tmp_path_factory):
     return path
 
 
-def test_the_folder_is_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
+def test_adapt_leaves_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
     before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, adapted))
     layers = [name for name in after if "encoder.layer" in name]
     assert layers and not any(after[name].equal(before[name]) for name in layers)
@@ -84,7 +84,7 @@ def test_the_folder_is_a_checkpoint_that_recommends_a_layer(adapted, tiny_model,
     assert not list(adapted.with_name("model.training").rglob("*.safetensors"))
 
 
-def test_what_is_trained_on_and_what_is_held_out(adapted):
+def test_adapt_holds_out_a_tenth(adapted):
     lines = (adapted.with_name("model.training") / "pairs.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 216  # of 240, a tenth is held out
@@ -94,7 +94,7 @@ def test_what_is_trained_on_and_what_is_held_out(adapted):
     assert recipe["phases"][0]["objectives"]["tlm"]["max_length"] == 64  # the model's positions
 
 
-def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gold, tiny_model, tmp_path):
+def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_model, tmp_path):
     main(["adapt", "--gold", str(gold), f"--model={tiny_model}", f"--output={tmp_path / 'model'}"])
     rows = (tmp_path / "model.training" / "gold.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 15  # of 20, 5 are held out
@@ -115,7 +115,7 @@ def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gol
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
+def test_adapt_resumes_after_a_stop_and_ends_as_without_one(
     number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, align_refused
 ):
     monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
@@ -147,15 +147,9 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_adapt_refuses(pairs, gold, short, tmp_path, monkeypatch, align_refused):
-    lines = gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]
-    (tmp_path / "few.tsv").write_text("".join(lines), encoding="utf-8")
-    (tmp_path / "taken").mkdir()
-    monkeypatch.chdir(tmp_path)
-    for arguments, named in (
-        (("--gold", "few.tsv", "--output=a"), "10 sentences"),
-        ((pairs, "--output=taken"), "exists"),
-        ((pairs, "--output=a", "--layer=1"), "--layer"),
-    ):
-        assert named in align_refused("adapt", *arguments), arguments
-    assert [path.name for path in tmp_path.iterdir()] == ["few.tsv", "taken"]
+def test_adapt_refuses_few_sentences_and_an_existing_folder(gold, short, tmp_path, align_refused):
+    (tmp_path / "few.tsv").write_text("".join(gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]))
+    given = ("adapt", "--gold", tmp_path / "few.tsv")
+    assert "10 sentences" in align_refused(*given, f"--output={tmp_path / 'a'}")
+    assert "exists" in align_refused(*given, f"--output={tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["few.tsv"]

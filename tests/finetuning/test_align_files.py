@@ -44,7 +44,7 @@ def test_read_gold(file, content, base, expected):
 
 
 def test_fit_gold_leaves_out_and_lists_links_out_of_range(file):
-    gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 P\n2 2 1 S\n"))
+    gold = read_gold(file("1 1 1 S\n1 2 2 S\n2 1 1 S\n2 3 -99 P\n2 0 1 S\n2 2 1 S\n"))
     fitting, left_out = fit_gold(gold, [(2, 2), (3, 1)])
     assert fitting == {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1)}), 1: Gold({(0, 0), (1, 0)}, {(0, 0), (1, 0)})}
     assert left_out == ["sentence 2: (0, 1), of 3 and 1 words", "sentence 2: (3, -99), of 3 and 1 words"]
@@ -56,7 +56,7 @@ def read(*files, **settings):
 
 
 @pytest.mark.parametrize("separator", [" ||| ", "\t", None])
-def test_words_of_lines_are_between_spaces_and_tabs(file, separator):
+def test_pair_reader_splits_lines_at_spaces_and_tabs(file, separator):
     """Other white space, control and invisible characters are part of a word, as in fast_align."""
     source = ["10\u00a0000", "EUR,", "\u00a0", "l'a\u3000b", "\u2028", "\x0bx\x0c", "\x1c", "\x85", "a\rb", "\u200b"]
     target = ["\u00a0", '"x."', "日本語。", "\ufeff", "|", "10\u202f000", "\u00a0"]
@@ -68,7 +68,7 @@ def test_words_of_lines_are_between_spaces_and_tabs(file, separator):
     assert [side.strip(" ") for side in sides] == list(texts)
 
 
-def test_pairs_of_columns(file):
+def test_pair_reader_of_columns(file):
     path = file("17\tdas Haus\t4\tthe house\r\n\nen\ta\tx|||y\tb")
     assert read(path, columns=("4", "2")) == [(["the", "house"], ["das", "Haus"]), ([], []), (["b"], ["a"])]
     with pytest.raises(ValueError, match="line 1: --columns is 1 9"):
@@ -90,7 +90,7 @@ def test_fit_gold_matches_sentences_whose_numbers_have_gaps_in_their_order(file)
     assert fit_gold(links, [(3, 1)] * 3) == ({n: Gold({(n, 0)}, {(n, 0)}) for n in range(3)}, [])
 
 
-def test_pairs_of_lines(file):
+def test_pair_reader_of_lines(file):
     expected = [(["das", "Haus"], ["the", "house"]), ([], []), (["a"], []), ([], ["b"]), (["x|||y"], ["z"])]
     assert read(file("\ufeffdas Haus ||| the house\r\n\na ||| \n ||| b\nx|||y ||| z\n")) == expected
     assert read(file("das Haus\tthe house\r\n\na\t\n\tb\nx|||y\tz")) == expected
@@ -98,7 +98,7 @@ def test_pairs_of_lines(file):
     assert read(*two) == [(["a", "b"], ["A", "B"]), ([], ["B"]), (["c", "|||", "d"], ["C"])]
 
 
-def test_pairs_of_jsonl_and_csv(file):
+def test_pair_reader_of_jsonl_and_csv(file):
     rows = [{"source": "a b", "target": ["A", "B C"], "id": 1}, {"source": "", "target": []}]
     assert read(file("\n".join(map(json.dumps, rows)), "x.jsonl")) == [("a b", ["A", "B C"]), ("", [])]
     path = file('id,de,en\r\n1,"das, Haus","the ""house""\nis"\r\n2,,x\r\n', "x.csv")
@@ -127,12 +127,12 @@ def test_check_counts_sides_without_blanks_between_words(file, source, is_unspac
         (b"<html><tmx/></html>", "x.xml", "x.xml"),
     ],
 )
-def test_pairs_refuses(file, content, name, message):
+def test_pair_reader_refuses(file, content, name, message):
     with pytest.raises(ValueError, match=message):
         read(file(content, name))
 
 
-def test_pairs_refuses_files_of_different_lengths(file):
+def test_pair_reader_refuses_files_of_different_lengths(file):
     with pytest.raises(ValueError, match="5.* 2"):
         read(file("a\tb\n\n", "x"), file("a\nb\nc\nd\n\n", "y"))
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import signal
 import sys
@@ -12,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from finetuning.align import links as command
-from finetuning.align.links import FORMATS, read_options
+from finetuning.align.links import read_options
 from tests.finetuning.conftest import PAIRS
 from tests.finetuning.tasks import run_in
 
@@ -33,26 +32,6 @@ def many(tmp_path):
     lines = [f"{' '.join(words[n % 11 : n % 11 + 1 + n % 5])} ||| {' '.join(words[-1 - n % 7 :])}" for n in range(200)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def stop_after(word_align, monkeypatch):
-    """stop_after(line, *arguments): a run gets Ctrl-C in the block with this line."""
-
-    def stopped(line, *arguments):
-        align_block = command.align_block
-
-        def interrupted(aligner, reader, rows, first, *others):
-            if line in range(first, first + len(rows)):
-                os.kill(os.getpid(), signal.SIGINT)
-            return align_block(aligner, reader, rows, first, *others)
-
-        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(command, "align_block", interrupted)
-            word_align(*arguments)
-        assert ended.value.code == 130
-
-    return stopped
 
 
 def test_links_are_those_of_the_aligner_in_any_format(word_align, aligner, pairs, tmp_path, monkeypatch):
@@ -78,7 +57,7 @@ def test_links_are_those_of_the_aligner_in_any_format(word_align, aligner, pairs
     assert word_align("--quiet") == (expected, "")
 
 
-def test_long_pairs_are_split_and_counted(word_align, tmp_path):
+def test_links_of_long_pairs_are_split_and_counted(word_align, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(" ".join(["Mann Hund"] * 60) + " ||| " + " ".join(["man dog"] * 60) + "\nHund ||| dog\n")
     out, err = word_align(path)
@@ -108,23 +87,7 @@ def test_rule_of_a_published_aligner(arguments, method, layer):
     assert (rule["method"], rule["layer"]) == (method, layer)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("line", [70, 150])
-def test_resume_after_a_stop_gives_the_same_file(word_align, stop_after, many, tmp_path, line, form):
-    links, given = tmp_path / "links.txt", (many, "--batch-size", "1", "--output-format", form, "--probabilities")
-    expected = word_align(*given).out
-    stop_after(line, *given, "--output", links)
-    assert expected.startswith(links.read_text()) and 0 < len(links.read_text()) < len(expected)
-    with links.open("a") as file:
-        file.write("64")  # a line that was not written to its end
-    assert " of earlier runs" in word_align(*given, "--output", links, "--resume").err
-    assert links.read_text() == expected
-    word_align(*given, "--output", links, "--resume")
-    assert links.read_text() == expected
-
-
-def test_weights_that_are_not_finite_are_refused(zoo_model_dir, align_refused, pairs):
+def test_links_refuses_weights_that_are_not_finite(zoo_model_dir, align_refused, pairs):
     folder = zoo_model_dir("xlm_align", copy=True)
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if "layer.1." in name)
@@ -135,11 +98,9 @@ def test_weights_that_are_not_finite_are_refused(zoo_model_dir, align_refused, p
 
 
 def test_links_probabilities_are_alike_in_every_format(word_align, pairs):
-    written = [line.split() for line in word_align(pairs, "--probabilities").out.splitlines()]
-    rows = [
-        json.loads(line) for line in word_align(pairs, "--output-format", "json", "--probabilities").out.splitlines()
-    ]
-    table = word_align(pairs, "--output-format", "tsv", "--probabilities").out.splitlines()
+    forms = ("pharaoh", "json", "tsv")
+    texts = [word_align(pairs, "--probabilities", "--output-format", form).out.splitlines() for form in forms]
+    written, rows, table = [line.split() for line in texts[0]], list(map(json.loads, texts[1])), texts[2]
     assert rows[1]["source"] == ["zwei", "Hunde", "spielen"] and rows[3]["target"] == []
     assert len(table) == 1 + sum(map(len, written))
     for row, links in zip(rows, written, strict=True):
@@ -234,7 +195,7 @@ for arguments, row, number in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_two_and_three_processes_and_kills_leave_the_file_of_one(many, tiny_model, tmp_path):
+def test_links_in_processes_and_after_kills_are_those_of_one(many, tiny_model, tmp_path):
     def links(name, *more, at=None, number=0):
         form = ["--output-format", "tsv", "--probabilities", "--batch-size", "1"]
         return [[str(many), "--model", str(tiny_model), "--output", str(tmp_path / name), *form, *more], at, number]
@@ -256,6 +217,8 @@ def test_two_and_three_processes_and_kills_leave_the_file_of_one(many, tiny_mode
     codes, printed = run_in(2, PROGRAM, [links("killed", at=170, number=signal.SIGKILL)], tmp_path)
     assert -signal.SIGKILL in codes, printed
     assert b"\n127\t" in (tmp_path / "killed").read_bytes() and b"\n128\t" not in (tmp_path / "killed").read_bytes()
+    with (tmp_path / "killed").open("ab") as file:
+        file.write(b"64")  # a line that was not written to its end
     for name in ("killed", "stopped"):
         (tmp_path / f"{name} 3").write_bytes((tmp_path / name).read_bytes())
         (tmp_path / f"{name} 3.word-align.json").write_bytes((tmp_path / f"{name}.word-align.json").read_bytes())

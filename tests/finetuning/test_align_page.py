@@ -51,7 +51,7 @@ def test_write_makes_no_markup_of_words_and_loads_nothing(write):
 
 
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
-def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+def test_page_of_the_command_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
     monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
@@ -70,7 +70,7 @@ def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_in_a_browser(write, tmp_path, width):
+def test_page_in_a_browser(write, tmp_path, width):
     from tests.browser import open_browser
 
     with open_browser() as browser:

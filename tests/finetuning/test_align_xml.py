@@ -17,7 +17,7 @@ def read(content, format, languages=None):
     )
 
 
-def test_what_translate_toolkit_writes():
+def test_xml_pairs_of_what_translate_toolkit_writes():
     texts = [("a < b & c", "Ä > b"), ("two\nlines", "zwei\nZeilen"), ("not yet", "")]
     memory = tmxfile(sourcelanguage="en", targetlanguage="de")
     document = Xliff1File(sourcelanguage="en", targetlanguage="de")
@@ -39,7 +39,7 @@ def unit(**texts):
     return "<tu>" + "".join(f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in tags.items()) + "</tu>"
 
 
-def test_languages_of_a_translation_memory():
+def test_xml_pairs_of_languages_of_tmx():
     content = TMX.format(unit(fr="un", en_US="one", de="eins") + unit(de="zwei", EN_us="two") + unit(en_GB="three"))
     assert read(content, "tmx") == [("one", "un"), ("two", ""), ("three", "")]
     assert read(content, "tmx", ("de", "EN")) == [("eins", "one"), ("zwei", "two"), ("", "three")]
@@ -47,7 +47,7 @@ def test_languages_of_a_translation_memory():
         read(content, "tmx", ("en", "it"))
 
 
-def test_inline_tags_leave_their_text_and_not_their_codes():
+def test_xml_pairs_have_the_text_of_inline_tags_and_not_their_codes():
     bold = '<bpt i="1">&lt;b&gt;<sub>c</sub></bpt><hi>bold <hi>one</hi></hi><ept i="1">&lt;/b&gt;</ept>'
     seg = f"a {bold} <!-- x -->b<ph/>."
     assert read(TMX.format(unit(en=seg, de="x")), "tmx") == [("a bold one b.", "x")]
@@ -78,7 +78,7 @@ def seg(mid, text, more=""):
     return f'<mrk mtype="seg" mid="{mid}">{text}</mrk>{more}'
 
 
-def test_deletions_of_trados_are_left_out_and_a_block_ends_its_words():
+def test_xml_pairs_leave_out_deletions_of_trados():
     assert read(XLIFF.format(xliff_unit('a<g ctype="x-p">b</g>c', "d")), "xliff") == [("a\nb\nc", "d")]
     changed = seg(1, 'a <mrk mtype="x-sdl-deleted">b</mrk><mrk mtype="x-sdl-added">c</mrk>')
     assert read(XLIFF.format(xliff_unit(changed, changed)), "xliff") == [("a c", "a c")]
@@ -111,20 +111,17 @@ def test_xml_pairs_are_the_segments_of_a_unit(source, segmented, target, expecte
 @pytest.mark.parametrize(
     ("tag", "between"),
     [
-        *(
-            (tag, "\n")
-            for tag in ('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-p-1"/>', "<ph>&amp;lt;br/&amp;gt;</ph>")
-        ),
-        *((tag, "\n") for tag in ('<it>&lt;mq:ch val="&#xA;" /></it>', '<ph id="1" equiv="LINE_BREAK"/>')),
+        *((tag, "\n") for tag in ('<x id="1" ctype="lb"/>', '<x id="1" ctype="x-p-1"/>', '<ph equiv="LINE_BREAK"/>')),
+        *((tag, "\n") for tag in ("<ph>&amp;lt;br/&amp;gt;</ph>", '<it>&lt;mq:ch val="&#xA;" /></it>')),
         *((f"<ph>{code}</ph>", "") for code in ("&lt;b>", "&lt;pre>", '&lt;mq:ch val="x" />', "{0}")),
     ],
 )
-def test_xml_tags_that_show_a_line_break_or_a_block_part_words(tag, between):
+def test_xml_pairs_part_words_at_tags_of_breaks_and_blocks(tag, between):
     assert read(XLIFF.format(xliff_unit(f"a{tag}b", "c")), "xliff") == [(f"a{between}b", "c")]
     assert read(TMX.format(unit(en=f"a{tag}b", de="c")), "tmx") == [(f"a{between}b", "c")]
 
 
-def test_xml_languages_of_xliff():
+def test_xml_pairs_of_languages_of_xliff():
     """A <file> of other languages is refused, and `languages` names those to read."""
     file = '<file source-language="en" target-language="{}"><body>{}</body></file>'
     content = f'<xliff version="1.2">{file.format("de-AT", xliff_unit("one", "eins"))}'
@@ -154,11 +151,9 @@ def test_xml_pairs_refuses(content, message):
     [(name, TMX.format(unit(en="a", de="b"))) for name in ("x.TMX", "x.xml", "x")]
     + [(name, XLIFF.format(xliff_unit("a", "b"))) for name in ("x.sdlxliff", "x.MQXLIFF", "x.Xlf", "x.de")],
 )
-def test_xml_is_known_by_its_ending_or_by_its_first_element(tmp_path, name, content):
-    for path, written in (
-        (tmp_path / name, content.encode()),
-        (tmp_path / f"{name}.gz", gzip.compress(content.encode())),
-    ):
+def test_pair_reader_knows_xml_by_its_ending_or_first_element(tmp_path, name, content):
+    plain = content.encode()
+    for path, written in ((tmp_path / name, plain), (tmp_path / f"{name}.gz", gzip.compress(plain))):
         path.write_bytes(written)
         reader = PairReader([str(path)])
         assert reader.check() == 1 and list(reader) == list(reader) == [("a", "b")]

@@ -56,12 +56,24 @@ def test_read_languages_of_column_recipe_or_tables(write, tmp_path):
     train = {"path": write("train", rows(NLI))}
     test = {"path": table, "language_column": "language"}
     assert list(read(train, test).evaluation) == ["de", "fr", "sw"]
-    assert list(read(train, {**test, "languages": ["sw", "de"]}).evaluation) == ["sw", "de"]
+    chosen = read(train, {**test, "languages": ["sw", "de"]}).evaluation
+    assert {language: rows["row"][:] for language, rows in chosen.items()} == {"sw": [6, 7, 8], "de": [0, 1, 2]}
     for language in ("german", "fr"):
         write(f"test.{language}", rows(NLI))
     path = str(tmp_path / "test.{language}.parquet")
     data = read(train, {"path": path, "languages": ["fr", "de"], "language_names": {"de": "german"}})
     assert list(data.evaluation) == ["fr", "de"] and data.protocol["evaluated_split"] == "whole file"
+
+
+def test_read_a_sample_of_the_rows_that_where_names(write):
+    texts = rows(NLI * 9, domain="books") + rows(NLI * 9, domain="dvd")
+    train = {"path": write("train", texts), "where": {"domain": "dv*"}}
+    test = evaluated(write("test", texts), where={"domain": "books"})
+    first, second = (read(train, test, "max_train_examples=7", "max_evaluation_examples=5") for _ in range(2))
+    assert first.train["row"][:] == second.train["row"][:] and len(first.train) == 7
+    found = first.evaluation["de"]
+    assert min(first.train["row"]) >= 27 > max(found["row"]) and len(found) == 5
+    assert found["text"][:] == [texts[row]["text"] for row in found["row"]]
 
 
 def test_read_development_rows_of_benchmark_training_set_or_held_out(tmp_path):

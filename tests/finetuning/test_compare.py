@@ -65,9 +65,8 @@ def test_scores_of_are_means_of_languages_metrics_and_tasks_seed_by_seed():
     assert found["xquad"] == {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5}
     assert found["average"]["scores"] == [60.0, 66.0]
     assert list(scores_of(suite_of(), {"xnli": xnli})) == ["xnli", "average"]
-    one = {name: {language: values[:1] for language, values in of.items()} for name, of in XQUAD.items()}
-    untrained = made_up("xquad", one, seeds=[3], training_data=None)
-    assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [60.0, 61.0]
+    untrained = made_up("xquad", XQUAD, seeds=[3, 4], training_data=None)  # counts with its mean for every seed
+    assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [62.5, 63.5]
 
 
 def test_published_of_names_tasks_that_were_measured_in_another_way():
@@ -87,7 +86,7 @@ def test_published_of_names_tasks_that_were_measured_in_another_way():
     assert "other tokens, other languages" in lines[0] and lines[1].endswith("pooling cls")  # VECO's is ours
 
 
-def test_suites_are_compared_where_they_were_measured_alike(tmp_path):
+def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
     one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
     other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]))
     out = tmp_path / "out"
@@ -97,7 +96,7 @@ def test_suites_are_compared_where_they_were_measured_alike(tmp_path):
     assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
 
 
-def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys, refused):
+def test_compare_of_seeds_in_folders_lists_differences(tmp_path, capsys, refused):
     folders = [
         run_of(tmp_path / str(seed), made_up("xnli", {"accuracy": {"en": [score], "de": [70.0]}}, [seed]))
         for seed, score in ((1, 16.0), (2, 18.0))
@@ -112,3 +111,5 @@ def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_pat
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         assert len(list(csv.DictReader(stream))) == 8
     assert "seeds [1, 1]" in refused(["--run", "A", folders[0], folders[0], "--output", str(out)], main)
+    other = run_of(tmp_path / "news", made_up("news", XNLI))
+    assert "news" in refused(["--run", "A", folders[0], "--run", "B", other, "--output", str(out)], main)

@@ -67,7 +67,7 @@ def of_kinds(*kinds):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_parses_says_its_command_and_names_known_rows(name):
+def test_recipes_parse_say_their_command_and_name_known_rows(name):
     recipe = load(name)
     folder, _, task = name.rpartition("/")
     assert recipe.output_dir.startswith(f"runs/somewhere/{recipe.task}")
@@ -115,7 +115,7 @@ def check_trained(recipe):
         assert len(trained) == LANGUAGES[recipe.task]
 
 
-def test_every_model_has_every_task_that_its_paper_evaluates():
+def test_recipes_are_there_for_every_task_of_each_paper():
     """VECO: ACL Tables 9-17; XLM-Align: Tables 13-19; MetaXLM: Table 8; ERNIE-M: Tables 1-5."""
     tasks = [*LANGUAGES, "bucc", "tatoeba"]
     of_ernie_m = f"xnli conll conll_supervised mlqa pawsx tatoeba xnli{TRANSLATED} pawsx{TRANSLATED}".split()
@@ -135,7 +135,7 @@ def test_every_model_has_every_task_that_its_paper_evaluates():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in of_kinds(*TRAINED) if re.match("veco/(?!sample|sick)", name)])
-def test_veco_is_searched_as_its_appendices_print(name):
+def test_recipes_of_veco_are_searched_as_its_appendices_print(name):
     """C of the ACL paper, and B of the ICLR submission."""
     recipe = load(name)
     if name.endswith("_iclr"):
@@ -165,7 +165,7 @@ def test_veco_is_searched_as_its_appendices_print(name):
         ("pawsx", [32], [1e-5, 2e-5], [10], 0.1),
     ],
 )
-def test_xlm_align_is_searched_as_its_paper_prints(task, batch, rates, epochs, warmup):
+def test_recipes_of_xlm_align_are_searched_as_its_paper_prints(task, batch, rates, epochs, warmup):
     recipe = load(f"xlm_align/{task}")
     training, tried = recipe.training, {"batch_size": batch, "learning_rate": rates, "epochs": epochs}
     for name, values in tried.items():
@@ -194,7 +194,7 @@ def test_xlm_align_is_searched_as_its_paper_prints(task, batch, rates, epochs, w
         ("pawsx_translate_train_all_large", 64, 7e-5, 0.9, 0.01, 2, 128),
     ],
 )
-def test_ernie_m_is_fine_tuned_as_its_paper_prints(task, batch, rate, decay, weight_decay, epochs, length):
+def test_recipes_of_ernie_m_are_as_its_paper_prints(task, batch, rate, decay, weight_decay, epochs, length):
     recipe = load(f"ernie_m/{task}")
     training = recipe.training
     assert (training.batch_size, training.learning_rate, training.layerwise_decay) == (batch, rate, decay)
@@ -221,7 +221,7 @@ def test_ernie_m_is_fine_tuned_as_its_paper_prints(task, batch, rate, decay, wei
         ("amazon_supervised", 32, 2e-5, 0.01, 5, 12, 84.3),
     ],
 )
-def test_metaxlm_is_fine_tuned_as_its_paper_prints(task, batch, rate, weight_decay, epochs, languages, average):
+def test_recipes_of_metaxlm_are_as_its_paper_prints(task, batch, rate, weight_decay, epochs, languages, average):
     recipe = load(f"metaxlm/{task}")
     training, published = recipe.training, recipe.published
     assert (training.batch_size, training.learning_rate) == (batch, rate)
@@ -242,7 +242,7 @@ def test_metaxlm_is_fine_tuned_as_its_paper_prints(task, batch, rate, weight_dec
     ("name", "pair", "tokens", "rate", "bleu", "sacrebleu"),
     [("wmt14_en_de", "en-de", 2**16, 1e-4, 31.7, 30.6), ("wmt14_en_fr", "en-fr", 2**18, 2e-4, 44.5, 42.0)],
 )
-def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacrebleu):
+def test_recipes_of_wmt14_are_as_in_the_paper(name, pair, tokens, rate, bleu, sacrebleu):
     recipe = load(f"veco/{name}")
     training = recipe.training
     assert (training.max_tokens, training.learning_rate) == (tokens, rate)
@@ -258,7 +258,7 @@ def test_wmt14_is_trained_as_in_the_paper(name, pair, tokens, rate, bleu, sacreb
 
 
 @pytest.mark.parametrize(("name", "translates"), [("mbart_small", 2), ("mbart_small_mono", 0), ("multi30k_mbart", 2)])
-def test_the_mbart_style_model_is_trained_as_in_table_8(name, translates):
+def test_recipes_of_the_mbart_style_model_are_as_in_table_8(name, translates):
     recipe = load(f"veco/{name}")
     assert recipe.initialize == "random"
     tables = [(t.source_column == t.target_column, t.predict, t.source_mask_probability) for t in recipe.train]
@@ -275,7 +275,7 @@ def test_the_mbart_style_model_is_trained_as_in_table_8(name, translates):
     ("task", "epochs"),
     [("xnli", 5), ("pawsx", 5), ("udpos", 10), ("panx", 10), ("xquad", 3), ("mlqa", 3), ("tydiqa", 3)],
 )
-def test_any_encoder_is_fine_tuned_as_the_benchmarks_scripts_do(task, epochs):
+def test_recipes_of_any_encoder_are_as_the_benchmarks_scripts(task, epochs):
     """train_<task>.sh and train_qa.sh"""
     recipe = load(f"xtreme/{task}")
     training, is_answering = recipe.training, recipe.kind == "question_answering"
@@ -298,7 +298,7 @@ def test_any_encoder_is_fine_tuned_as_the_benchmarks_scripts_do(task, epochs):
         *((f"veco/{task}", None) for task in ("tatoeba", "bucc", "tydiqa")),
     ],
 )
-def test_runs_start_from_those_that_the_papers_name(name, start):
+def test_recipes_start_from_the_runs_that_the_papers_name(name, start):
     """VECO and ERNIE-M read the middle layer of that run's model; the others the layer two thirds up of their own."""
     recipe = load(name)
     assert recipe.init_from == (start and load(start).output_dir)
@@ -308,7 +308,7 @@ def test_runs_start_from_those_that_the_papers_name(name, start):
         assert [reported_layer(other.layer, other.layers, depth)[0] for depth in (6, 12, 24)] == [4, 8, 16]
 
 
-def test_output_dir_is_named_after_the_model_and_the_task():
+def test_recipes_name_output_dir_after_model_and_task():
     for model, folder in (("runs/x/checkpoints/step-5/model/", "x-step-5"), ("runs/x/seed-{seed}/model", "x")):
         assert load("xtreme/panx", f"model={model}").output_dir == f"runs/{folder}/panx"
 

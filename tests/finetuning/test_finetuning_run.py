@@ -23,6 +23,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
+from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
@@ -31,8 +32,11 @@ from finetuning.tasks.question_answering.task import span_cross_entropy
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
+from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, record_of, weights
+from tests.finetuning.test_compare import made_up
 from zoo_core.masking import IGNORED
+from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock
 
@@ -63,7 +67,7 @@ def accuracy_of(folder, corpus):
 
 
 def test_run_writes_results(topics_run):
-    out, _ = topics_run
+    out = topics_run
     results = read_results(out)
     assert results["seeds"] == [1, 2] and list(results.languages) == ["en", "de", "zh"]
     for entry in results.languages.values():
@@ -74,15 +78,20 @@ def test_run_writes_results(topics_run):
     assert load_recipe(Recipe, str(out / "recipe.yaml"), []).seeds == [1, 2]
 
 
-def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir):
-    folder = topics_run[0] / "seed-1" / "model"
+def test_run_scores_are_those_of_the_saved_model(topics_run, sample_corpus_dir, tmp_path):
+    folder = topics_run / "seed-1" / "model"
     recorded = record_of(folder.parent)
     assert recorded["scores"]["de"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
-    # which checkpoint was chosen, and that it was the best of those looked at
-    looked_at = {
-        entry["step"]: entry["eval_en_accuracy"] for entry in recorded["history"] if "eval_en_accuracy" in entry
-    }
-    assert recorded["selection_score"] == max(looked_at.values()) == looked_at[recorded["selected_step"]]
+    # the best of the checkpoints that were looked at, and not the last one
+    looked_at = {entry["step"]: entry for entry in recorded["history"] if "eval_loss" in entry}
+    best = looked_at[recorded["selected_step"]]
+    scores = [entry["eval_en_accuracy"] for entry in looked_at.values()]
+    assert recorded["selection_score"] == best["eval_en_accuracy"] == max(scores) and best["step"] < recorded["steps"]
+    task = task_of(load_recipe(Recipe, str(topics_run / "recipe.yaml"), [f"model={folder}"]))
+    task.begin()
+    data = task.encode(task.read())
+    trainer = FineTuningTrainer(task, task.load_model(str(folder), 1, data), data, task.arguments(1, tmp_path))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(best["eval_loss"])
     assert AutoConfig.from_pretrained(folder).fine_tuned_on == ["topics (zero_shot)"]
 
 
@@ -101,9 +110,9 @@ def test_resume_of_a_killed_run_and_further_seeds(topics, topics_run, tmp_path, 
     out = tmp_path / "out"
     assert run(None, "--resume") == [2, 3, 4]
     for seed in ("seed-1", "seed-2"):
-        whole, resumed = weights(topics_run[0] / seed), weights(out / seed)
+        whole, resumed = weights(topics_run / seed), weights(out / seed)
         assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
-    assert read_results(topics_run[0])["scores"] == read_results(out)["scores"]
+    assert read_results(topics_run)["scores"] == read_results(out)["scores"]
     assert run(None, "seeds=[1, 2, 3]", "--resume") == [0, 1, 2, 3, 4]
     assert read_results(out)["seeds"] == [1, 2, 3]
 
@@ -120,31 +129,19 @@ def test_run_of_another_architecture(name, topics, zoo_model_dir, sample_corpus_
     assert results.languages["de"]["mean"] == pytest.approx(accuracy_of(folder, sample_corpus_dir))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "plug_in"),
-    [
-        ("veco", {"type_vocab_size": 2}, True),
-        ("xlm_align on deberta-v2", {"backbone": {"type_vocab_size": 2}}, False),
-        ("veco", {}, True),
-    ],
-)
-def test_encode_gives_types_of_tokens_to_a_model_that_has_them(
-    name, settings, plug_in, topics, zoo_model_dir, sample_tokenizer, write
-):
-    encoder = zoo_model_dir(name, copy=True, **settings)
+@pytest.mark.parametrize("types", [1, 2])
+def test_encode_gives_types_of_tokens_to_a_model_that_has_them(types, topics, zoo_model_dir, sample_tokenizer, write):
+    encoder = zoo_model_dir("veco", copy=True, type_vocab_size=types)
     save_bert_s_pairs(sample_tokenizer, encoder)
-    columns = ["text_columns: [a, b]", *(["translation_columns: [c, d]"] if plug_in else [])]
-    tables = []
+    columns, tables = "text_columns: [a, b], translation_columns: [c, d]", []
     for part in ("train", "evaluation"):
         rows = [{"a": f"{part} {i}", "b": "x", "c": f"Haus {i}", "d": "y", "label": "xy"[i % 2]} for i in range(4)]
-        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {', '.join(columns)}}}]")
-    setting = ["setting=translate_train_all", "translations_from=Anna", "plug_in=true"] if plug_in else []
-    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *setting]))
+        tables.append(f"{part}=[{{path: {write(part, rows)}, languages: [en], {columns}}}]")
+    task = task_of(load_recipe(Recipe, None, [*topics, f"model={encoder}", *tables, "selection=last", *PLUG_IN]))
     task.begin()
     batch = task.encode(task.read()).train[0]
-    fields = {"token_type_ids"} | ({"translation_token_type_ids"} if plug_in else set())
-    assert {field for field in batch if "token_type" in field} == (fields if settings else set())
-    assert all(set(batch[field]) == {0, 1} for field in fields if settings)
+    found = {name: set(of) for name, of in batch.items() if "token_type" in name}
+    assert found == (dict.fromkeys(("token_type_ids", "translation_token_type_ids"), {0, 1}) if types == 2 else {})
 
 
 def save_bert_s_pairs(tokenizer, folder):
@@ -197,7 +194,8 @@ def test_mean_cross_entropy_without_labels():
 
 
 def test_last_complete_checkpoint(tmp_path):
-    for name, state in (("-2", '{"global_step": 2}'), ("-10", '{"global_s'), ("-12", None), ("-12.bak", "{}")):
+    states = {"-1": '{"global_step": 1}', "-2": '{"global_step": 2}', "-10": '{"global_s', "-12": None, "-12.bak": "{}"}
+    for name, state in states.items():
         folder = tmp_path / f"checkpoint{name}"
         folder.mkdir()
         if state:
@@ -219,6 +217,19 @@ def test_run_folder_refuses_files_of_others_and_a_second_run(topics, tmp_path, r
         assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_run_folder_of_a_killed_start(topics, tmp_path, refused, options):
+    (tmp_path / "out").mkdir()
+    for name in (LOCK, ".run.json.71.tmp", ".recipe.yaml.71.tmp"):
+        (tmp_path / "out" / name).touch()
+    write_json(tmp_path / "out" / "run.json", {"of": "another program"})
+    assert "run.json" in refused([*topics, *options])
+    write_json(tmp_path / "out" / "run.json", {"sessions": [], "model": {}, "data": {}})  # killed before recipe.yaml
+    main([*topics, *options, "seeds=[1]", "training.max_steps=1"])
+    assert (tmp_path / "out" / "results.json").exists() and not (tmp_path / "out" / LOCK).exists()
+
+
 def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, refused):
     folders = {name: shutil.copytree(tiny_model, tmp_path / name) for name in ("small", "padding", "wrapped")}
     XLMRobertaForMaskedLM(XLMRobertaConfig.from_pretrained(tiny_model, vocab_size=500)).save_pretrained(
@@ -233,25 +244,40 @@ def test_describe_model_refuses(topics, tmp_path, tiny_model, sample_tokenizer, 
         assert named[name] in refused([*topics, f"model={folder}"])
 
 
+@pytest.mark.parametrize(("scores", "seed"), [([50.0, 60.0], 4), ([60.0, 60.0], 3), ([None, None], 3)])
+def test_best_seed(scores, seed, tmp_path):
+    finished = made_up("xnli", {"accuracy": {"en": [80.0, 70.0]}}, [3, 4], selection={"scores": scores})
+    write_json(tmp_path / "results.json", finished)
+    for number in (3, 4):
+        write_json(tmp_path / f"seed-{number}" / "model" / "config.json", {})
+    assert best_seed(str(tmp_path), "m", "sha256:0")[1]["seed"] == seed
+
+
+def test_arguments_are_those_of_the_recipe(topics, tmp_path):
+    given = "weight_decay=0.03 epsilon=1e-5 betas=[0.8,0.95] warmup_steps=0.2 schedule=cosine max_grad_norm=0.7"
+    given += " gradient_accumulation_steps=4"
+    recipe = load_recipe(Recipe, None, [*topics, *(f"training.{field}" for field in given.split())])
+    found = task_of(recipe).arguments(5, tmp_path)
+    assert (found.seed, found.data_seed, found.learning_rate, found.weight_decay) == (5, 5, 1e-2, 0.03)
+    assert (found.adam_beta1, found.adam_beta2, found.adam_epsilon, found.max_grad_norm) == (0.8, 0.95, 1e-5, 0.7)
+    assert (found.warmup_steps, found.lr_scheduler_type) == (0.2, "cosine")
+    assert (found.per_device_train_batch_size, found.gradient_accumulation_steps) == (12, 4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["topics", "captions"])
-def test_run_in_bf16_with_checkpointing_and_infinite_norms(kind, request, tmp_path, monkeypatch):
-    seen, step, log = [], Trainer.training_step, Trainer.log
+def test_run_in_bf16_with_checkpointing(kind, request, monkeypatch):
+    seen, step = [], Trainer.training_step
 
     def watched(self, model, *args, **kwargs):
         recomputed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
         seen.append((self.accelerator.mixed_precision, recomputed))
         return step(self, model, *args, **kwargs)
 
-    def overflow(self, logs, *args, **kwargs):  # of fp16's loss scaling, on a logged step
-        log(self, {**logs, "grad_norm": math.inf}, *args, **kwargs)
-
     monkeypatch.setattr(Trainer, "training_step", watched)
-    monkeypatch.setattr(Trainer, "log", overflow)
     short = ["seeds=[1]", "training.max_steps=1", "training.precision=bf16", "training.gradient_checkpointing=true"]
     main([*request.getfixturevalue(kind), *short])
     assert seen == [("bf16", True)]
-    assert all(entry["grad_norm"] is None for entry in record_of(tmp_path / "out" / "seed-1")["history"])
 
 
 def test_finite_replaces_what_json_lacks():
@@ -279,24 +305,10 @@ def test_run_is_tracked_and_pushed(topics, hub, tmp_path):
     assert files == {path.name: path.read_bytes() for path in (seed / "model").iterdir()}
 
 
-def rows_of(printed, part):
-    """Cells of the printed lines of a part, by language."""
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines()]
-    return {row[1]: row[2:] for row in cells if row and row[0] == part}
-
-
-def test_check_data_counts_classification(topics, tmp_path, capsys, monkeypatch):
+def test_check_data_counts_and_writes_nothing(topics, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     main([*topics, "--check_data", "max_length=12"])
-    printed = capsys.readouterr().out
-    assert not (tmp_path / "out").exists() and "Nothing was trained or written" in printed
-    printed, _, labels = printed.partition("rows by label")
-    counts = {part: rows_of(labels, part) for part in ("train", "dev", "evaluation")}
-    assert list(counts["evaluation"]) == ["en", "de", "zh"]
-    assert [sum(map(int, counts[part][language])) for part, language in (("train", "all"), ("dev", "en"))] == [216, 24]
-    assert counts["evaluation"]["de"] == ["12"] * 5  # topics, the same number of each
-    evaluated = rows_of(printed, "evaluation")
-    assert list(evaluated) == ["en", "de", "zh"]
-    for rows, inputs, longest, cut in evaluated.values():
-        assert rows == inputs == "60" and int(longest) == 12 and int(cut) > 0
-    assert rows_of(printed, "train")["all"][0] == "216" and rows_of(printed, "dev")["en"][0] == "24"
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    parts = [("train", "all", "216"), ("dev", "en", "24"), *(("evaluation", name, "60") for name in ("en", "de", "zh"))]
+    assert [tuple(row[:3]) for row in cells if row and row[0] in ("train", "dev", "evaluation")][:5] == parts
+    assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
 from finetuning.run import main
@@ -108,34 +108,6 @@ def test_layer_scales_of_a_decoder(decoder, indices, tmp_path):
     assert scales[id(tied)] == pytest.approx(DECAY ** (DEPTH + 1))
 
 
-def test_create_optimizer_after_a_resume(tmp_path):
-    class Watch(TrainerCallback):
-        def __init__(self):
-            self.seen = {}
-
-        def on_pre_optimizer_step(self, args, state, control, **kwargs):
-            names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
-            self.seen[state.global_step] = {
-                names[id(p)]: group["lr"] for group in kwargs["optimizer"].param_groups for p in group["params"]
-            }
-
-    rows = [{"input_ids": torch.tensor([0, 5 + n, 2]), "labels": torch.tensor(n % 3)} for n in range(8)]
-    runs = []
-    for resumed in (None, str(tmp_path / "checkpoint-4")):
-        torch.manual_seed(0)
-        options = dict(max_steps=8, save_steps=4, per_device_train_batch_size=2, warmup_steps=2, disable_tqdm=True)
-        trainer = trainer_of(build("ernie_m", HEADS[0], hidden_dropout_prob=0.0), tmp_path, **options)
-        trainer.train_dataset, watch = rows, Watch()
-        trainer.add_callback(watch)
-        trainer.train(resume_from_checkpoint=resumed)
-        runs.append((watch.seen, trainer.model.state_dict()))
-    (whole, weights), (resumed, resumed_weights) = runs
-    assert list(resumed) == [4, 5, 6, 7] and all(resumed[step] == whole[step] for step in resumed)
-    peak = whole[2]
-    assert all(rate == pytest.approx(1e-3 * expected_scale(name)) for name, rate in peak.items())
-    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
-
-
 @pytest.mark.parametrize("backbone", ["modernbert", "eurobert", "deberta-v2"])
 def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     from modeling.modeling_metaxlm import MetaXlmForTokenClassification
@@ -149,6 +121,13 @@ def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
         assert scales[id(parameter)] == pytest.approx(DECAY ** (2 - depth)), name
         seen.add(depth)
     assert seen == {-1, 0, 1, 2}
+
+
+def test_layer_scales_refuses_unknown_names():
+    flat = torch.nn.Linear(2, 2)
+    flat.config = build("veco", num_hidden_layers=1).config
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Linear"):
+        layer_scales(flat, DECAY)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
+from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run_folder import finish_seed
 from finetuning.tasks import classification
@@ -14,14 +14,13 @@ from finetuning.tasks.question_answering.windows import windowing, windows_of_ro
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import windows_of
 from finetuning.tasks.translation import task as translation
-from tests.finetuning.labeled_rows import row_of
 from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
 def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
-    results = read_results(topics_run[0])
+    results = read_results(topics_run)
     for place, seed in enumerate(results["seeds"]):
-        folder = topics_run[0] / f"seed-{seed}"
+        folder = topics_run / f"seed-{seed}"
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
         for language, entry in results.languages.items():
             found = predictions(folder, language)
@@ -40,7 +39,7 @@ def test_names_as_text_in_every_task(topics_run, sample_tokenizer):
     batch = fill | {"text": [text], "words": [text.split()], "source": [text], "target": [text]}
     answer = {"answers": [["12"]], "places": [[text.index("12")]], "start": [text.index("12")]}
     batch |= {"question": [text], "context": [text], **answer, "end": [text.index("12") + 2]}
-    saved = pipeline("text-classification", str(topics_run[0] / "seed-1" / "model"), trust_remote_code=True)
+    saved = pipeline("text-classification", str(topics_run / "seed-1" / "model"), trust_remote_code=True)
     cutting = windowing(sample_tokenizer, 128, 16, 60)
     sides = translation._encode_batch(batch, sample_tokenizer, {"source": 128, "target": 128})
     (window,) = windows_of_rows(batch, [0], sample_tokenizer, cutting, is_train=True)[0]
@@ -90,24 +89,6 @@ def test_predictions_of_tagged_words(write, sample_tokenizer):
     assert [(row["row"], row["words"]) for row in found] == [(n, sentences[n][0]) for n in (0, 2, 4)]
     assert [row["gold"] for row in found] == [["B-PER", "I-PER", "O"], sentences[2][1], sentences[4][1]]
     assert [row["prediction"] for row in found] == [["O"] * 3, sentences[2][1], sentences[4][1]]
-
-
-def test_predictions_of_answers_have_ids(write, sample_tokenizer):
-    contexts = {"ten": "ten and twenty or " * 9 + "thirty", "river": "a river"}
-    rows = [{"id": n + 7, **row_of(f"which {n} ?", contexts[gold], gold)} for n, gold in enumerate(contexts)]
-    columns = {"text_columns": ["question", "context"], "label_column": "answers", "languages": ["en"]}
-    tables = ([{"path": write(name, rows), **columns}] for name in ("train", "test"))
-    windowing = "max_length=30 doc_stride=8 max_question_length=8 setting=supervised".split()
-    recipe = recipe_with(QuestionAnsweringRecipe, *tables, *windowing)
-    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
-    windows = data.evaluation["en"]
-    logits = np.zeros((2, len(windows), max(windows["length"][:])), dtype=np.float32)
-    for window, places in enumerate(windows["labels"][:]):
-        logits[[0, 1], window, places] = 9
-    found = list(task_of(recipe).score(data, "evaluation", "en", tuple(logits)).records())
-    assert [(row["id"], row["row"], row["question"], row["gold"], row["prediction"]) for row in found] == [
-        ("7", 0, "which 0 ?", ["ten"], "ten"), ("8", 1, "which 1 ?", ["river"], "river"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("language", ["a/b", "../up", "50%", "日本語", ".hidden"])

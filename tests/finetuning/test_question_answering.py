@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetuning.metrics import load_metric
 from finetuning.recipe import QuestionAnsweringRecipe
@@ -20,7 +20,7 @@ from finetuning.tasks.question_answering.windows import encode_windows, shorten,
 from finetuning.tasks.registry import task_of
 from pretraining.tools.train_tokenizer import train_tokenizer
 from tests.finetuning.labeled_rows import ANSWERS, row_of, write_rows
-from tests.finetuning.tasks import recipe_with, record_of
+from tests.finetuning.tasks import predictions, recipe_with, record_of
 from zoo_core.recipes import load_recipe
 
 SENTENCES = {
@@ -133,6 +133,30 @@ def test_encode_windows_cuts_long_questions(sample_tokenizer):
     assert sample_tokenizer(short, add_special_tokens=False).input_ids == whole[:20]
 
 
+def test_encode_windows_counts_answers_that_are_not_at_token_boundaries(sample_tokenizer):
+    context = "A girl is dancing with a dog in the street. She smiles."
+    answers = ("girl", " girl ", "ancin", "girl is dancing with a dog", "cat")
+    places = [context.find(answer) for answer in answers]  # that of the last is -1
+    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
+    windows = encoded(datasets.Dataset.from_list([row]), sample_tokenizer, max_length=28, stride=4)
+    assert windows["inexact"][:] == [1] + [0] * (len(windows) - 1) and len(windows) > 1
+
+
+def test_encode_windows_refuses_lost_windows(sample_tokenizer, monkeypatch):
+    """As some versions of tokenizers lose them."""
+    call = PreTrainedTokenizerFast.__call__
+
+    def lossy(self, *given, **options):
+        found = call(self, *given, **options)
+        if options.get("return_overflowing_tokens"):
+            found.data = {name: values[:2] for name, values in found.items()}
+        return found
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", lossy)
+    with pytest.raises(ValueError, match="^row 0 .* windows hold .* tokens"):
+        encoded(rows_of("vi", 12).select([11]), sample_tokenizer)
+
+
 @pytest.mark.parametrize("n_best", [3, 20])
 def test_best_spans_as_brute_force(n_best):
     generator = np.random.default_rng(n_best)
@@ -207,6 +231,8 @@ def test_run_reports_f1_and_exact_match(places, tmp_path, zoo_model_dir):
     protocol = results["protocol"]
     assert protocol["metric"]["name"] == "f1" and protocol["evaluated_rows"] == {"en": 12, "de": 12}
     assert protocol["split_texts"]["evaluation"]["de"] > 0
+    rows = predictions(out / "seed-1", "de")
+    assert [(row["id"], row["row"], row["gold"]) for row in rows] == [(f"q{n}", n, [str(10 * n)]) for n in range(12)]
     record = record_of(out / "seed-1")
     looked_at = {entry["step"]: entry["eval_en_f1"] for entry in record["history"] if "eval_en_f1" in entry}
     assert set(looked_at) == {1, 2, 3}

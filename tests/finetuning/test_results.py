@@ -34,10 +34,6 @@ def record(seed, **scores):
     }
 
 
-def label_rows(labels):
-    return [{"language": language, "label": name, **of} for language, own in labels.items() for name, of in own.items()]
-
-
 def results(*overrides, records=None, rows=ROWS, recipe_class=Recipe, **facts):
     recipe = load_recipe(recipe_class, None, [*BASE, *overrides])
     records = records or [record(1, en=80.0, de=70.0, sw=60.0), record(2, en=82.0, de=74.0, sw=62.0)]
@@ -97,8 +93,10 @@ def test_score_table_has_published_scores_and_their_average_over_the_same_langua
 
 def test_write_results_files_agree(tmp_path, drawn, capsys):
     scores = dict(precision=30.0, recall=61.0, f1=60.0, support=30)
-    labels = {"en": {"a": scores, "b": {**dict.fromkeys(scores, 0.0)}}}
-    labels = label_rows(labels)
+    labels = [
+        {"language": "en", "label": "a", **scores},
+        {"language": "en", "label": "b", **dict.fromkeys(scores, 0.0)},
+    ]
     records = [record(1, en=80.0) | {"label_scores": labels}, record(2, en=82.0) | {"label_scores": labels}]
     found = results(records=records, label_unit="rows")
     write_results(found, tmp_path)
@@ -113,22 +111,15 @@ def test_write_results_files_agree(tmp_path, drawn, capsys):
 
 
 def test_label_table_has_means_over_seeds_and_over_languages_that_have_the_label():
-    f1 = {"a": {"en": (80.0, 90.0), "sw": (40.0, 20.0)}, "b": {"en": (60.0, 50.0), "sw": (0.0, 0.0)}}
-    records = []
-    for n in (0, 1):
-        own = {
-            language: {
-                name: dict(
-                    precision=of[language][n] / 2, recall=of[language][n] + 1, f1=of[language][n], support=support
-                )
-                for name, of, support in (("a", f1["a"], 30), ("b", f1["b"], 10 * (language == "en")))
-            }
-            for language in ("en", "sw")
-        }
-        records.append(record(n + 1, en=80.0, sw=60.0) | {"label_scores": label_rows(own)})
+    f1 = {("en", "a"): (80.0, 90.0), ("sw", "a"): (40.0, 20.0), ("en", "b"): (60.0, 50.0), ("sw", "b"): (0.0, 0.0)}
+    records = [record(seed, en=80.0, sw=60.0) | {"label_scores": []} for seed in (1, 2)]
+    for (language, label), scores in f1.items():
+        for of_seed, score in zip(records, scores, strict=True):
+            row = {"language": language, "label": label, "precision": score / 2, "recall": score + 1, "f1": score}
+            of_seed["label_scores"].append(row | {"support": 10 if score else 0})
     columns, rows = label_table(results(records=records, label_unit="rows"))
     assert columns == ["label", "precision", "recall", "f1", "f1, en", "f1, sw", "rows"]
     assert rows == [
-        ["a", "28.8", "58.5", "57.5", "85.0", "30.0", "60"],
+        ["a", "28.8", "58.5", "57.5", "85.0", "30.0", "20"],
         ["b", "27.5", "56.0", "55.0", "55.0", "", "10"],
     ]

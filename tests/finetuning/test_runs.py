@@ -10,7 +10,7 @@ import pytest
 import finetuning.training
 from finetuning.page import as_cells, figures_of
 from finetuning.recipe import Recipe
-from finetuning.results import read_results
+from finetuning.results import read_results, summary, with_deviation
 from finetuning.run import main as finetune
 from finetuning.runs import main
 from finetuning.trainer import FineTuningTrainer
@@ -79,6 +79,20 @@ def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed
     assert executed == ["M/en"]
 
 
+@pytest.mark.slow
+def test_runs_of_checkpoints_have_steps_and_their_folders_are_pooled(product, executed, tiny_model, tmp_path):
+    models = [("one", "checkpoints/step-4/model"), ("two", "checkpoints/step-4/model"), ("two", "model")]
+    for folder, place in models:
+        shutil.copytree(tiny_model, tmp_path / folder / place)
+    (tmp_path / "two" / "run.json").write_text('{"steps": 20}')
+    product(*(f"--model=XLM={tmp_path}/{folder}/{place}" for folder, place in models), "train.0.config=en")
+    assert executed == ["XLM/one/4", "XLM/two/4", "XLM/two/20"]
+    out = tmp_path / "out"
+    values = [score for name in ("one", "two") for score in read_results(out / "XLM" / name / "4").of("en")["scores"]]
+    page = (out / "runs.md").read_text(encoding="utf-8")
+    assert f"| XLM | 4 | {with_deviation(summary(values))} |" in page and "| XLM | 20 |" in page
+
+
 def test_figures_of_pool_parts_and_take_gaps_seed_by_seed():
     values = {"en": [80.0, 70.0], "de": [60.0, 65.0], "fr": [40.0, 45.0]}
     parts = [made_up("t", {"accuracy": values}), made_up("t", {"accuracy": {**values, "de": [0.0, 5.0]}})]
@@ -137,7 +151,8 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("scores", "taken"), [((50.0, 50.0), 1e-3), ((Diverged("seed 1"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)]
+    ("scores", "taken"),
+    [((50.0, 50.0), 1e-3), ((40.0, 50.0), 1e-2), ((Diverged("seed 1"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)],
 )
 def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
     dev, ran = dict(zip(NAMES, scores, strict=True)), []

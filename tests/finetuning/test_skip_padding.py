@@ -25,11 +25,9 @@ def test_load_model_skips_padding(captions, plug_in_veco):
     assert translation_model.build_model(recipe, str(plug_in_veco), config, 1).skip_padding
 
 
-def test_skip_padding_gives_the_same_links_and_vectors(plug_in_veco):
-    model, tokenizer = (
-        load_pretrained(AutoModel, str(plug_in_veco), "model"),
-        AutoTokenizer.from_pretrained(plug_in_veco),
-    )
+def test_set_skip_padding_keeps_links_and_vectors(plug_in_veco):
+    model = load_pretrained(AutoModel, str(plug_in_veco), "model")
+    tokenizer = AutoTokenizer.from_pretrained(plug_in_veco)
     assert model.skip_padding
     encoder, aligner = SentenceEncoder(model, tokenizer, batch_size=4), WordAligner(model, tokenizer, batch_size=4)
     found = []

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from finetuning.models import describe_model
-from finetuning.recipe import QuestionAnsweringRecipe, TaggingRecipe
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
 from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.steps import LengthGroups, MicroBatches
+from finetuning.tasks.registry import task_of
 from finetuning.trainer import CountedRows, FineTuningTrainer
 from tests.finetuning.tasks import record_of, task_with
 from zoo_core.masking import IGNORED
@@ -120,22 +122,22 @@ def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
         return (record["scores"], record["selected_step"], losses), tensors
 
     for seed in (1, 2):  # also where the seeds come in another order
-        (first, weights), (second, other) = of(topics_run[0], seed), of(tmp_path / "out", seed)
+        (first, weights), (second, other) = of(topics_run, seed), of(tmp_path / "out", seed)
         assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
-    (first, weights), (second, other) = of(topics_run[0], 1), of(topics_run[0], 2)
+    (first, weights), (second, other) = of(topics_run, 1), of(topics_run, 2)
     assert first[2] != second[2]  # of all steps, not the scores alone, which may be equal by chance
     assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
 
 
 @pytest.mark.slow
-def test_run_names_fresh_parameters(topics, topics_run, tmp_path):
-    out, _ = topics_run
+def test_load_model_names_fresh_parameters(topics_run):
+    out = topics_run
     fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]
     labels = len(read_results(out)["protocol"]["labels"])
     assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
 
     tuned = out / "seed-1" / "model"  # whose head is of this task
-    main([*topics, f"model={tuned}", "seeds=[1]", "training.max_steps=1"])
-    protocol = read_results(tmp_path / "out")["protocol"]
-    assert protocol["fresh_parameters"] == {"count": 0, "names": [], "seeds": [1]}
+    for names, expected in ((["a"] * labels, []), (["a", "b"], ["bias", "weight"])):  # another number: a new layer
+        model = task_of(Recipe()).load_model(str(tuned), 1, SimpleNamespace(label_names=names))
+        assert model.fresh_parameters["names"] == [f"classifier.out_proj.{name}" for name in expected]

@@ -5,7 +5,6 @@ import pytest
 from finetuning.results import load_results
 from finetuning.run import main
 from finetuning.suite import SUITES, load_suite, read_recipes
-from finetuning.tasks.vectors.base import reported_layer
 from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.provenance import write_json
 from zoo_core.run_folders import run_lock
@@ -122,24 +121,16 @@ def test_suite_refuses_what_cannot_be_run(failed, tmp_path, tiny_model, argument
     assert not list((tmp_path / "out").glob("*/seed-*")) and sorted(tiny_model.iterdir()) == before
 
 
-@pytest.mark.parametrize(("name", "decay", "layer"), [("ernie_m", 0.8, 6), ("ernie_m_large", 0.9, 12)])
-def test_ernie_ms_suites_are_of_one_size_each(name, decay, layer):
-    """Tables 11 and 12, whose values differ for MLQA and PAWS-X; section 4.2: the middle layer."""
-    recipes = read_recipes(*load_suite(name), ["model=m"], None)
-    decays = {task: recipe.training.layerwise_decay for task, recipe in recipes.items() if task != "tatoeba"}
-    assert decays == {"xnli": 0.8, "conll": 0.8, "mlqa": decay, "pawsx": decay}
-    assert reported_layer(recipes["tatoeba"].layer, [], 2 * layer)[0] == layer
-    rows = [item["row"] for recipe in recipes.values() for item in recipe.references]
-    assert all((" large" in row) == name.endswith("large") for row in rows)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in SUITES.glob("*.yaml")))
-def test_shipped_suites_score_retrieval_and_mining_as_their_papers(name):
+def test_load_suite_scores_retrieval_and_mining_as_the_papers(name):
     """XTREME's script searches Tatoeba with English and takes the mean of all states, and BUCC by <s>; VECO's authors
     mine BUCC, too, by the mean."""
     suite, path = load_suite(name)
     recipes = read_recipes(suite, path, ["model=m"], None)
+    if name.startswith("ernie_m"):  # of one size
+        rows = [item["row"] for recipe in recipes.values() for item in recipe.references]
+        assert {" large" in row for row in rows} == {name.endswith("large")}
     for task in suite.tasks:
         recipe = recipes[task.name]
         if task.name == "tatoeba":

@@ -1,6 +1,5 @@
 """Words and labels: schemes of spans, windows and back to sentences, a run, and scores by label."""
 
-import doctest
 import itertools
 import json
 import random
@@ -13,7 +12,6 @@ from datasets import ClassLabel, Features, Sequence, Value
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from finetuning.data import label_schemes
 from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import read_results
@@ -26,10 +24,6 @@ from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
 
 SPANS = "B-PER I-PER I-PER O B-LOC B-LOC B-PER I-PER".split()
-
-
-def test_examples_of_the_module():
-    assert doctest.testmod(label_schemes).failed == 0
 
 
 @pytest.mark.parametrize(
@@ -66,6 +60,24 @@ def test_to_iob2_of_any_sequence_has_the_spans_of_seqeval(marks):
         assert to_iob2(converted, "B-TYPE") == converted
         begins = [place for place, label in enumerate(converted) if label.startswith("B-")]
         assert begins == [start for _, start, _ in get_entities(labels)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("I I O I B I", "B I O B B I"),
+        ("B E O S S B I E", "B I O B B B I I"),
+        ("U O B I L I U _", "B O B I I B B O"),
+        ("B M E S O", "B I I B O"),
+        # tags, also such as look like marks
+        *((tags, None) for tags in ("NOUN VERB", "N O S L U M E V", "B I X", "B I", "PER LOC O", "_", "")),
+        ("S----3MS2- I--------- N-------1I", None),
+    ],
+)
+def test_form_of_marks_alone_and_of_tags(labels, expected):
+    labels = labels.split()
+    form = form_of(labels)
+    assert (form and to_iob2(labels, form)) == (expected and expected.split())
 
 
 IOB2 = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -108,9 +120,6 @@ def test_read_matches_labels_by_name(write):
     data = read({"path": text}, {"path": other, "label_names": IOB2[::-1]})
     assert names_of(data, data.evaluation["de"]) == TAGS and data.label_names == sorted(IOB2)
     assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
-
-
-# one person of two words, O; O, a place; two persons, a place of two words: as TAGS
 
 
 @pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])

@@ -1,6 +1,7 @@
 """The tools: XTREME's translations to the rows that recipes read, and text labeled by a tagger."""
 
 import json
+import shutil
 
 import torch
 from datasets import Dataset
@@ -84,18 +85,9 @@ def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, caps
     mine = published(tmp_path / "out", "pawsx/de/train.jsonl", "mine\n")
     published(tmp_path / "in", "PAWSX/en-de-translated.tsv", PAWS)
     rome = [("Rom", 0)]
-    asked = [
-        ("q1", "Was?", rome),
-        ("q1", "Was?", rome),
-        ("q2", " ", rome),
-        ("q3", "Was?", []),
-        ("q4", "Was?", [("", 0)]),
-    ]
-    published(
-        tmp_path / "in",
-        "squad.translate.train.en-de.json",
-        squad(*asked, *((f"r{n}", "Was?", [("Rom", -1)]) for n in range(5))),
-    )
+    asked = [("q1", "Was?", rome), ("q1", "Was?", rome), ("q2", " ", rome), ("q3", "Was?", [])]
+    asked += [(f"r{n}", "Was?", [("Rom", -1)]) for n in range(5)]
+    published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
     assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6 and "not 5': 1" in capsys.readouterr().out
     assert [row["id"] for row in rows(tmp_path / "out/squad/de/train.jsonl")] == ["q1", *(f"r{n}" for n in range(5))]
@@ -111,7 +103,9 @@ def labeled(teacher, rows, folder):
 
 
 def test_label_text_by_the_tagger_keeps_the_rest_of_a_row(people_run, tmp_path):
-    teacher = people_run / "seed-1" / "model"
+    teacher = shutil.copytree(people_run / "seed-1" / "model", tmp_path / "teacher")
+    config = (teacher / "config.json").read_text()
+    (teacher / "config.json").write_text(config.replace("B-LOC", "S-LOC"))  # of another scheme
     rows = [{"id": n, "tokens": row["tokens"], "tokens_en": ["x"]} for n, row in enumerate(sentences("de", 9))]
     rows.insert(3, {"id": 99, "tokens": [], "tokens_en": ["x"]})
     written = labeled(teacher, rows, tmp_path)
@@ -138,9 +132,8 @@ def test_label_text_by_the_tagger_keeps_the_rest_of_a_row(people_run, tmp_path):
 
 
 def test_run_on_labeled_text_names_the_tagger(people, people_run, tmp_path, refused):
-    rows = labeled(
-        people_run / "seed-1" / "model", [{"tokens": row["tokens"]} for row in sentences("de", 12)], tmp_path
-    )
+    texts = [{"tokens": row["tokens"]} for row in sentences("de", 12)]
+    rows = labeled(people_run / "seed-1" / "model", texts, tmp_path)
     Dataset.from_list(sentences("en", 9)).to_parquet(tmp_path / "en.parquet")
     table = "{path: %s, text_columns: [tokens], label_column: %s}"
     german = table % (f"{tmp_path}/labeled/de", "labels, languages: [de]")

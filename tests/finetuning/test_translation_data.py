@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from finetuning.steps import MicroBatches
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
@@ -18,6 +17,7 @@ from finetuning.tasks.translation.batches import (
     layout_of,
 )
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.trainer import saved_steps
 from tests.finetuning.tasks import encode
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -96,18 +96,16 @@ def test_update_plan_holds_every_pair_once(lengths):
     assert len(firsts) == 3  # order changes with the epoch and with the seed
 
 
-@pytest.mark.parametrize(("accumulation", "processes"), [(1, 1), (2, 2), (1, 4), (8, 1)])
-def test_micro_batches_of_an_update_plan(lengths, accumulation, processes):
-    plan = UpdatePlan(*lengths, 120, seed=1)
-    parts = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
-    for part in parts:
-        part.set_epoch(3)
-    batches = [list(part) for part in parts]
-    assert all(len(part) == len(found) == len(plan) * accumulation for part, found in zip(parts, batches, strict=True))
-    for number, rows in enumerate(plan.updates(3)):
-        mine = [keys for found in batches for keys in found[number * accumulation : (number + 1) * accumulation]]
-        assert sorted(row for keys in mine for row, _, counts in keys if counts) == sorted(rows.tolist())
-        assert all(keys and all(epoch == 3 for _, epoch, _ in keys) for keys in mine)
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ("training.max_steps=0 training.epochs=2.5 evaluate_every_steps=0", [10, 20, 25]),
+        ("training.max_steps=6 evaluate_every_steps=4", [4, 6]),
+        ("training.max_steps=8 evaluate_every_steps=0 save_every_steps=4", [4, 8]),
+    ],
+)
+def test_saved_steps_end_with_the_last(overrides, steps, captions):
+    assert saved_steps(recipe_of(captions, *overrides.split()), range(10)) == steps  # ten steps an epoch
 
 
 @pytest.fixture
@@ -130,11 +128,16 @@ def test_collate_pads_and_shifts():
     }
 
 
-def examples_of(layout, masking, count=40):
+def examples_of(layout, *maskings, count=40):
+    """Examples of as many tables as maskings, a row of each in turn."""
     rng = np.random.default_rng(0)
     sources = [[0, *rng.integers(4, 200, 12).tolist(), 2] for _ in range(count)]
-    rows = {"source_ids": sources, "target_ids": [ids[1:] for ids in sources], "table": [0] * count}
-    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=[masking])
+    rows = {
+        "source_ids": sources,
+        "target_ids": [ids[1:] for ids in sources],
+        "table": [n % len(maskings) for n in range(count)],
+    }
+    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=list(maskings))
 
 
 def test_examples_masks_depend_on_seed_epoch_and_row(layout):
@@ -146,6 +149,13 @@ def test_examples_masks_depend_on_seed_epoch_and_row(layout):
     changed = np.mean([not np.array_equal(a["source"], b["source"]) for a, b in zip(together, later, strict=True)])
     assert changed > 0.9
     assert all((row["source"][0], row["source"][-1]) == (0, 2) for row in together)
+
+
+def test_examples_of_each_table_have_its_masking(layout):
+    examples = examples_of(layout, Masking(), Masking(0.5))
+    rows = examples.__getitems__([(row, 0, True) for row in range(40)])
+    is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"][:], strict=True)]
+    assert is_masked == [False, True] * 20 and all((row["labels"] != IGNORED).all() for row in rows)
 
 
 def test_examples_predict_masked_tokens_alone(layout):

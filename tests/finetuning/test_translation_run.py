@@ -29,15 +29,16 @@ SHARED += ["training.dropout=0.1", "training.max_tokens=2000", "generation.max_t
 
 
 @pytest.fixture(scope="module")
-def base(printed_by, captions_recipe, tmp_path_factory):
-    """Folder of a run of two seeds, for reading alone, and what it printed."""
+def base(captions_recipe, tmp_path_factory):
+    """Folder of a run of two seeds, for reading alone."""
     out = tmp_path_factory.mktemp("base") / "out"
-    return out, printed_by([*captions_recipe(out), *SHARED])
+    main([*captions_recipe(out), *SHARED])
+    return out
 
 
 @pytest.mark.slow
 def test_translation_run_writes_results(base):
-    out, _ = base
+    out = base
     results = read_results(out)
     assert (results["kind"], results["seeds"], list(results.languages)) == ("translation", [1, 2], ["en-de"])
     assert results.metric == "sacrebleu"
@@ -45,10 +46,7 @@ def test_translation_run_writes_results(base):
     assert "case:mixed" in signatures["sacrebleu"] and "tok:13a" in signatures["sacrebleu"]
     assert "case:lc" in signatures["bleu"]
     assert [point["step"] for point in results["curve"]["1"]] == [2, 4]
-    assert all(point["loss"] > 0 and point["bleu"] >= 0 for curve in results["curve"].values() for point in curve)
     assert results["protocol"]["selection"]["selected_steps"] == [4, 4]
-    assert results["hyperparameters"]["updates"] == [4, 4]
-    assert len((out / "results.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2  # metrics, seeds
     for seed in (1, 2):
         rows = predictions(out / f"seed-{seed}", "en-de")
         numbers = [row["row"] for row in rows]
@@ -57,7 +55,7 @@ def test_translation_run_writes_results(base):
 
 @pytest.mark.slow
 def test_translate_as_the_saved_model(base):
-    folder = base[0] / "seed-1"
+    folder = base / "seed-1"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model", trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert model.config.fine_tuned_on == ["sample (translation)"]
@@ -92,8 +90,8 @@ def test_resume_of_a_killed_translation(dev_captions, base, tmp_path, monkeypatc
     assert run(6, "--resume") == [2, 3, 0]  # in the first step of the second seed
     run(None, "--resume")
     for seed in (1, 2):
-        assert same(weights(base[0] / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
-    assert read_results(base[0])["scores"] == read_results(tmp_path / "out")["scores"]
+        assert same(weights(base / f"seed-{seed}"), weights(tmp_path / "out" / f"seed-{seed}"))
+    assert read_results(base)["scores"] == read_results(tmp_path / "out")["scores"]
 
 
 # Clipping sees the scale of the gradient, which Adam alone would hide. Without warm-up the first step counts. A
@@ -112,11 +110,11 @@ def test_step_smaller_than_its_micro_batches(captions, tmp_path):
 
 @pytest.mark.slow
 def test_evaluate_is_the_mean_over_tokens(base):
-    record = record_of(base[0] / "seed-1")
-    folder = base[0] / "seed-1" / "model"
+    record = record_of(base / "seed-1")
+    folder = base / "seed-1" / "model"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    recipe = load_recipe(TranslationRecipe, str(base[0] / "recipe.yaml"), [])
+    recipe = load_recipe(TranslationRecipe, str(base / "recipe.yaml"), [])
     total = count = 0
     for row in encode(recipe, task_of(recipe).read(), tokenizer).dev["en-de"]:
         with torch.no_grad():
@@ -212,21 +210,13 @@ def test_build_model_with_random_weights(captions, tiny_veco):
 
 @pytest.mark.slow
 def test_compute_loss_with_label_smoothing(captions, tmp_path, tiny_veco, sample_tokenizer):
-    main(
-        [
-            *captions,
-            "training.max_steps=1",
-            "training.label_smoothing=0.5",
-            "training.dropout=0",
-            "training.attention_dropout=0",
-        ]
-    )
+    fields = "max_steps=1 label_smoothing=0.5 dropout=0 attention_dropout=0".split()
+    main([*captions, *(f"training.{field}" for field in fields)])
     recipe = load_recipe(TranslationRecipe, str(tmp_path / "out" / "recipe.yaml"), [])
     data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
     layout = layout_of(sample_tokenizer, decoder_start_id=2)
-    rows = Examples(data.train, layout).__getitems__(
-        [(int(r), 0, True) for r in make_plan(recipe, data.train, 1).updates(0)[0]]
-    )
+    first = make_plan(recipe, data.train, 1).updates(0)[0]
+    rows = Examples(data.train, layout).__getitems__([(int(row), 0, True) for row in first])
     model = build_model(recipe, str(tiny_veco), AutoConfig.from_pretrained(tiny_veco, trust_remote_code=True), 1)
     plain, smoothed = (model(**collate(rows, layout), label_smoothing=share).loss.item() for share in (0.0, 0.5))
     assert record_of(tmp_path / "out" / "seed-1")["history"][-1]["train_loss"] == pytest.approx(smoothed, rel=1e-5)
@@ -234,16 +224,18 @@ def test_compute_loss_with_label_smoothing(captions, tmp_path, tiny_veco, sample
 
 
 @pytest.mark.slow
-def test_beam_search_of_dev_and_test(dev_captions, tmp_path, monkeypatch):
-    calls, generate = [], VecoForConditionalGeneration.generate
+def test_translate_searches_by_the_settings_and_keeps_the_order_of_the_rows(dev_captions, tmp_path, monkeypatch):
+    calls = []
 
-    def watched(self, *args, **kwargs):
-        calls.append((kwargs["num_beams"], kwargs["length_penalty"]))
-        return generate(self, *args, **kwargs)
+    def copied(self, input_ids, num_beams, length_penalty, **kwargs):
+        calls.append((num_beams, length_penalty))
+        return input_ids
 
-    monkeypatch.setattr(VecoForConditionalGeneration, "generate", watched)
+    monkeypatch.setattr(VecoForConditionalGeneration, "generate", copied)
     search = ["generation.beams=4", "generation.length_penalty=0.5", "training.max_steps=1", "dev_bleu_examples=2"]
-    main([*dev_captions, *search, "max_test_examples=1"])
+    main([*dev_captions, *search, "max_test_examples=6", "generation.max_tokens=60"])
+    rows = predictions(tmp_path / "out" / "seed-1", "en-de")
+    assert len(rows) == 6 and [row["hypothesis"] for row in rows] == [row["source"] for row in rows]
     assert list(dict.fromkeys(calls)) == [(1, 1.0), (4, 0.5)]
     settings = json.loads((tmp_path / "out" / "seed-1" / "model" / "generation_config.json").read_text())
     assert (settings["num_beams"], settings["length_penalty"]) == (4, 0.5)

@@ -13,23 +13,25 @@ from datasets import load_dataset
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from finetuning.align.gold import Gold, read_gold
+from finetuning.align.gold import read_gold
 from finetuning.align.pairs import PairReader
 from finetuning.metrics import load_metric
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.vectors import retrieval as retrieval
-from finetuning.tasks.vectors import word_alignment as word_alignment
+from finetuning.tasks.registry import task_of
+from finetuning.tasks.vectors import retrieval
 from finetuning.tasks.vectors.base import share
 from finetuning.tasks.vectors.mining import Pool, chance_level, divide
+from finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
 from finetuning.tasks.vectors.word_alignment import position_links, score, sweep
 from modeling.optimal_transport import METHOD_OPTIONS
 from modeling.word_alignment import WordAligner
-from tests.finetuning.feature_recipes import DEV, FEATURE_RECIPES, METHODS, mining_of, sentence, write_pools
+from tests.finetuning.feature_recipes import DEV, FEATURE_RECIPES, METHODS, mining_of, pairs_of, sentence, write_pools
 from tests.finetuning.labeled_rows import write_configs
-from tests.finetuning.tasks import predictions, run_in
+from tests.finetuning.tasks import main_in, predictions
+from zoo_core.recipes import load_recipe
 
 KINDS = {  # metric, methods, evaluated rows, and of the protocol
     "retrieval": ("accuracy", ["mean"], {"de-en": 60, "zh-en": 60}, {"pooling": "mean", "similarity": "cosine"}),
@@ -40,7 +42,7 @@ KINDS = {  # metric, methods, evaluated rows, and of the protocol
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_vector_run_writes_results(kind, feature_run):
-    (metric, methods, evaluated, expected), out = KINDS[kind], feature_run(kind)[0]
+    (metric, methods, evaluated, expected), out = KINDS[kind], feature_run(kind)
     results = read_results(out)
     assert (results["kind"], results["setting"], results["seeds"]) == (kind, "feature", [1])
     expected = expected | {"method": methods[0], "layer": 1, "depth": 2, "evaluated_rows": evaluated}
@@ -78,8 +80,8 @@ def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights,
     assert "seed 2" in " ".join(refused([*recipe, "seeds=[1, 2]", "--resume"]).split())
 
 
-def test_retrieval_predictions_give_the_accuracy(feature_run):
-    out, _ = feature_run("retrieval")
+def test_predictions_of_retrieval_give_the_accuracy(feature_run):
+    out = feature_run("retrieval")
     results = read_results(out)
     for pair in results.names:
         rows = predictions(out / "seed-1", pair)
@@ -89,22 +91,14 @@ def test_retrieval_predictions_give_the_accuracy(feature_run):
             assert results.of(pair, metric)["mean"] == pytest.approx(100 * right / len(rows))
 
 
-def test_mining_predictions_are_those_counted(feature_run):
-    out, _ = feature_run("mining")
+def test_predictions_of_mining_are_those_counted(feature_run):
+    out = feature_run("mining")
     results = read_results(out)
     for pair, counts in results["protocol"]["counts"]["1"].items():
         rows = predictions(out / "seed-1", pair)
         assert (len(rows), sum(row["is_gold"] for row in rows)) == (counts["mined"], counts["right"])
         margins = [row["margin"] for row in rows]
         assert margins == sorted(margins, reverse=True)
-
-
-PROGRAM = """
-import json, sys
-from finetuning.run import main
-for arguments in json.loads(sys.argv[1]):
-    main(arguments)
-"""
 
 
 def test_share_is_about_equal():
@@ -115,7 +109,7 @@ def test_share_is_about_equal():
 
 
 @pytest.mark.slow
-def test_processes_evaluate_vectors_as_one(tiny_model, sample_corpus_dir, tmp_path):
+def test_vector_run_in_processes_is_that_of_one(tiny_model, sample_corpus_dir, tmp_path):
     def arguments(kind, processes):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
@@ -125,9 +119,8 @@ def test_processes_evaluate_vectors_as_one(tiny_model, sample_corpus_dir, tmp_pa
     for kind in FEATURE_RECIPES:
         main(arguments(kind, 1))
     for processes in (2, 3):
-        commands = [arguments(kind, processes) for kind in FEATURE_RECIPES]
-        codes, printed = run_in(processes, PROGRAM, commands, tmp_path)
-        assert codes == [0] * processes, printed
+        said = main_in(processes, [arguments(kind, processes) for kind in FEATURE_RECIPES], tmp_path)
+        assert "ended with" not in said, said
         for kind in FEATURE_RECIPES:
             one, several = (tmp_path / kind / str(number) for number in (1, processes))
             predicted = (one / "seed-1" / "predictions").glob("*")
@@ -149,7 +142,7 @@ def vectors(model_dir, texts):
 
 
 def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_corpus_dir):
-    results = read_results(feature_run("retrieval")[0])
+    results = read_results(feature_run("retrieval"))
     texts = [load_dataset(str(sample_corpus_dir), config, split="test")["text"] for config in ("zh", "en")]
     gold = torch.arange(len(texts[0]))
     for layer, sides in enumerate(zip(*(vectors(tiny_model, side) for side in texts), strict=True)):
@@ -157,6 +150,20 @@ def test_retrieval_task_scores_as_brute_force(feature_run, tiny_model, sample_co
         right = [(source @ target.T).argmax(axis) == gold for axis in (1, 0)]
         shown = [results.of("zh-en", name, layer=layer)["mean"] for name in ("source_to_target", "target_to_source")]
         assert shown == pytest.approx([100 * side.double().mean().item() for side in right])
+
+
+def test_read_retrieval_leaves_out_rows_without_partner_or_text(write):
+    def side(name, ids, empty):
+        rows = [{"id": n, "text": "" if n == empty else f"{name} {n}"} for n in ids]
+        return {"path": write(name, rows)}
+
+    pair = {**side("de", range(8), 2), "source_column": "text", "source_language": "de", "join_on": "id"}
+    pair |= {"target": side("en", range(12, 2, -1), 5), "target_column": "text", "target_language": "en"}
+    recipe = load_recipe(RetrievalRecipe, None, ["model=m", "output_dir=o", "task=t", pairs_of(pair)])
+    data = task_of(recipe).read()
+    assert [of.texts for of in data.pairs["de-en"]] == [[f"{name} {n}" for n in (3, 4, 6, 7)] for name in ("de", "en")]
+    (entry,) = data.protocol["evaluation_data"]
+    assert (entry["rows"], entry["unpaired"], entry["empty"]) == (4, [3, 5], 1)
 
 
 def test_accuracy_where_texts_repeat():
@@ -183,7 +190,7 @@ def mined(feature_recipe, tmp_path):
 
 
 def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
-    results = read_results(feature_run("mining")[0])
+    results = read_results(feature_run("mining"))
     for layer in (0, 2):
         found = {}
         for name, numbers in (("dev", range(20)), ("test", range(20, 60))):
@@ -207,7 +214,7 @@ def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
 
 
 def test_divide_shares_no_text_and_repeats():
-    gold = {(n, n) for n in range(40)} | {(0, 1), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
+    gold = {(n, 159 - n) for n in range(40)} | {(0, 158), (1, 50), (2, 51), (3, 51)}  # texts in two pairs, in a chain
     pool = Pool([f"s{n}" for n in range(100)], [f"t{n}" for n in range(160)], gold)
     dev, rest = divide(pool, 0.25, "xx-en")
     for side in ("source", "target"):
@@ -261,24 +268,22 @@ def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     assert "de-en: 1 gold pairs are not in the pools" in warnings and "de-en: 29 gold pairs among 29 and 29" in warnings
 
 
-GOLD = {0: Gold({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 0)}), 2: Gold({(0, 0)}, {(0, 0)})}
-PAIRS = [(["a", "b"], ["x", "y"]), ("not annotated", "at all"), (["c"], ["z", "z z"])]
-
-
-def test_sweep_needs_one_forward_pass(tiny_model, monkeypatch):
-
+def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch):
+    pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
+    gold = {n: of for n, of in read_gold(sample_corpus_dir / "alignments/zh-en.gold").items() if n != 1}
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes, forward = [], type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
     aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), encoding="joint")
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
-    scores = sweep(aligner, PAIRS, GOLD, methods=options)
+    scores = sweep(aligner, pairs, gold, methods=options)
     assert len(passes) == 1
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
-    for layer in (0, 2):  # as one layer and method at a time
-        alone = WordAligner(model, aligner.tokenizer, "ot", layer, "joint", sinkhorn_iterations=5)
-        links = {n: found.links for n, found in zip(GOLD, alone.align([PAIRS[n] for n in GOLD]), strict=True)}
-        assert score(links, GOLD) == scores["ot"][layer]
+    assert len({of["aer"] for of in scores["itermax"].values()}) == 3
+    for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):  # one at a time
+        alone = WordAligner(model, aligner.tokenizer, method, layer, "joint", **options[method])
+        links = {n: found.links for n, found in zip(gold, alone.align([pairs[n] for n in gold]), strict=True)}
+        assert score(links, gold) == scores[method][layer]
 
 
 def test_position_links():
@@ -290,9 +295,9 @@ def test_position_links():
 
 
 def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, aligner, sample_corpus_dir):
-    main([*feature_recipe("word_alignment", tmp_path), "encoding=joint", "batch_size=3", "layer=2"])
+    main([*feature_recipe("word_alignment", tmp_path), "encoding=joint", "batch_size=3", "layer=1"])
     results = read_results(tmp_path / "out")
-    joint = aligner(method="ot", layer=2, encoding="joint")
+    joint = aligner(method="ot", layer=1, encoding="joint")
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
     found = load_metric("aer").compute(
@@ -302,3 +307,10 @@ def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, ali
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)
     assert results["protocol"]["options"] == METHOD_OPTIONS["ot"]
     assert results["protocol"]["selection"]["rule"] == "named in the recipe"
+
+
+@pytest.mark.parametrize(("half", "first"), [("even", 0), ("odd", 1)])
+def test_read_word_alignment_of_a_half(half, first, feature_recipe, tmp_path):
+    given = [*feature_recipe("word_alignment", tmp_path), f"pairs.1.sentences={half}"]
+    pairs = task_of(load_recipe(WordAlignmentRecipe, None, given)).read().pairs
+    assert sorted(pairs["zh-en"].gold) == list(range(first, 10, 2)) and len(pairs["en-de"].gold) == 20

@@ -183,7 +183,5 @@ def test_mine_without_margin(size):
     source = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])  # nothing, and the opposite of all
     target = torch.tensor([[1.0, 0.1], [1.0, -0.1]])
     mined = mine(source, target, 2, size=size)
-    assert pairs_of(mined) == [(0, 0)], (
-        "and the second source, whose margins are all 0, proposes a target that is taken"
-    )
+    assert pairs_of(mined) == [(0, 0)]  # the second source, whose margins are all 0, proposes a target that is taken
     assert not pairs_of(mine(torch.zeros(3, 2), torch.zeros(2, 2)))
