@@ -135,14 +135,14 @@ def refused(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", [FINE_TUNE, START, ALIGN, SUPPORTED], ids=lambda command: command[0])
 @pytest.mark.parametrize("fault", FOLDERS)
-def test_damaged_models(refused, zoo_model_dir, command, fault):
+def test_commands_refuse_damaged_models(refused, zoo_model_dir, command, fault):
     change, named = FOLDERS[fault]
     folder = zoo_model_dir("xlm_align", copy=True)
     change(folder)
     assert named in refused(command, model=folder)
 
 
-def test_weights_of_other_shapes(zoo_model_dir):
+def test_commands_refuse_weights_of_other_shapes(zoo_model_dir):
     folder = zoo_model_dir("xlm_align", copy=True)
     edited(intermediate_size=96)(folder)
     with pytest.raises(ValueError, match=str(folder)):
@@ -150,7 +150,7 @@ def test_weights_of_other_shapes(zoo_model_dir):
 
 
 @pytest.mark.parametrize(("command", "name", "value"), [pytest.param(*case, id="=".join(case[1:])) for case in VALUES])
-def test_numbers(refused, zoo_model_dir, command, name, value):
+def test_commands_refuse_numbers(refused, zoo_model_dir, command, name, value):
     change = f"{name}={value}".replace("{", "{{")
     assert name.removeprefix("model.config.") in refused((*command, change), model=zoo_model_dir("xlm_align"))
 
@@ -158,20 +158,20 @@ def test_numbers(refused, zoo_model_dir, command, name, value):
 @pytest.mark.parametrize(
     ("name", "command"), [(name, command) for name, (_, commands) in FILES.items() for command in commands]
 )
-def test_files(refused, zoo_model_dir, tmp_path, name, command):
+def test_commands_refuse_files(refused, zoo_model_dir, tmp_path, name, command):
     content, _ = FILES[name]
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     assert name in refused(command, file=file, model=zoo_model_dir("xlm_align"))
 
 
-def test_arguments(refused, zoo_model_dir):
+def test_commands_refuse_arguments(refused, zoo_model_dir):
     refused((*FINE_TUNE, "task=\udcff"), model=zoo_model_dir("xlm_align"))
     refused(("hub_cards.push", "--modle", "x"))
 
 
 @pytest.mark.parametrize("content", ["[1]\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"])
-def test_torn_events_of_a_run(tmp_path, content):
+def test_commands_refuse_torn_events_of_a_run(tmp_path, content):
     (tmp_path / "events.jsonl").write_text(content)
     with pytest.raises(ValueError, match="events.jsonl"):
         read_events(tmp_path)

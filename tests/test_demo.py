@@ -51,7 +51,7 @@ def in_process(module, *arguments):
     return out.getvalue().rstrip()
 
 
-def test_the_demo_runs_and_leaves_model_card_and_table(pytestconfig, monkeypatch, capsys):
+def test_demo_leaves_model_card_and_table(pytestconfig, monkeypatch, capsys):
     monkeypatch.chdir(pytestconfig.rootpath)
     monkeypatch.setattr(demo, "run", in_process)
     monkeypatch.setattr(demo, "ThreadPoolExecutor", lambda workers: contextlib.nullcontext(Here()))

@@ -33,7 +33,7 @@ class MakesInBackward(torch.autograd.Function):
         return grad + torch.zeros(1)
 
 
-def test_the_mode_finds_calls_without_a_device():
+def test_devices_are_named_finds_calls_without_a_device():
     x = torch.ones(3, device="cpu", requires_grad=True)
     with WithoutDevice((__file__,)) as mode:
         torch.arange(3, device="cpu"), torch.as_tensor(x), torch.nn.Linear(3, 3)(x)  # the last is a call of torch's own
@@ -68,7 +68,7 @@ CASES += [("xlm_align on modernbert", "flex_attention", True)]
 
 
 @pytest.mark.parametrize("name, attention, skip_padding", CASES)
-def test_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokenizer):
+def test_devices_of_pretraining(name, attention, skip_padding, zoo_model_dir, sample_tokenizer):
     cls = class_of(name.split()[0])
     model = cls.from_pretrained(zoo_model_dir(name, **CONFIG.get(name, {})))
     model.config._attn_implementation = attention
@@ -106,7 +106,7 @@ HEADS = {
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("model_type", [*PREFIXES, "veco plugged in"])
-def test_heads(model_type, head, attention):
+def test_devices_of_heads(model_type, head, attention):
     plugged = {"plug_in": True} if "plugged" in model_type and head != "ForMaskedLM" else {}
     model = made(model_type.split()[0], head, attention, **plugged).train()
     batch = batch_of([pair_row(seed, (3 + seed, 4)) for seed in range(3)], "padded right")
@@ -123,7 +123,7 @@ def test_heads(model_type, head, attention):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_generation(num_beams, attention):
+def test_devices_of_generation(num_beams, attention):
     model = made("veco", "ForConditionalGeneration", attention, decoder_layers=2, decoder_layer_indices=[1, 2])
     batch = batch_of([pair_row(seed, (3 + seed, 4)) for seed in range(3)], "padded right")
     x = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -150,7 +150,7 @@ RUNS = {  # objectives, settings
 
 
 @pytest.mark.parametrize("model_type", RUNS)
-def test_steps_and_measurements_of_pretraining(
+def test_devices_of_steps_and_measurements_of_pretraining(
     model_type, sample_tokenizer_dir, sample_corpus_dir, zoo_model_dir, tmp_path, monkeypatch
 ):
     """From the first batch of a phase to its last checkpoint. What comes before is made on the CPU, and moved."""
@@ -173,7 +173,7 @@ def test_steps_and_measurements_of_pretraining(
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_matching(method, autocast):
+def test_devices_of_matching(method, autocast):
     generator = torch.Generator().manual_seed(0)
     x_BSH, y_BTH = (torch.randn(3, size, 8, generator=generator) for size in (5, 6))
     masks = [torch.arange(size) < torch.tensor([[size], [2], [1]]) for size in (5, 6)]
@@ -191,7 +191,7 @@ def test_matching(method, autocast):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("model_type", [*PREFIXES, "xlm_align on modernbert"])
-def test_vectors_of_the_aligner(model_type, encoding, zoo_model_dir, sample_tokenizer):
+def test_devices_of_the_aligner_s_vectors(model_type, encoding, zoo_model_dir, sample_tokenizer):
     """`_encode`: what comes before it is made on the CPU, by intent, as is what joins links to words after it."""
     model = class_of(model_type.split()[0]).from_pretrained(zoo_model_dir(model_type))
     aligner = WordAligner(model, sample_tokenizer, encoding=encoding)

@@ -61,7 +61,7 @@ def distributions(checkout, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-def test_the_sdist_is_the_checkout(checkout, distributions):
+def test_sdist_is_the_checkout(checkout, distributions):
     with tarfile.open(distributions[".gz"]) as archive:
         names = {"/".join(PurePosixPath(member.name).parts[1:]) for member in archive if member.isfile()}
     made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
@@ -69,7 +69,7 @@ def test_the_sdist_is_the_checkout(checkout, distributions):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
+def test_wheel_has_code_and_data_of_the_packages_alone(checkout, distributions):
     with zipfile.ZipFile(distributions[".whl"]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = set()
@@ -82,7 +82,7 @@ def test_the_wheel_has_code_and_data_of_the_packages_alone(checkout, distributio
 
 
 @pytest.mark.slow
-def test_the_wheel_works_beside_folders_of_the_same_names(distributions, tmp_path):
+def test_wheel_works_next_to_folders_of_the_same_names(distributions, tmp_path):
     for name in ("modeling", "pretraining", "finetuning", "zoo_core"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("own = True")
@@ -91,7 +91,7 @@ def test_the_wheel_works_beside_folders_of_the_same_names(distributions, tmp_pat
     run("-c", f"{start}assert modeling.own; [getattr(zoo, name) for name in zoo.__all__]", cwd=tmp_path)
 
 
-def test_the_version_is_the_same_everywhere():
+def test_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

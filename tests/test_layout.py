@@ -45,14 +45,14 @@ IMPORTS = {name: imports_of(name) for name in MODULES}
 
 
 @pytest.mark.parametrize("package", BELOW)
-def test_a_package_imports_only_from_the_layers_below(package):
+def test_layout_imports_only_from_the_layers_below(package):
     for name, imported in IMPORTS.items():
         if name.partition(".")[0] == package:
             others = {other.partition(".")[0] for other in imported} - {package}
             assert others <= BELOW[package], f"{name} imports {sorted(others)}"
 
 
-def test_no_package_is_longer_than_architecture_says():
+def test_layout_no_package_is_longer_than_architecture_says():
     table = re.findall(r"^\| `(\w+)/` \| ([\d,]+) \|$", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.M)
     assert {name for name, _ in table} == {*BELOW, "tests"}
     for name, most in table:
@@ -60,11 +60,11 @@ def test_no_package_is_longer_than_architecture_says():
         assert lines <= int(most.replace(",", "")), f"{name}/ has {lines:,} lines"
 
 
-def test_nothing_imports_an_entry_point():
+def test_layout_nothing_imports_an_entry_point():
     assert {name for name, imported in IMPORTS.items() if imported & ENTRY_POINTS and name not in ENTRY_POINTS} == set()
 
 
-def test_there_are_no_circles():
+def test_layout_has_no_circles():
     state: dict[str, bool] = {}  # True while a module's imports are followed
 
     def follow(name: str, path: tuple[str, ...]) -> None:
@@ -79,7 +79,7 @@ def test_there_are_no_circles():
         follow(name, ())
 
 
-def test_an_objective_is_named_in_its_own_file_alone():
+def test_layout_names_an_objective_in_its_own_file_alone():
     """Who deletes the file of an objective, and its line of the registry, deletes it."""
     for name in OBJECTIVES:
         quoted = {f'"{name}"', f"'{name}'"}
@@ -89,13 +89,13 @@ def test_an_objective_is_named_in_its_own_file_alone():
         assert own == {OBJECTIVES[name].__module__}, name
 
 
-def test_folders_can_be_seen_at_a_glance():
+def test_layout_folders_can_be_seen_at_a_glance():
     for package in BELOW:
         for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
             if folder.name not in ("modeling",):  # flat by the rules of remote code
                 assert len(list(folder.glob("*.py"))) <= 21, folder
 
 
-def test_code_that_travels_to_the_hub_names_its_license():
+def test_layout_code_that_travels_to_the_hub_names_its_license():
     headers = {path.name: path.read_text().partition("\n")[0] for path in (ROOT / "modeling").glob("[a-z]*.py")}
     assert headers and set(headers.values()) == {"# SPDX-License-Identifier: Apache-2.0"}

@@ -83,7 +83,7 @@ EXAMPLE = {"text": "Das Haus.", "language": "de", "source": "A house.", "target"
 
 
 @pytest.mark.parametrize("name", sorted(set(crosslingual_zoo.__all__) - RUNS - {"ErnieMTokenizer"}))
-def test_the_example_runs(name, names_of_examples, model_of, zoo_model_dir, tmp_path, monkeypatch):
+def test_public_names_examples_run(name, names_of_examples, model_of, zoo_model_dir, tmp_path, monkeypatch):
     value, given = getattr(crosslingual_zoo, name), dict(names_of_examples)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "intfloat").mkdir()
@@ -102,7 +102,7 @@ def test_the_example_runs(name, names_of_examples, model_of, zoo_model_dir, tmp_
 
 
 @pytest.mark.slow
-def test_the_examples_of_runs(names_of_examples, sample_tokenizer_dir, tmp_path, monkeypatch):
+def test_public_names_examples_of_runs(names_of_examples, sample_tokenizer_dir, tmp_path, monkeypatch):
     """From pre-training to a push that changes nothing, in the order in which a user comes to them."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(sample_tokenizer_dir, tmp_path / "runs/sample_tokenizer")
@@ -132,7 +132,7 @@ def sessions(folder: Path) -> list[dict]:
     return json.loads((folder / "run.json").read_text())["sessions"]
 
 
-def test_a_recipe_may_be_a_dictionary(recipe, tmp_path):
+def test_pretrain_of_a_dictionary(recipe, tmp_path):
     folder = crosslingual_zoo.pretrain(recipe)
     assert crosslingual_zoo.MetaXlmForMaskedLM.from_pretrained(folder).config.hidden_size == 32
     assert sessions(tmp_path / "run")[0]["command"] == f"pretraining/run.py --config {tmp_path}/run/recipe.yaml"
@@ -142,7 +142,7 @@ def test_a_recipe_may_be_a_dictionary(recipe, tmp_path):
         crosslingual_zoo.pretrain(recipe | {"unknown_field": 1})
 
 
-def test_a_run_leaves_its_process_as_it_was(recipe):
+def test_pretrain_leaves_its_process_as_it_was(recipe):
     own = Accelerator(mixed_precision="no", cpu=True)
     root, before = logging.getLogger(), transformers_logging.get_verbosity()
     level, handlers, shown = root.level, list(root.handlers), transformers_logging.is_progress_bar_enabled()
@@ -152,7 +152,7 @@ def test_a_run_leaves_its_process_as_it_was(recipe):
     assert transformers_logging.is_progress_bar_enabled() == shown
 
 
-def test_ctrl_c_saves_and_the_run_is_resumed(recipe, tmp_path, monkeypatch):
+def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
     step = RunBar.step
 
     def interrupted(self, number, *arguments):
@@ -171,7 +171,7 @@ def test_ctrl_c_saves_and_the_run_is_resumed(recipe, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_of_the_name_of_a_package_is_named(tmp_path):
+def test_programs_name_a_file_of_the_name_of_a_package(tmp_path):
     (tmp_path / "modeling.py").write_text("")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     program = "from crosslingual_zoo import VecoConfig; print(VecoConfig.model_type)"

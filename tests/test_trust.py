@@ -73,7 +73,7 @@ def notices(caplog):
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_code_of_a_checkpoint_is_refused_by_name(stranger, part):
+def test_load_config_and_load_tokenizer_refuse_code_by_name(stranger, part):
     folder, marker = stranger(part)
     load = load_config if part == "model" else load_tokenizer
     with pytest.raises(ValueError, match=f"stranger_code.py of {folder}"):
@@ -82,7 +82,7 @@ def test_code_of_a_checkpoint_is_refused_by_name(stranger, part):
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_code_that_is_trusted_runs(stranger, part):
+def test_load_auto_model_runs_code_that_is_trusted(stranger, part):
     folder, marker = stranger(part)
     config = load_config(str(folder), trust_remote_code=True)
     tokenizer = load_tokenizer(str(folder), trust_remote_code=True)
@@ -93,7 +93,7 @@ def test_code_that_is_trusted_runs(stranger, part):
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_code_of_a_second_repository_runs_where_it_is_trusted(stranger, hub, part):
+def test_load_auto_model_code_of_a_second_repository(stranger, hub, part):
     folder, marker = stranger(part, "owner/other")
     hub.create("owner/other")
     hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
@@ -106,7 +106,7 @@ def test_code_of_a_second_repository_runs_where_it_is_trusted(stranger, hub, par
 
 
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm", "metaxlm on modernbert"])
-def test_models_of_the_zoo_are_loaded_by_the_installed_code(zoo_model_dir, tmp_path, notices, model_type):
+def test_load_auto_model_of_the_zoo_by_the_installed_code(zoo_model_dir, tmp_path, notices, model_type):
     folder, marker = zoo_model_dir(model_type, copy=True), tmp_path / "ran"
     assert load_config(str(folder)).model_type == model_type.partition(" ")[0] and not notices()
     expected = load_auto_model(AutoModelForMaskedLM, str(folder), trust_remote_code=True).eval()
@@ -125,7 +125,7 @@ def test_models_of_the_zoo_are_loaded_by_the_installed_code(zoo_model_dir, tmp_p
     assert len(notices()) == 1
 
 
-def test_a_map_to_another_repository_is_not_carried_on(zoo_model_dir, tmp_path, notices):
+def test_load_config_drops_a_map_to_another_repository(zoo_model_dir, tmp_path, notices):
     folder = zoo_model_dir("veco", copy=True)
     entries = json.loads((folder / "config.json").read_text())["auto_map"]
     edit(folder / "config.json", auto_map={name: f"owner/other--{value}" for name, value in entries.items()})
@@ -135,7 +135,7 @@ def test_a_map_to_another_repository_is_not_carried_on(zoo_model_dir, tmp_path, 
     assert "modeling_veco.py of owner/other" in notices()[0]
 
 
-def test_code_of_a_type_that_transformers_knows_is_left_out_in_a_line(stranger, notices):
+def test_load_config_leaves_out_code_of_a_known_type_in_a_line(stranger, notices):
     folder, marker = stranger("model")
     edit(folder / "config.json", model_type="xlm-roberta")
     assert load_config(str(folder)).model_type == "xlm-roberta"
@@ -145,7 +145,7 @@ def test_code_of_a_type_that_transformers_knows_is_left_out_in_a_line(stranger, 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "_experts_implementation"])
 @pytest.mark.parametrize("value", ["owner/kernel", {"": "owner/kernel@v1:flash"}])
-def test_a_kernel_of_the_hub_is_refused(zoo_model_dir, name, value):
+def test_load_config_refuses_a_kernel_of_the_hub(zoo_model_dir, name, value):
     folder = zoo_model_dir("metaxlm", copy=True)
     edit(folder / "config.json", **{name: value})
     for load in (load_config, lambda path: load_auto_model(AutoModel, path)):
@@ -153,7 +153,7 @@ def test_a_kernel_of_the_hub_is_refused(zoo_model_dir, name, value):
             load(str(folder))
 
 
-def test_a_tokenizers_code_that_the_configuration_names_is_refused(stranger):
+def test_load_tokenizer_refuses_code_that_the_configuration_names(stranger):
     folder, marker = stranger("tokenizer")
     entries = json.loads((folder / "tokenizer_config.json").read_text())["auto_map"]
     edit(folder / "tokenizer_config.json", auto_map={})
@@ -166,7 +166,7 @@ def test_a_tokenizers_code_that_the_configuration_names_is_refused(stranger):
 # ---- owner/name@revision
 
 
-def test_code_of_a_pinned_checkpoint_is_of_its_revision(stranger, hub):
+def test_download_pinned_code_is_of_its_revision(stranger, hub):
     """Also where the map names the repository itself, as transformers writes it."""
     folder, marker = stranger("model", "owner/own")
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -185,7 +185,7 @@ def test_code_of_a_pinned_checkpoint_is_of_its_revision(stranger, hub):
     assert marker.exists() and not marker.with_name(marker.name + "-of-main").exists()
 
 
-def test_a_revision_is_pinned(hub, zoo_model_dir):
+def test_download_pinned_revision(hub, zoo_model_dir):
     first, second = zoo_model_dir("metaxlm", copy=True), zoo_model_dir("metaxlm", copy=True)
     edit(second / "config.json", layer_norm_eps=0.5)
     hub.create("owner/pinned")
@@ -265,7 +265,7 @@ def work(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_runs_code_that_is_not_trusted(stranger, work, capfd, name, part):
+def test_commands_run_no_code_that_is_not_trusted(stranger, work, capfd, name, part):
     folder, marker = stranger(part)
     module, arguments = COMMANDS[name](str(folder), work)
     with pytest.raises(SystemExit) as ended:
@@ -274,7 +274,7 @@ def test_no_command_runs_code_that_is_not_trusted(stranger, work, capfd, name, p
 
 
 @pytest.mark.parametrize("name", ["a start", "supported"])
-def test_a_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir, work, name):
+def test_pre_train_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir, work, name):
     folder, marker = zoo_model_dir("metaxlm", copy=True), work / "ran"
     file = folder / "modeling_metaxlm.py"
     file.write_text(file.read_text() + f"\nimport pathlib\npathlib.Path({str(marker)!r}).touch()\n")
@@ -293,7 +293,7 @@ def test_a_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir
 
 
 @pytest.mark.parametrize("name", ["links of a file", "data"])
-def test_a_command_runs_the_code_where_it_is_trusted(stranger, work, name):
+def test_commands_run_code_that_is_trusted(stranger, work, name):
     folder, marker = stranger("tokenizer")
     module, arguments = COMMANDS[name](str(folder), work)
     recipe = any("model=" in argument for argument in arguments)

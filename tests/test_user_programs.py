@@ -13,7 +13,7 @@ PAIRS = [
 ]
 
 
-def test_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_path):
+def test_user_program_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_path):
     model = ErnieMForPreTraining.from_pretrained(zoo_model_dir("ernie_m"))
     arguments = TrainingArguments(
         output_dir=tmp_path,
@@ -38,7 +38,7 @@ def test_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_
     assert 0 < trainer.evaluate()["eval_loss"] < losses[0]
 
 
-def test_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_dir, sample_tokenizer):
+def test_user_program_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_dir, sample_tokenizer):
     """The encoder and its masked-LM head are the library's; the links come from its own states."""
     torch.manual_seed(0)
     folder = zoo_model_dir("xlm_align on modernbert")

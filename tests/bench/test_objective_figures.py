@@ -8,19 +8,19 @@ from bench.objective_figures import FIGURES, camlm, draw, dwa, vocabulary_matchi
 from pretraining.objectives import OBJECTIVES, Collator
 
 
-def test_every_objective_with_a_collator_has_a_figure():
+def test_objective_figures_of_every_objective_with_a_collator():
     with_collator = {name for name, objective in OBJECTIVES.items() if issubclass(objective, Collator)}
     assert {name for name in with_collator if not name.startswith(tuple(FIGURES))} == set()
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_drawn(name, tmp_path):
+def test_objective_figures_draw(name, tmp_path):
     draw(name, tmp_path)
     with Image.open(tmp_path / f"objective_{name}.png") as image:
         assert image.width == 510 * len(FIGURES[name]()) and len(image.getcolors(2**16)) > 8
 
 
-def test_camlm_shows_who_sees_whom():
+def test_objective_figures_camlm_shows_who_sees_whom():
     (panel,) = camlm()
     shown = ["".join(".x"[seen] for seen in row) for row in panel.grid.astype(int)]
     assert [word.text for word in panel.columns] == ["The", "mask", "is", "small.", "Das", "Haus", "ist", "mask"]
@@ -28,12 +28,12 @@ def test_camlm_shows_who_sees_whom():
     assert shown == of_text + of_translation
 
 
-def test_dwa_points_at_the_partner_that_is_labeled():
+def test_objective_figures_dwa_points_at_the_partner_that_is_labeled():
     labels, prediction = dwa()
     assert np.array_equal(labels.grid, np.eye(4)) and prediction.columns[1].predicted == "position of Haus"
 
 
-def test_vocabulary_matching_shows_each_route():
+def test_objective_figures_vocabulary_matching_shows_each_route():
     _, panel, _ = vocabulary_matching()
     routes = [word.text.partition("(")[2] for word in panel.rows]
     assert routes == ["normalized)", "dictionary)", "exact)", "dictionary)", "random)"]

@@ -26,7 +26,7 @@ def flags(tmp_path):
 
 
 @pytest.mark.parametrize(("plan", "kind", "name"), WORKS, ids=lambda value: value if isinstance(value, str) else "plan")
-def test_every_model_and_task_has_a_recipe_that_can_be_read(plan, kind, name):
+def test_reproduce_every_model_and_task_has_a_recipe_that_can_be_read(plan, kind, name):
     work = getattr(plan, kind)[name]
     assert (work.recipe is None) == (work.folder is not None)
     if work.recipe is not None:
@@ -37,14 +37,14 @@ def test_every_model_and_task_has_a_recipe_that_can_be_read(plan, kind, name):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_claims_name_models_and_tasks_that_are_there(plan):
+def test_reproduce_claims_name_models_and_tasks_that_are_there(plan):
     for claim in plan.claims:
         assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
         assert claim.columns or "| --- |" in claim.answer
         assert {column.task for column in claim.columns} <= {*claim.tasks, reproduce.RUN}
 
 
-def test_a_job_is_listed_once_behind_what_it_needs(flags):
+def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
     jobs = {job.name: job.command for job in jobs_of(PLAN, PLAN.claims, flags)}
     names = list(jobs)
     assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment") and "xlm-3" in names
@@ -88,7 +88,7 @@ def write_results(folder, values, **more):
     (folder / "results.json").write_text(json.dumps(content))
 
 
-def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):
+def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):
     column = Column(name="AER", task="alignment", metric="aer", where={"method": "ot", "layer": 8}, better="down")
     claim = Claim(name="dwa", says="lower", paper="P", models=["start", "xlm"], columns=[column], plot="layers")
     plan = Plan(models={name: PLAN.models[name] for name in ("start", "head", "xlm")}, claims=[claim])
@@ -112,7 +112,7 @@ def test_the_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):
     assert "| MLM + TLM | 10.0 |" in page()
 
 
-def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
+def test_write_page_of_the_committed_results_is_the_committed_page(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "reproduce.csv").write_bytes(Path("bench/results/reproduce.csv").read_bytes())
     monkeypatch.setattr(reproduce, "draw", lambda claim, *_: Path(f"reproduce-{claim.name}.png"))

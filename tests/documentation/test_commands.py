@@ -58,7 +58,7 @@ def load(program: str):
     return module
 
 
-def test_each_command_parses(command, monkeypatch):
+def test_pages_each_command_parses(command, monkeypatch):
     words = shlex.split(re.sub(r" [<>] \S+", "", command), comments=True)  # without a shell's redirections
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -80,6 +80,6 @@ def test_each_command_parses(command, monkeypatch):
         main(arguments)
 
 
-def test_what_examples_import_is_there(python_block):
+def test_pages_what_examples_import_is_there(python_block):
     found = [node for node in ast.parse(python_block).body if isinstance(node, ast.Import | ast.ImportFrom)]
     exec(compile(ast.Module(found, []), "the documentation", "exec"), {})

@@ -61,7 +61,7 @@ def run(encoder, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_align(run):
+def test_notebook_align(run):
     links, projected, lost = run("align", "[pair.links for pair in found]", "projected", "len(lost)")
     assert len(links) == 3 and all(links)
     assert len(projected) == 8 and lost < 3
@@ -69,7 +69,7 @@ def test_align(run):
 
 
 @pytest.mark.slow
-def test_pretrain(run):
+def test_notebook_pretrain(run):
     columns, layers, differs = run(
         "pretrain",
         "list(scores.columns)",
@@ -82,7 +82,7 @@ def test_pretrain(run):
 
 
 @pytest.mark.slow
-def test_finetune(run):
+def test_notebook_finetune(run):
     languages, answers = run("finetune", "sorted(results.languages)", "classify('Anna bakes bread.')")
     assert languages == ["de", "en", "es", "zh"]
     assert answers[0]["label"] in ("food", "sport", "technology", "travel", "weather")
@@ -90,16 +90,16 @@ def test_finetune(run):
 
 
 @pytest.mark.slow
-def test_objective(run):
+def test_notebook_objective(run):
     by_hand, model, change = run("objective", "mean", "loss.item()", "{side: change(side) for side in 'xy'}")
     assert by_hand == pytest.approx(model, rel=1e-4)
     assert change["x"] == pytest.approx(0, abs=1e-5) and change["y"] > 1e-3
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_what_is_committed(name):
+def test_notebooks_as_committed(name):
     """A test above for each notebook; outputs of a run from top to bottom, without errors or paths of a machine."""
-    assert f"test_{name}" in globals()
+    assert f"test_notebook_{name}" in globals()
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)) and len(code) <= 12

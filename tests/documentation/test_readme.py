@@ -26,7 +26,7 @@ def anchors(text):
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-def test_links_lead_somewhere(pages, page_of):
+def test_pages_links_lead_somewhere(pages, page_of):
     for page in (*pages.values(), *map(page_of, PROJECT)):
         for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
             if target.startswith("https://"):
@@ -39,7 +39,7 @@ def test_links_lead_somewhere(pages, page_of):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_published_figures_are_those_of_the_paper(pages, model):
+def test_pages_published_figures_are_those_of_the_paper(pages, model):
     """Each figure with a decimal point in the table of a model's page is in finetuning/published."""
 
     def figures(value):
@@ -60,7 +60,7 @@ def test_published_figures_are_those_of_the_paper(pages, model):
     assert set(re.findall(r"Table \d+", rows)) <= tables
 
 
-def test_examples_in_yaml_are_recipes(pages, tmp_path):
+def test_pages_examples_in_yaml_are_recipes(pages, tmp_path):
     blocks = [block for page in pages.values() for block in page.of("yaml")]
     assert len(blocks) >= 2
     for block in blocks:
@@ -69,5 +69,5 @@ def test_examples_in_yaml_are_recipes(pages, tmp_path):
         load_recipe(PreTraining, str(tmp_path / "recipe.yaml"), [])
 
 
-def test_no_block_is_of_a_kind_that_nothing_checks(pages):
+def test_pages_no_block_is_of_a_kind_that_nothing_checks(pages):
     assert {fence for page in pages.values() for fence, _ in page.blocks} <= {"", "python", "yaml", "bibtex"}

@@ -24,7 +24,7 @@ NOT_PAGES = ("docs/navigation.md", "docs/_build/", "hub_cards/templates/")
 
 
 @pytest.mark.slow
-def test_the_site_has_every_page_public_name_field_and_command(tmp_path):
+def test_site_has_every_page_public_name_field_and_command(tmp_path):
     site = build(tmp_path)
     check_pages(site)
     check_names(site)

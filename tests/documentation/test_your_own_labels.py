@@ -46,7 +46,7 @@ def run(command: str) -> str:
 # transformers guesses where words end, which the page explains
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
-def test_the_page_leads_from_files_to_a_model_in_use(page_of, place, sample_corpus_dir, monkeypatch):
+def test_your_own_labels_leads_from_files_to_a_model_in_use(page_of, place, sample_corpus_dir, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     printed, recipes, answers = {}, {}, []
     for language, block in page_of(PAGE).blocks:

@@ -10,7 +10,7 @@ TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_every_claim_is_borne_out_by_the_papers_table(model_type):
+def test_about_claims_are_borne_out_by_the_papers_tables(model_type):
     claims = about(model_type)["claims"]
     assert claims
     for claim in claims:
@@ -27,13 +27,13 @@ def test_every_claim_is_borne_out_by_the_papers_table(model_type):
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_the_texts_are_of_the_paper(model_type):
+def test_about_texts_are_of_the_paper(model_type):
     texts, paper = about(model_type), published.load(model_type)
     assert (texts["name"].partition(" (")[0], texts["title"]) == (paper.paper.partition(" (")[0], paper.title)
     assert texts["arxiv"] == paper.url.rpartition("/")[2] and f"eprint = {{{texts['arxiv']}}}" in texts["citation"]
 
 
-def test_limits_of_length_data_and_head():
+def test_about_limits_of_length_data_and_head():
     config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
     found = limits(Record(config, 0, "a"))
     assert any("256 tokens" in limit for limit in found) and "{" not in "".join(found)

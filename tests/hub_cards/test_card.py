@@ -49,7 +49,7 @@ def numbers_of(content):
     return found
 
 
-def test_every_number_of_the_results_is_in_the_results(made_up_run):
+def test_card_has_every_number_of_the_results(made_up_run):
     folder, files = made_up_run("veco", "classification", "word_alignment", "translation", "udpos", "tatoeba")
     section = card_of(folder, files).partition("## Results")[2].partition("\n## ")[0]
     known = set()
@@ -89,7 +89,7 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert found["aer, de-en, ot at layer 1, 1 seed"].dataset_type == "word-alignment"  # without the mirror's local/
 
 
-def test_the_alignment_score_is_that_of_the_pipelines_default_rule(made_up_run):
+def test_metadata_alignment_score_is_that_of_the_pipeline_s_default_rule(made_up_run):
     folder, [file] = made_up_run("xlm_align", "word_alignment")
     content = json.loads(file.read_text())
     content["protocol"]["methods"]["ot_words"] = {"threshold": 0.5}
@@ -99,14 +99,14 @@ def test_the_alignment_score_is_that_of_the_pipelines_default_rule(made_up_run):
     assert (entry.metric_name, entry.metric_value) == ("aer, de-en, ot_words at layer 1, 1 seed", 21.4)
 
 
-def test_languages_are_codes_of_the_hub(made_up_run):
+def test_metadata_languages_are_codes_of_the_hub(made_up_run):
     folder, _ = made_up_run("xlm_align")
     run = folder.parent / "run.json"
     run.write_text(run.read_text().replace('["de"]', '["de_captions"]').replace('["en", "de"]', '["fake", "zh-TW"]'))
     assert ModelCard.load(write_card(folder)).data.language == ["en", "de", "zh"]
 
 
-def test_what_is_learned_poorly_is_said_first(made_up_run):
+def test_card_says_first_what_is_learned_poorly(made_up_run):
     folder, files = made_up_run("veco", "classification")
     names = {"held_out/mlm/en": 5.5, "unigram_entropy/mlm/en": 4.7, "held_out/dwa/en-de": 9}
     names |= {"held_out/ca_mlm_segments.inner/de": 4.95, "unigram_entropy/ca_mlm_segments.inner/de": 4.9}
@@ -118,7 +118,7 @@ def test_what_is_learned_poorly_is_said_first(made_up_run):
     assert "Masked words" in card_of(folder, files)  # learned in one of two languages
 
 
-def test_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
+def test_card_of_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
     base, (file,) = made_up_run("xlm_align", "classification")
     run = shutil.copytree(file.parent, tmp_path / "tuned")
     content = json.loads((run / "results.json").read_text())
@@ -142,7 +142,7 @@ def test_a_fine_tuned_model(small_model, made_up_run, tmp_path, monkeypatch):
     assert all(fact in text.partition("## The base model")[2] for fact in ("FacebookAI/xlm-roberta-base", "1,500"))
 
 
-def test_the_start_of_a_run(made_up_run):
+def test_card_of_the_start_of_a_run(made_up_run):
     folder, _ = made_up_run("metaxlm")
     recipe = folder.parent / "recipe.yaml"
     local = str(folder.parent / "elsewhere" / "model")
@@ -159,7 +159,7 @@ def test_the_start_of_a_run(made_up_run):
         write_card(folder, base_model="microsoft/MiniLM")
 
 
-def test_no_run_above_and_no_results(small_model, made_up_run, tmp_path):
+def test_card_without_a_run_and_results(small_model, made_up_run, tmp_path):
     folder = small_model(tmp_path / "alone")
     assert "{" not in re.sub(r"```.*?```", "", text := card_of(folder), flags=re.DOTALL) and "None" not in text
     alone = shutil.copytree(made_up_run("veco")[0], tmp_path / "copy")
@@ -168,7 +168,7 @@ def test_no_run_above_and_no_results(small_model, made_up_run, tmp_path):
         assert getattr(data, name) is None
 
 
-def test_results_of_files_folders_and_suites(made_up_run):
+def test_card_results_of_files_folders_and_suites(made_up_run):
     folder, files = made_up_run("veco", "classification", "word_alignment")
     suite = files[0].parents[1] / "suite"
     for file in files:
@@ -178,7 +178,7 @@ def test_results_of_files_folders_and_suites(made_up_run):
     assert tasks(folder, files[0], files[1].parent) == ["xnli", "word_alignment"]
 
 
-def test_only_results_of_these_weights(made_up_run):
+def test_card_refuses_results_of_other_weights(made_up_run):
     folder, files = made_up_run("veco", "classification", "word_alignment")
     model = json.loads(files[1].read_text())["model"]
     edit(files[1], model=model | {"fingerprint": "sha256:of another one"})
@@ -189,7 +189,7 @@ def test_only_results_of_these_weights(made_up_run):
     assert tasks(folder, *files) == ["xnli", "word_alignment"]
 
 
-def test_names_are_shown_as_they_are(made_up_run):
+def test_card_shows_names_as_they_are(made_up_run):
     folder, files = made_up_run("veco", "classification")
     content = json.loads(files[0].read_text())
     content["task"], content["warnings"] = "a|b <i>*x* [y](z)", ["a `tag` <s>"]
@@ -231,7 +231,7 @@ def test_forget_paths(text, kept):
         (["--base-model", "me/other"], "FacebookAI/xlm-roberta-base"),
     ],
 )
-def test_the_command_refuses(made_up_run, monkeypatch, capsys, arguments, named):
+def test_card_command_refuses(made_up_run, monkeypatch, capsys, arguments, named):
     folder, (file,) = made_up_run("veco", "classification")
     monkeypatch.chdir(folder.parent)
     shutil.copytree(folder, "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
@@ -245,7 +245,7 @@ def test_the_command_refuses(made_up_run, monkeypatch, capsys, arguments, named)
     assert not (folder / "README.md").exists() and not (folder / "curves.png").exists()
 
 
-def test_an_edited_card_is_kept(made_up_run):
+def test_card_command_keeps_an_edited_card(made_up_run):
     folder, _ = made_up_run("veco")
     arguments = ["--model", str(folder), "--license", "mit"]
     main(arguments)

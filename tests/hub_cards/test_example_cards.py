@@ -28,7 +28,7 @@ TASKS = ("udpos", "tatoeba", "ntrex_retrieval", "word_alignment")  # in the orde
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_an_example_is_what_the_code_makes_of_its_run(zoo_model_dir, monkeypatch, model, tmp_path):
+def test_example_cards_are_what_the_code_makes_of_their_runs(zoo_model_dir, monkeypatch, model, tmp_path):
     """A tiny model's weights are in place of its own, which are not published."""
     example, folder = EXAMPLES / model, tmp_path / "model"
     shutil.copytree(zoo_model_dir(model), folder)

@@ -76,7 +76,7 @@ def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
-def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, sample_tokenizer, model_type):
+def test_examples_of_a_pre_trained_model_run(zoo_model_dir, tmp_path, sample_tokenizer, model_type):
     folder = zoo_model_dir(model_type, copy=True)
     record = record_of(retrieval(layer=2), run=RUN)
     expected = [*PRE_TRAINED, "Classification, after fine-tuning"]
@@ -109,7 +109,7 @@ def test_every_example_of_a_pre_trained_model_runs(zoo_model_dir, tmp_path, samp
 
 
 @pytest.mark.slow
-def test_every_example_of_a_fine_tuned_model_runs(zoo_model_dir, tmp_path):
+def test_examples_of_a_fine_tuned_model_run(zoo_model_dir, tmp_path):
     labels = {"0": "B-so", "1": "I-so"}
     heads = {
         "classifier": ("ForSequenceClassification", {}, ["topics (zero_shot)"]),
@@ -149,7 +149,7 @@ def retrieval(layer=2, task="tatoeba", **protocol):
     }
 
 
-def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
+def test_examples_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
     folder, title = zoo_model_dir("metaxlm"), PRE_TRAINED[2]
     assert "hidden_states[1]" in the(folder, title).code  # three fifths of two
     shown = the(folder, title, record_of(retrieval(layer=0))).code
@@ -162,13 +162,13 @@ def test_the_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
 @pytest.mark.parametrize(
     ("trained", "shown"), [([], ["en", "de"]), (["zh", "xx", "tr"], ["zh", "tr"]), (["hi"], ["en", "hi"])]
 )
-def test_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
+def test_examples_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
     record = record_of(run={"corpora": [{"languages": [language]} for language in trained]})
     code = the(zoo_model_dir("xlm_align"), "Word alignment", record).code
     assert {language for language, entry in SENTENCES.items() if entry["sentences"][0] in code} == set(shown)
 
 
-def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made_up_run):
+def test_examples_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made_up_run):
     folder, [results] = made_up_run("xlm_align", "word_alignment")
     content = read_results(results.parent)
     record = record_of(content)
@@ -178,7 +178,7 @@ def test_the_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made
     assert "layer=" not in the(folder, "Word alignment", record).code  # the pipeline reads it by itself
 
 
-def test_only_what_a_folder_supports_is_shown(zoo_model_dir):
+def test_examples_show_only_what_a_folder_supports(zoo_model_dir):
     folder = zoo_model_dir("xlm_align", copy=True)
     (folder / "pipeline_word_alignment.py").unlink()
     assert "Word alignment" not in titles(folder)

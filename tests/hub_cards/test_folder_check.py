@@ -156,14 +156,14 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("tampered", TAMPERED)
-def test_a_tampered_folder_is_refused(ready_folder, tampered):
+def test_check_folder_refuses_a_tampered_folder(ready_folder, tampered):
     folder = ready_folder()
     change, file = TAMPERED[tampered]
     change(folder)
     assert file in {problem.file for problem in check_folder(folder, load=False)}
 
 
-def test_code_that_is_not_ours_is_never_run(ready_folder, tmp_path):
+def test_check_folder_never_runs_code_that_is_not_ours(ready_folder, tmp_path):
     folder = ready_folder()
     appending("modeling_xlm_align.py", f"\nopen({str(tmp_path / 'ran')!r}, 'w')\n")(folder)
     assert check_folder(folder) and not (tmp_path / "ran").exists()
@@ -182,7 +182,7 @@ BIAS = "roberta.encoder.layer.1.output.dense.bias"
         (lambda tensors: None, {"intermediate_size": 50}, "AutoModel: "),
     ],
 )
-def test_faults_that_only_loading_shows(zoo_model_dir, change, config, reason):
+def test_check_loads_finds_faults_that_only_loading_shows(zoo_model_dir, change, config, reason):
     """In this process: what `check_folder` starts in a fresh one."""
     folder = zoo_model_dir("xlm_align", copy=True)
     change_weights(folder, change)
@@ -191,7 +191,7 @@ def test_faults_that_only_loading_shows(zoo_model_dir, change, config, reason):
 
 
 @pytest.mark.slow
-def test_a_fresh_process_loads_the_folder(ready_folder):
+def test_check_folder_loads_in_a_fresh_process(ready_folder):
     folder = ready_folder()
     change_weights(folder, lambda tensors: tensors[BIAS].fill_(torch.nan))
     write_anew(folder)
@@ -200,7 +200,7 @@ def test_a_fresh_process_loads_the_folder(ready_folder):
 
 
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm"])
-def test_a_folder_as_pretraining_and_the_card_leave_it_is_right(ready_folder, model_type):
+def test_check_folder_accepts_what_pretraining_and_the_card_leave(ready_folder, model_type):
     folder = ready_folder(model_type)
     write_modules(folder, layer=1)  # and what sentence-transformers reads
     if model_type == "veco":
@@ -209,7 +209,7 @@ def test_a_folder_as_pretraining_and_the_card_leave_it_is_right(ready_folder, mo
     assert check_folder(folder, load=False) == []
 
 
-def test_caches_are_left_out(ready_folder):
+def test_check_folder_leaves_out_caches(ready_folder):
     folder = ready_folder()
     kept = files_of(folder)
     for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "1_Pooling/.DS_Store"):
@@ -217,7 +217,7 @@ def test_caches_are_left_out(ready_folder):
     assert files_of(folder) == kept and "model.safetensors" in kept and check_folder(folder, load=False) == []
 
 
-def test_folders_without_a_model(tmp_path):
+def test_check_folder_of_folders_without_a_model(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         check_folder(tmp_path / "model")
     assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}

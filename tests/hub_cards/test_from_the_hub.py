@@ -78,7 +78,7 @@ def pushed(hub_server, ready_folder, tmp_path):
     return folders
 
 
-def test_models_and_pipelines_from_the_hub(hub_server, pushed, tmp_path):
+def test_from_pretrained_and_pipelines_from_the_hub(hub_server, pushed, tmp_path):
     environment = {name: value for name, value in hub_server.environment().items() if name != "PYTHONPATH"}
     arguments = [f"{repo} {folder} {hub_server.head(repo)}" for repo, folder in pushed.items()]
     found = json.loads(run_fresh(LOAD, arguments, environment, tmp_path).splitlines()[-1])

@@ -40,7 +40,7 @@ def contents(folder):
     return {path: (folder / path).read_bytes() for path in folder_check.files_of(folder)}
 
 
-def test_a_push_sends_the_folder(hub, run, ready_folder):
+def test_push_sends_the_folder(hub, run, ready_folder):
     folder = ready_folder()
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
@@ -51,14 +51,14 @@ def test_a_push_sends_the_folder(hub, run, ready_folder):
     assert there.pop(".gitattributes") and there == contents(folder)
 
 
-def test_a_dry_run_lists_the_files_and_asks_no_hub(hub, run, ready_folder):
+def test_push_dry_run_lists_the_files_and_asks_no_hub(hub, run, ready_folder):
     folder = ready_folder()
     status, printed = run(folder, "--dry_run")
     assert status == 0 and hub.requests == []
     assert all(f"{len(content):,}  {path}\n" in printed for path, content in contents(folder).items())
 
 
-def test_a_second_push_sends_what_changed(hub, run, ready_folder):
+def test_push_again_sends_what_changed(hub, run, ready_folder):
     folder = ready_folder()
     assert run(folder)[0] == 0 and run(folder)[0] == 0
     assert len(hub.titles(REPO)) == 2
@@ -69,7 +69,7 @@ def test_a_second_push_sends_what_changed(hub, run, ready_folder):
     assert len(sent) == 1 and sent[0].size < 500  # NOTICE alone
 
 
-def test_a_push_in_between_is_noticed(hub, run, ready_folder, monkeypatch):
+def test_push_notices_a_push_in_between(hub, run, ready_folder, monkeypatch):
     folder = ready_folder()
     assert run(folder)[0] == 0
     (folder / "NOTICE").write_text("Made here.\n")
@@ -78,7 +78,7 @@ def test_a_push_in_between_is_noticed(hub, run, ready_folder, monkeypatch):
     assert run(folder)[0] == 2 and hub.files(REPO)["NOTICE"] == b"Made there.\n"
 
 
-def test_a_card_edited_on_the_hub_is_not_overwritten(hub, run, ready_folder):
+def test_push_does_not_overwrite_a_card_edited_on_the_hub(hub, run, ready_folder):
     folder = ready_folder()
     assert run(folder)[0] == 0
     theirs = hub.files(REPO)["README.md"].decode().replace("## Limits", "A line of ours.\n\n## Limits")
@@ -95,7 +95,7 @@ def test_a_card_edited_on_the_hub_is_not_overwritten(hub, run, ready_folder):
     assert run(folder)[0] == 0 and b"license: mit" in hub.files(REPO)["README.md"]
 
 
-def test_weights_of_an_earlier_push_are_removed(hub, run, ready_folder):
+def test_push_removes_weights_of_an_earlier_push(hub, run, ready_folder):
     """transformers would read them in place of the shards."""
     folder = ready_folder()
     assert run(folder)[0] == 0
@@ -108,7 +108,7 @@ def test_weights_of_an_earlier_push_are_removed(hub, run, ready_folder):
     assert set(hub.files(REPO)) == {*contents(folder), "notes.md", "model.pt", ".gitattributes"}
 
 
-def test_private_repositories(hub, run, ready_folder):
+def test_push_to_private_repositories(hub, run, ready_folder):
     folder = ready_folder()
     assert run(folder, "--private")[0] == 0 and hub.repos[REPO].private
     (folder / "NOTICE").write_text("Made here.\n")
@@ -118,13 +118,13 @@ def test_private_repositories(hub, run, ready_folder):
 
 
 @pytest.mark.parametrize("token", ["nonsense", "reader", "stranger", None])
-def test_who_may_not_push(hub, run, ready_folder, monkeypatch, token):
+def test_push_without_permission(hub, run, ready_folder, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN")
     status, printed = run(ready_folder())
     assert status == 2 and REPO in printed and hub.repos == {}
 
 
-def test_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path):
+def test_push_of_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path):
     folder = ready_folder()
     (folder / "extra.pkl").write_bytes(b"x")
     faulty = ((folder, REPO, "extra.pkl"), (tmp_path, REPO, "model.safetensors"), (tmp_path / "no", REPO, "no"))
@@ -135,6 +135,6 @@ def test_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path):
 
 
 @pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model"])
-def test_a_card_for_another_repository(hub, run, ready_folder, other):
+def test_push_of_a_card_for_another_repository(hub, run, ready_folder, other):
     status, printed = run(ready_folder(repo=other))
     assert status == 2 and REPO in printed and hub.requests == []

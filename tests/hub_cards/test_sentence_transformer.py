@@ -63,7 +63,7 @@ def our_vectors(folder, layer, pooling="mean"):
 
 
 @pytest.mark.slow
-def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(zoo_model_dir, tmp_path):
+def test_sentence_transformer_gives_the_vectors_of_the_retrieval_task(zoo_model_dir, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     folders, fingerprints = {}, {}
@@ -100,7 +100,7 @@ def test_every_model_gives_the_vectors_of_the_retrieval_task_in_a_fresh_process(
         (dict(pooling="mean_with_special_tokens"), 1, "mean_with_special_tokens"),
     ],
 )
-def test_layer_and_pooling_are_those_that_were_asked_for(zoo_model_dir, options, layer, pooling):
+def test_sentence_transformer_layer_and_pooling(zoo_model_dir, options, layer, pooling):
     from sentence_transformers import SentenceTransformer
 
     folder = zoo_model_dir("metaxlm", copy=True)
@@ -124,7 +124,7 @@ def test_write_modules_keeps_modules_that_exist(zoo_model_dir):
 @pytest.mark.parametrize(
     "arguments", [["--layer", "3"], ["--layer", "-1"], ["--pooling", "max"], ["--model", "nowhere"]]
 )
-def test_the_command_refuses(zoo_model_dir, capsys, arguments):
+def test_sentence_transformer_command_refuses(zoo_model_dir, capsys, arguments):
     folder = zoo_model_dir("metaxlm")
     with pytest.raises(SystemExit) as stopped:
         main(["--model", str(folder), *arguments])

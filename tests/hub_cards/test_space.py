@@ -84,7 +84,7 @@ def test_fill_masks_by_the_models_own_head(app, model, spelling):
 
 
 @pytest.mark.parametrize("model_type", [*MODEL_TYPES, *BACKBONES])
-def test_every_model_of_the_zoo_serves_every_tab(app, zoo_model_dir, model_type):
+def test_space_serves_every_tab_of_every_model(app, zoo_model_dir, model_type):
     found = app.load(str(zoo_model_dir(model_type)))
     assert found.layer == 1 and found.positions == 512 and "toy" in found.facts
     assert len(app.align_words(found, *PAIR)[0]) == 5
@@ -106,7 +106,7 @@ def test_every_model_of_the_zoo_serves_every_tab(app, zoo_model_dir, model_type)
         ("run_head", ("a",)),
     ],
 )
-def test_texts_are_refused(app, model, name, texts):
+def test_space_refuses_texts(app, model, name, texts):
     with pytest.raises(ValueError):
         getattr(app, name)(model, *texts)
 
@@ -132,7 +132,7 @@ def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, spoil):
         app.load(str(folder))
 
 
-def test_code_of_a_model_runs_only_where_that_was_asked_for(app, zoo_model_dir, tmp_path):
+def test_space_runs_code_of_a_model_only_where_that_was_asked_for(app, zoo_model_dir, tmp_path):
     folder, marker = zoo_model_dir("xlm_align", copy=True), tmp_path / "ran"
     for file in folder.glob("*.py"):
         file.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n" + file.read_text())
@@ -187,7 +187,7 @@ def address(zoo_model_dir, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_tab_of_the_running_page_answers(address):
+def test_space_every_tab_answers(address):
     from gradio_client import Client
     from gradio_client.exceptions import AppError
 
@@ -204,7 +204,7 @@ def test_every_tab_of_the_running_page_answers(address):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host, status", [("127.0.0.1", 200), ("localhost:1", 200), ("a.site", 400), ("", 400)])
-def test_requests_for_another_host_are_refused(address, host, status):
+def test_space_refuses_requests_for_another_host(address, host, status):
     """A page of another site can have its name resolved to this machine; the browser still sends that name."""
     connection = http.client.HTTPConnection(address, timeout=60)
     body = json.dumps({"data": ["m", "a house", "b"]})
@@ -215,7 +215,7 @@ def test_requests_for_another_host_are_refused(address, host, status):
 
 
 @pytest.mark.slow
-def test_files_are_refused(address):
+def test_space_refuses_files(address):
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nb\r\n--x--\r\n'
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     with pytest.raises(urllib.error.HTTPError, match="413"):

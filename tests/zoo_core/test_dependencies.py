@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"zoo_core", "finetuning", "hub_cards", "modeling", "pretraining"}
 
 
-def test_every_import_is_of_a_declared_dependency():
+def test_dependencies_of_every_import_are_declared():
     def named(text):
         return re.match(r"[\w-]+", text)[0].lower().replace("-", "_")
 

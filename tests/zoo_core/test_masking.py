@@ -26,7 +26,7 @@ def mask(ids, special, probability=0.15, keys=None, **options):
     return input_ids, labels
 
 
-def test_shares_over_100_000_tokens():
+def test_mask_rows_shares_over_100_000_tokens():
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 46, 4200)
     special = ~((np.arange(50) > 0) & (np.arange(50) <= lengths[:, None]))
@@ -47,14 +47,14 @@ def test_shares_over_100_000_tokens():
     assert kept / chosen.sum() == pytest.approx(0.10, abs=0.01)
 
 
-def test_number_of_predictions_varies_by_one_and_is_right_on_average():
+def test_mask_rows_number_of_predictions_varies_by_one():
     labels = mask(np.tile(np.arange(10, 33), (4000, 1)), np.zeros((4000, 23)))[1]
     numbers = (labels != IGNORED).sum(1)
     assert set(numbers.tolist()) == {3, 4}  # 0.15 * 23 = 3.45
     assert np.mean(numbers) == pytest.approx(3.45, abs=0.03)
 
 
-def test_every_ordinary_position_is_chosen_alike_and_random_tokens_fill_the_vocabulary():
+def test_mask_rows_chooses_every_ordinary_position_alike():
     special = np.array([1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1])
     input_ids, labels = mask(np.full((20_000, 11), 500), np.tile(special, (20_000, 1)), probability=0.5)
     chosen = labels != IGNORED
@@ -67,7 +67,7 @@ def test_every_ordinary_position_is_chosen_alike_and_random_tokens_fill_the_voca
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(993, abs=5 * 45)
 
 
-def test_pairs_of_positions_are_chosen_as_without_replacement():
+def test_mask_rows_pairs_of_positions_are_chosen_as_without_replacement():
     """4 of 16: two positions are predicted together with 4 * 3 / (16 * 15)."""
     chosen = mask(np.full((60_000, 16), 500), np.zeros((60_000, 16)), probability=0.25)[1] != IGNORED
     assert (chosen.sum(1) == 4).all()
@@ -75,7 +75,7 @@ def test_pairs_of_positions_are_chosen_as_without_replacement():
     assert together[~np.eye(16, dtype=bool)] == pytest.approx(4 * 3 / (16 * 15), abs=0.0045)  # 5 deviations
 
 
-def test_edges():
+def test_mask_rows_edges():
     ids = np.arange(10, 20)
     input_ids, labels = mask(ids, np.zeros(10), probability=1.0)
     assert (labels == ids).all()
@@ -89,7 +89,7 @@ def test_edges():
     assert (labels != IGNORED).sum(1).tolist() == [0, 5, 10]
 
 
-def test_a_row_is_masked_alike_alone_in_company_and_padded():
+def test_mask_rows_alone_in_company_and_padded():
     rng = np.random.default_rng(1)
     ids, keys = rng.integers(4, 999, (40, 30)), keys_of(40)
     together = mask(ids, np.zeros(ids.shape), keys=keys, probability=0.4)
@@ -101,7 +101,7 @@ def test_a_row_is_masked_alike_alone_in_company_and_padded():
             assert (wide[field][0, :30] == together[field][row]).all()
 
 
-def test_numbers_of_a_row_are_distinct_and_uniform():
+def test_bits_of_a_row_are_distinct_and_uniform():
     bits = bits_of(keys_of(300), 4096)
     assert all(len(np.unique(row)) == 4096 for row in bits)
     counts = np.bincount((bits >> np.uint32(24)).ravel(), minlength=256)
@@ -110,7 +110,7 @@ def test_numbers_of_a_row_are_distinct_and_uniform():
     assert (bits_of(keys_of(300), 100) == bits[:, :100]).all()
 
 
-def test_rows_epochs_and_keys_are_independent():
+def test_row_keys_are_independent():
     """Correlation of what 200,000 positions draw: of neighbors in a row, in the next row, in another epoch or key."""
     one = bits_of(keys_of(500, 1, "mlm", "en"), 400).astype(float)
     others = {
@@ -131,7 +131,7 @@ def test_rows_epochs_and_keys_are_independent():
     assert 0 <= drawn.min() and drawn.max() < 1 and drawn.mean() == pytest.approx(0.5, abs=0.005)
 
 
-def test_numbers_depend_on_the_key_alone_in_any_process():
+def test_bits_of_depend_on_the_key_alone_in_any_process():
     assert keyed_seed(1, "mlm", 2) != keyed_seed(1, "mlm", 3) != keyed_seed(1, "tlm", 3)
     assert keyed_seed("a", "bc") != keyed_seed("ab", "c")
     assert keyed_seed(np.int64(5), "x") == keyed_seed(5, "x")

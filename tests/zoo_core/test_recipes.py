@@ -170,7 +170,7 @@ def test_load_recipe_inserts_no_environment_variables(monkeypatch, text):
         assert "0123456789" not in str(raised.value)
 
 
-def test_a_row_of_a_table_is_a_recipe(tmp_path):
+def test_validate_a_row_of_a_table_as_a_recipe(tmp_path):
     rows = ".shared: &shared {precision: fp32}\none: {extends: base.yaml, output_dir: b}\n"
     write(tmp_path, base="precision: bf16\n", paper=rows + "two: {<<: *shared, extends: one.yaml}\n")
     assert read_yaml(tmp_path / "one.yaml") == {"output_dir": "b", "precision": "bf16"}
@@ -181,7 +181,7 @@ def test_a_row_of_a_table_is_a_recipe(tmp_path):
             read_yaml(tmp_path / f"{name}.yaml")
 
 
-def test_installed_recipes_and_data_are_found_from_any_folder(tmp_path, monkeypatch):
+def test_load_recipe_finds_installed_recipes_and_data_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "finetuning/recipes/xlm_align/xnli.yaml"
     assert "train" in read_yaml(name)  # of the file that it extends
@@ -191,7 +191,7 @@ def test_installed_recipes_and_data_are_found_from_any_folder(tmp_path, monkeypa
     assert read_yaml(name) == {"output_dir": "mine"}
 
 
-def test_a_file_overrides_those_that_it_extends(tmp_path):
+def test_load_recipe_overrides_those_that_a_file_extends(tmp_path):
     write(tmp_path, base=YAML, middle="extends: base.yaml\nstage: {goals: {mlm: {weight: 2}}}\nbetas: [0.5, 0.6]\n")
     own = "extends: middle.yaml\noutput_dir: a\nstages: [{}]\nstage: {steps: 3, goals: {tlm: {}}}\nconfig: {a: [9]}"
     stage, config = Stage(steps=3, goals={"mlm": Goal(2.0), "tlm": Goal()}), {"a": [9], "b": {"c": "text"}}
