@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Literal
 
 from omegaconf import MISSING
 
-from zoo_core.recipes import nearest, option, or_installed
+from zoo_core.recipes import option, or_installed
 
 Rows = Any  # a Dataset, or an IterableDataset if it is streamed; `datasets` takes seconds to import
 FORMATS = ("parquet", "json", "csv", "tsv", "conll", "conllu", "text")
@@ -94,9 +94,7 @@ def _locate(table: Table, hub_root: str | None) -> tuple[str, str]:
         kind, given = "hub", {"format": table.format in FORMATS}
         is_missing = given["format"] or (table.format == "auto" and (by_name or looks_like_missing_folder(path)))
         if not Path(path).is_dir() and (is_missing or not HUB_ID.fullmatch(path)):
-            folder = next(parent for parent in Path(path).parents if parent.is_dir())
-            hint = nearest(Path(path).relative_to(folder).parts[0], sorted(item.name for item in folder.iterdir()))
-            raise ValueError(f"{path} does not exist. In {folder}: {hint} For an id of the Hub, set `format: hub`.")
+            raise ValueError(f"{path} does not exist. For an id of the Hub, set `format: hub`.")
     given["delimiter"] = table.delimiter if kind != "csv" else (table.delimiter or "")[1:]
     if wrong := next((name for name, value in given.items() if value), None):
         raise ValueError(f"{path} is read as {kind}, which has no {wrong} {getattr(table, wrong)!r}. Leave it out.")
@@ -122,14 +120,16 @@ def _explained(table: Table, path: str, hub_root: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of any type for a card that `datasets` cannot use, or a script
-        hint = "Check path, config, split, file and the copy in the cache of `datasets`."
-        if isinstance(error, FileNotFoundError | ConnectionError):  # datasets' EmptyDatasetError, DatasetNotFoundError
-            mirrored = [f"{one.parent.name}/{one.name}" for one in Path(hub_root).glob("*/*")] if hub_root else []
-            hint = f"In hub_root {hub_root}: {nearest(path, sorted(mirrored))}" if hub_root else "Is the Hub reachable?"
+        cause, place = error.__cause__ or error, "the file" if Path(path).is_file() else "path, config and split"
+        hint = f"Check {place}, and the copy in the cache of `datasets`."
+        if isinstance(cause, UnicodeDecodeError):
+            hint = "Convert it to UTF-8, as with iconv -f cp1252 -t utf-8."
+        elif isinstance(error, FileNotFoundError | ConnectionError):  # DatasetNotFoundError, too
+            hint = f"Is it in {hub_root}?" if hub_root else "Is the Hub reachable?"
         elif getattr(error, "errno", None):  # of the system
             raise
-        reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
-        reason = "it has no rows" if "corresponds to no data" in reason else reason
+        reason = " ".join(str(cause).split()).rstrip(".")
+        reason = "it has no rows" if re.search("corresponds to no data|No columns to parse", reason) else reason
         raise ValueError(f"{describe(table)} cannot be read: {reason}. {hint}") from error
 
 

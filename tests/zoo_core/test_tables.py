@@ -203,7 +203,7 @@ def test_resolve_hub_path_mirrored(hub_folder):
 
 
 REFUSED = {  # (name, fields, content, what is named)
-    "missing": ("news.tx", {}, None, "news.tx.*news.txt"),
+    "missing": ("news.tx", {}, None, "news.tx does not exist"),
     "empty": ("a.txt", {}, b"", "a.txt"),
     "only_header": ("a.tsv", {}, b"id\ttext\n", "a.tsv"),
     "latin1_text": ("a.txt", {}, b"one\ntwo\nGr\xfc\xdfe\n", "a.txt, line 3.*0xfc"),
@@ -241,7 +241,7 @@ def test_load_table_refuses_file(tmp_path, case):
         ("", {}, "'en', 'de'"),
         ("", {"config": "en", "split": "tset"}, "tset.*'train', 'test'"),
         ("", {"config": "en", "format": "text"}, "format"),
-        ("x", {"config": "en"}, "petsx.*'pets'"),
+        ("x", {"config": "en"}, "petsx"),
         ("/empty", {}, "pets/empty"),
         ("/script", {}, "pets/script"),
     ],
@@ -251,7 +251,7 @@ def test_load_table_refuses_folder(hub_folder, path, fields, named):
     write(hub_folder / "script" / "script.py", "raise SystemExit")
     with pytest.raises(ValueError, match=named):
         rows(f"{hub_folder}{path}", **fields)
-    with pytest.raises(ValueError, match="owner/pet, .*'owner/pets'"):  # an id outside of the mirror
+    with pytest.raises(ValueError, match="owner/pet, "):  # an id outside of the mirror
         rows("owner/pet", str(hub_folder.parents[1]), config="en", format="hub")
 
 
