@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip
 BENCHMARKS := $(patsubst bench/%.py,bench.%,$(filter-out bench/_%.py bench/reproduce.py bench/objective_figures.py,$(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-install dist docs check bench reproduce space
+.PHONY: help setup demo test test-all test-install mutants dist docs check bench reproduce space
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 21
@@ -38,6 +38,9 @@ test: setup ## run the tests of the first tier, on two processes: five minutes
 
 test-all: setup ## run all tests, also of processes, kills, the browser and oldest versions
 	$(BIN)/python -m pytest -n 2
+
+mutants: setup ## plant the faults of tests/mutants.tsv one at a time, and run the tests that should see each
+	$(BIN)/python tests/mutants.py
 
 # `build` may hold files of an earlier build that are gone since, and setuptools would pack them.
 test-install: ## install only the wheel, without extras, into a new environment, and run the demo of one model there
