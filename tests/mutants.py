@@ -1,7 +1,7 @@
-"""`make mutants`: plants the faults of mutants.tsv one at a time in a copy of the repository, and runs the test that should see each.
+"""`make mutants` plants the faults of mutants.tsv one at a time in a copy, and runs the tests that should see each.
 
-A line of the table: what is wrong, file, text (once in the file), text in its place, tests. `python tests/mutants.py WORD`
-plants those whose line has the word. Prints a line for each, and ends with 1 if one survives.
+A line of the table: what is wrong, file, text (once in the file), text in its place, tests. Words after the command
+select the lines that have all of them. Prints a line for each fault, and ends with 1 if one survives.
 """
 
 import os
