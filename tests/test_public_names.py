@@ -1,4 +1,4 @@
-"""`crosslingual_zoo`: its names, and folders of a user's own that hide what it needs."""
+"""`crosslingual_zoo`: its names, examples and runs."""
 
 import doctest
 import inspect
