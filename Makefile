@@ -39,9 +39,6 @@ test: setup ## run the tests of the first tier, on two processes: five minutes
 test-all: setup ## run all tests, also of processes, kills, the browser and oldest versions
 	$(BIN)/python -m pytest -n 2
 
-mutants: setup ## plant the faults of tests/mutants.tsv one at a time, and run the tests that should see each
-	$(BIN)/python tests/mutants.py
-
 # `build` may hold files of an earlier build that are gone since, and setuptools would pack them.
 test-install: ## install only the wheel, without extras, into a new environment, and run the demo of one model there
 	@rm -rf build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
@@ -49,6 +46,9 @@ test-install: ## install only the wheel, without extras, into a new environment,
 	"$$folder/venv/bin/python" -m pip install --quiet . "$(TORCH)" && \
 	cp demo.py "$$folder" && cd "$$folder" && \
 	env -u PYTHONPATH venv/bin/python demo.py --models xlm_align
+
+mutants: setup ## plant faults one at a time in a copy, and run the tests that should see them: a quarter of an hour
+	$(BIN)/python tests/mutants.py
 
 dist: setup ## build the sdist and the wheel into dist/, and check them
 	rm -rf dist
