@@ -7,7 +7,6 @@ What is not in `__all__` is private.
 
 import ast
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,8 @@ _MODULES = {
 }
 __all__ = sorted(_MODULES)
 
-
-def _check_packages() -> None:
-    """Raises ImportError where a package of this zoo is hidden by another one of its name."""
-    for name in _PACKAGES:
-        found = importlib.util.find_spec(name)
-        place = Path(found.origin).resolve() if found and found.origin else None
-        if place != _FOLDER.parent / name / "__init__.py":
-            raise ImportError(
-                f"{place or f'A folder {name}'} hides the package {name} that crosslingual_zoo needs "
-                f"({_FOLDER.parent / name}). Rename it, or start Python with -P, which leaves its folder out."
-            )
-
-
 if not (_FOLDER / "modeling").is_dir():  # a checkout; in a wheel, the packages are in this one
     __path__.append(str(_FOLDER.parent))  # so that their names as in a wheel are found
-    _check_packages()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,16 +7,16 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import torch
-from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(str(ROOT / package) + "/" for package in ("modeling", "pretraining", "zoo_core"))
-FOLLOWS_ITS_DATA = (torch.as_tensor, torch.asarray)  # of a tensor, not of a list
+FOLLOWS_ITS_DATA = {torch.as_tensor, torch.asarray}  # of a tensor, not of a list
+CONSTRUCTORS = FOLLOWS_ITS_DATA | {torch.tensor, torch.scalar_tensor, torch.empty, torch.zeros, torch.ones, torch.full}
+CONSTRUCTORS |= {torch.arange, torch.linspace, torch.eye, torch.tril_indices, torch.triu_indices}
+CONSTRUCTORS |= {torch.rand, torch.randn, torch.randint, torch.randperm}
 
 
 class WithoutDevice(TorchFunctionMode):
@@ -28,20 +28,15 @@ class WithoutDevice(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in (torch.Tensor.backward, torch.autograd.backward):
-            with mock.patch.object(torch.autograd, "_engine_run_backward", self.run_backward):
-                return func(*args, **kwargs)
-        if func in _device_constructors() and kwargs.get("device") is None:
+        if func is torch.Tensor.backward:  # torch would run it, and so a backward of ours, without the mode
+            with self:
+                return torch.autograd.backward(*args, **kwargs)
+        if func in CONSTRUCTORS and kwargs.get("device") is None:
             caller = sys._getframe(1)
             follows = func in FOLLOWS_ITS_DATA and isinstance(args[0], torch.Tensor)
             if caller.f_code.co_filename.startswith(self.folders) and not follows:
                 self.places.add(f"{Path(caller.f_code.co_filename).relative_to(ROOT)}:{caller.f_lineno}")
         return func(*args, **kwargs)
-
-    def run_backward(self, *args, **kwargs):
-        """torch runs a function that the mode has seen without the mode, and so a backward of ours."""
-        with self:
-            return _engine_run_backward(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,12 @@
-"""`crosslingual_zoo`: its names, and folders of a user's own that hide what it needs."""
+"""`crosslingual_zoo`: its names, examples and runs."""
 
 import doctest
 import inspect
 import io
 import json
 import logging
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -168,18 +165,3 @@ def test_pretrain_saves_at_ctrl_c_and_is_resumed(recipe, tmp_path, monkeypatch):
     first, second = sessions(tmp_path / "run")
     assert second["command"] == f"{first['command']} --resume"
     assert first["resumed_from"] is None and second["resumed_from"] == "step-3"
-
-
-@pytest.mark.slow
-def test_programs_name_a_file_of_the_name_of_a_package(tmp_path):
-    (tmp_path / "modeling.py").write_text("")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    program = "from crosslingual_zoo import VecoConfig; print(VecoConfig.model_type)"
-
-    def run(*flags):
-        command = [sys.executable, *flags, "-c", program]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-    done = run()
-    assert "ImportError" in done.stderr and str(tmp_path / "modeling.py") in done.stderr
-    assert run("-P").stdout == "veco\n"

@@ -119,11 +119,3 @@ def test_write_page_of_the_committed_results_is_the_committed_page(tmp_path, mon
     reproduce.write_page(PLAN, SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[1, 2], output=tmp_path))
     assert (tmp_path / "reproduce.md").read_text("utf-8") == Path("bench/reproduce.md").read_text("utf-8")
     assert None not in [claim.outcome for claim in PLAN.claims]
-
-
-def test_scores_of_have_the_loss_that_a_translation_model_ends_with(flags):
-    curve = {"2": [{"step": 50, "loss": 4.5, "bleu": None}, {"step": 100, "loss": 4.25, "bleu": 1.0}]}
-    write_results(flags.output / "veco-2" / "tasks" / "translation", {("en-de", 1): 5.0}, curve=curve)
-    scores = pandas.DataFrame(reproduce.scores_of(Plan(models={"veco": PLAN.models["veco"]}), flags))
-    assert scores.set_index("metric")["value"].to_dict() == {"aer": 5.0, "dev_loss": 4.25}
-    assert set(scores["seed"]) == {2} and set(scores["task"]) == {"translation"}

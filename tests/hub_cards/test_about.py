@@ -3,8 +3,7 @@
 import pytest
 
 from finetuning import published
-from hub_cards.record import Record
-from hub_cards.sections import about, limits
+from hub_cards.sections import about
 
 TYPES = ["ernie_m", "metaxlm", "veco", "xlm_align"]
 
@@ -31,13 +30,3 @@ def test_about_texts_are_of_the_paper(model_type):
     texts, paper = about(model_type), published.load(model_type)
     assert (texts["name"].partition(" (")[0], texts["title"]) == (paper.paper.partition(" (")[0], paper.title)
     assert texts["arxiv"] == paper.url.rpartition("/")[2] and f"eprint = {{{texts['arxiv']}}}" in texts["citation"]
-
-
-def test_about_limits_of_length_data_and_head():
-    config = {"model_type": "veco", "max_position_embeddings": 258, "pad_token_id": 1}
-    found = limits(Record(config, 0, "a"))
-    assert any("256 tokens" in limit for limit in found) and "{" not in "".join(found)
-    for from_zero in ({"positions_from_zero": True}, {"backbone_config": {"model_type": "modernbert"}}):
-        assert any("258 tokens" in limit for limit in limits(Record(config | from_zero, 0, "a")))
-    tuned = limits(Record(config | {"architectures": ["VecoForTokenClassification"]}, 0, "a"))
-    assert set(found) - set(tuned) == set(about("veco")["limits_of_base"].values())

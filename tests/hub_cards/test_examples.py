@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from finetuning.results import Results, read_results
+from finetuning.results import Results
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from hub_cards.examples import TEMPLATES, uses
 from hub_cards.record import Record
@@ -157,25 +157,6 @@ def test_examples_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir
     whole = the(folder, title, record_of(retrieval(pooling="mean_with_special_tokens"))).code
     first = the(folder, title, record_of(retrieval(pooling="cls"))).code
     assert 'batch["attention_mask"]' in whole and "states[:, 0]" in first
-
-
-@pytest.mark.parametrize(
-    ("trained", "shown"), [([], ["en", "de"]), (["zh", "xx", "tr"], ["zh", "tr"]), (["hi"], ["en", "hi"])]
-)
-def test_examples_languages_are_those_of_the_training(zoo_model_dir, trained, shown):
-    record = record_of(run={"corpora": [{"languages": [language]} for language in trained]})
-    code = the(zoo_model_dir("xlm_align"), "Word alignment", record).code
-    assert {language for language, entry in SENTENCES.items() if entry["sentences"][0] in code} == set(shown)
-
-
-def test_examples_layer_to_align_by_is_the_configuration_s_or_that_of_the_scores(made_up_run):
-    folder, [results] = made_up_run("xlm_align", "word_alignment")
-    content = read_results(results.parent)
-    record = record_of(content)
-    assert f"layer={content.protocol.layer})" in the(folder, "Word alignment", record).code
-    assert "layer=" not in the(folder, "Word alignment").code
-    change_config(folder, word_alignment_layer=1)
-    assert "layer=" not in the(folder, "Word alignment", record).code  # the pipeline reads it by itself
 
 
 def test_examples_show_only_what_a_folder_supports(zoo_model_dir):

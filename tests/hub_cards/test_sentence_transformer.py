@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from finetuning.tasks.vectors.encoder import SentenceEncoder
-from hub_cards.sentence_transformer import main, write_modules
+from hub_cards.sentence_transformer import write_modules
 from zoo_core.provenance import folder_fingerprint
 
 pytest.importorskip("sentence_transformers", minversion="6.0", reason="it is not installed: pip install -e '.[dev]'")
@@ -107,26 +107,3 @@ def test_sentence_transformer_layer_and_pooling(zoo_model_dir, options, layer, p
     assert write_modules(folder, **options) == (layer, pooling)
     found = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(found, our_vectors(folder, layer, pooling), atol=1e-5, rtol=0)
-
-
-def test_write_modules_keeps_modules_that_exist(zoo_model_dir):
-    folder = zoo_model_dir("metaxlm", copy=True)
-    write_modules(folder)
-    files = {path: path.read_bytes() for path in folder.rglob("*.json")}
-    (folder / "modules.json").write_text("[]")
-    with pytest.raises(ValueError, match="modules.json"):
-        write_modules(folder)
-    assert (folder / "modules.json").read_text() == "[]"
-    write_modules(folder, overwrite=True)
-    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == files
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--layer", "3"], ["--layer", "-1"], ["--pooling", "max"], ["--model", "nowhere"]]
-)
-def test_sentence_transformer_command_refuses(zoo_model_dir, capsys, arguments):
-    folder = zoo_model_dir("metaxlm")
-    with pytest.raises(SystemExit) as stopped:
-        main(["--model", str(folder), *arguments])
-    assert stopped.value.code == 2 and arguments[-1] in capsys.readouterr().err
-    assert not (folder / "modules.json").exists()

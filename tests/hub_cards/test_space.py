@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -109,27 +108,6 @@ def test_space_serves_every_tab_of_every_model(app, zoo_model_dir, model_type):
 def test_space_refuses_texts(app, model, name, texts):
     with pytest.raises(ValueError):
         getattr(app, name)(model, *texts)
-
-
-def without_a_layer(folder):
-    tensors = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in tensors.items() if "layer.1." not in name}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda folder: (folder / "config.json").write_text("{"),
-        lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
-        without_a_layer,
-    ],
-)
-def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, spoil):
-    folder = zoo_model_dir("veco", copy=True)
-    spoil(folder)
-    with pytest.raises((ValueError, OSError)):
-        app.load(str(folder))
 
 
 def test_space_runs_code_of_a_model_only_where_that_was_asked_for(app, zoo_model_dir, tmp_path):

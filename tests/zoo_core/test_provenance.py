@@ -60,14 +60,6 @@ def test_forget_machine_keeps_other_settings(tmp_path):
     assert not (tmp_path / "training_args.bin").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff{}", b"{}", b'{"a":' * 9999 + b"1" + b"}" * 9999])
-def test_read_json_names_a_damaged_file(tmp_path, content):
-    file = tmp_path / "run.json"
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^[^\n]*run\.json[^\n]*$"):
-        read_json(file, {}, needs=["sessions"], advice="Do this.")
-
-
 def test_model_fingerprint_is_the_commit_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     cached = tmp_path / "models--own--one"

@@ -202,36 +202,26 @@ def test_resolve_hub_path_mirrored(hub_folder):
         resolve_hub_path("owner/pets", f"{root}/nowhere")
 
 
-REFUSED = {  # (name, fields, content, what is named)
-    "missing": ("news.tx", {}, None, "news.tx does not exist"),
-    "empty": ("a.txt", {}, b"", "a.txt"),
-    "only_header": ("a.tsv", {}, b"id\ttext\n", "a.tsv"),
-    "latin1_text": ("a.txt", {}, b"one\ntwo\nGr\xfc\xdfe\n", "a.txt, line 3.*0xfc"),
-    "latin1_tsv": ("a.tsv", {}, b"text\nGr\xfc\xdfe\n", "a.tsv.*0xfc"),
-    "latin1_json": ("a.jsonl", {}, b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl.*0xfc"),
-    "wide": ("a.tsv", {}, b"id\ttext\n1\ta\n2\tb\tc\n", "a.tsv.*line 3"),
-    "all_wide": ("a.csv", {}, b"id,text\n1,a,b\n2,c,d\n", "a.csv.*row 0"),
-    "quote": ("a.csv", {}, b'id,text\n1,a\n2,"b\n3,c\n', "a.csv"),
-    "binary": ("a.txt", {}, b"a\nb\x00c\n", "a.txt, line 2"),
-    "half_a_gzip": ("a.tsv.gz", {}, gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], "a.tsv.gz"),
-    "delimiter": ("a.csv", {"delimiter": "||"}, b"a||b\n1||2\n", "delimiter"),
-    "delimiter_of_folder": (".", {"delimiter": ","}, None, "delimiter"),
-    "conll_width": ("a.conll", {}, b"a X O\nb Y O\n\nc O\n", "a.conll.*'c O'"),
-    "conllu": ("a.conllu", {}, b"1\ta" + 8 * b"\t_" + b"\njunk\n", "a.conllu.*'junk'"),
-    "damaged_json": ("a.json", {}, b'{"text": "a"}\n{"text"\n', "a.json"),
-    "no_suffix": ("corpus.en", {}, b"a\n", "`format`"),
-    "revision": ("a.txt", {"revision": "v1"}, b"a\n", "revision 'v1'"),
+REFUSED = {  # (name, content, what is named)
+    "empty": ("a.txt", b"", "a.txt"),
+    "only_header": ("a.tsv", b"id\ttext\n", "a.tsv"),
+    "latin1_tsv": ("a.tsv", b"text\nGr\xfc\xdfe\n", "a.tsv.*0xfc"),
+    "latin1_json": ("a.jsonl", b'{"text": "a"}\n{"text": "\xfc"}\n', "a.jsonl.*0xfc"),
+    "wide": ("a.tsv", b"id\ttext\n1\ta\n2\tb\tc\n", "a.tsv.*line 3"),
+    "half_a_gzip": ("a.tsv.gz", gzip.compress(b"text\n" + bytes(range(48, 58)) * 99)[:-12], "a.tsv.gz"),
+    "conll_width": ("a.conll", b"a X O\nb Y O\n\nc O\n", "a.conll.*'c O'"),
+    "damaged_json": ("a.json", b'{"text": "a"}\n{"text"\n', "a.json"),
 }
-SEEN_WHEN_READ_IN_FULL = ("only_header", "damaged_json", "latin1_json", "empty", "wide", "quote")
+SEEN_WHEN_READ_IN_FULL = ("only_header", "damaged_json", "latin1_json", "empty", "wide")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_load_table_refuses_file(tmp_path, case):
-    name, fields, content, named = REFUSED[case]
-    write(tmp_path / ("news.txt" if content is None else name), content or b"")
+    name, content, named = REFUSED[case]
+    write(tmp_path / name, content)
     for streaming in (False, True)[: 1 if case in SEEN_WHEN_READ_IN_FULL else 2]:
         with pytest.raises(ValueError, match=named):
-            rows(str(tmp_path / name), streaming=streaming, **fields)
+            rows(str(tmp_path / name), streaming=streaming)
 
 
 @pytest.mark.parametrize(
@@ -240,28 +230,15 @@ def test_load_table_refuses_file(tmp_path, case):
         ("", {"config": "enn"}, "'enn'.*'en'"),
         ("", {}, "'en', 'de'"),
         ("", {"config": "en", "split": "tset"}, "tset.*'train', 'test'"),
-        ("", {"config": "en", "format": "text"}, "format"),
-        ("x", {"config": "en"}, "petsx"),
-        ("/empty", {}, "pets/empty"),
         ("/script", {}, "pets/script"),
     ],
 )
 def test_load_table_refuses_folder(hub_folder, path, fields, named):
-    (hub_folder / "empty").mkdir()
     write(hub_folder / "script" / "script.py", "raise SystemExit")
     with pytest.raises(ValueError, match=named):
         rows(f"{hub_folder}{path}", **fields)
     with pytest.raises(ValueError, match="owner/pet, "):  # an id outside of the mirror
         rows("owner/pet", str(hub_folder.parents[1]), config="en", format="hub")
-
-
-def test_load_table_names_the_table_of_a_damaged_copy(tmp_path):
-    path = write(tmp_path / "a.jsonl", jsonl(*({"text": f"{number} cut off"} for number in range(999))))
-    copy = Path(load_table(Table(path)).cache_files[0]["filename"])
-    os.truncate(copy, 1000)
-    with pytest.raises(ValueError, match="a.jsonl.*cache"):
-        rows(path)
-    copy.unlink()
 
 
 def test_require_column_and_get_column_of_dotted_paths(tmp_path):
