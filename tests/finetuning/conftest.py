@@ -26,12 +26,12 @@ PAIRS = [
 
 @pytest.fixture(scope="session")
 def tiny_model(sample_tokenizer, tmp_path_factory):
-    """Folder of a random model of 2 layers of 32, as pre-training would leave it: a masked-LM head, a tokenizer."""
+    """Folder of a random model, as pre-training would leave it; its states, and so its labels, differ between texts."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     set_seed(0)
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=1)
     sizes |= dict(vocab_size=len(sample_tokenizer), max_position_embeddings=66)
-    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, initializer_range=0.2)
     dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     XLMRobertaForMaskedLM(XLMRobertaConfig(**sizes, **special, **dropout)).save_pretrained(folder)
     sample_tokenizer.save_pretrained(folder)
@@ -48,7 +48,7 @@ def topics_recipe(sample_corpus_dir, tiny_model):
         f"train=[{{{table}, config: en}}]",
         f"evaluation=[{{{table}, config: '{{language}}', languages: [en, de, zh]}}]",
         *"task=topics selection=source_dev evaluate_every_steps=2 max_length=24 seeds=[1,2]".split(),
-        *"training.learning_rate=1e-2 training.batch_size=48 training.epochs=1".split(),
+        *"training.learning_rate=1e-3 training.batch_size=48 training.epochs=1".split(),
     ]
 
 

@@ -147,7 +147,7 @@ def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
         return optimizer
 
     monkeypatch.setattr(trainer_class, "create_optimizer", watched)
-    short = ["seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"]
-    main([*request.getfixturevalue(kind), *short])
+    short = "max_steps=1 layerwise_decay=0.5 weight_decay=0.1 learning_rate=1e-2".split()
+    main([*request.getfixturevalue(kind), "seeds=[1]", *(f"training.{field}" for field in short)])
     own["roberta.embeddings.word_embeddings.weight"] = 0.125e-2
     assert {name: seen[0][name] for name in own} == {name: (pytest.approx(rate), 0.1) for name, rate in own.items()}

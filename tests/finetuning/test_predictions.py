@@ -18,7 +18,7 @@ from tests.finetuning.tasks import encode, predictions, recipe_with
 
 
 def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
-    results = read_results(topics_run)
+    results, labels = read_results(topics_run), []
     for place, seed in enumerate(results["seeds"]):
         folder = topics_run / f"seed-{seed}"
         assert {path.name for path in (folder / "predictions").iterdir()} == {"en.jsonl", "de.jsonl", "zh.jsonl"}
@@ -32,6 +32,8 @@ def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
             right = [row["gold"] == row["prediction"] for row in found]
             assert 100 * np.mean(right) == pytest.approx(entry["scores"][place])
             assert all(0.2 <= row["probability"] <= 1 for row in found)  # the highest of five
+            labels.append({row["prediction"] for row in found})
+    assert max(map(len, labels)) > 2  # or any order of rows would do
 
 
 def test_names_as_text_in_every_task(topics_run, sample_tokenizer):

@@ -130,7 +130,7 @@ def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_load_model_names_fresh_parameters(topics_run):
+def test_load_model_names_fresh_parameters_and_draws_them_by_the_seed(topics_run):
     out = topics_run
     fresh = read_results(out)["protocol"]["fresh_parameters"]
     names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]
@@ -138,6 +138,12 @@ def test_load_model_names_fresh_parameters(topics_run):
     assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
 
     tuned = out / "seed-1" / "model"  # whose head is of this task
-    for names, expected in ((["a"] * labels, []), (["a", "b"], ["bias", "weight"])):  # another number: a new layer
-        model = task_of(Recipe()).load_model(str(tuned), 1, SimpleNamespace(label_names=names))
-        assert model.fresh_parameters["names"] == [f"classifier.out_proj.{name}" for name in expected]
+
+    def loaded(seed, labels):
+        return task_of(Recipe()).load_model(str(tuned), seed, SimpleNamespace(label_names=["a"] * labels))
+
+    assert loaded(1, labels).fresh_parameters == {"count": 0, "names": []}
+    one, two, again = (loaded(seed, 2) for seed in (1, 2, 1))  # another number of labels: a new layer
+    assert one.fresh_parameters["names"] == [f"classifier.out_proj.{kind}" for kind in ("bias", "weight")]
+    one, two, again = (model.classifier.out_proj.weight for model in (one, two, again))
+    assert torch.equal(one, again) and not torch.equal(one, two)

@@ -240,7 +240,6 @@ def test_tagging_scores_are_those_of_the_saved_model(people, people_run):
     assert results["kind"] == "tagging" and list(results.languages) == ["en", "de"]
     assert results.languages["en"]["mean"] > 60  # it has learned something
     assert results.metrics == ["f1", "precision", "recall", "token_accuracy"]
-    assert results["protocol"]["metric"]["version"].startswith("1.2.0 (seqeval ")
     assert results["protocol"]["labels"] == ["B-LOC", "B-PER", "I-PER", "O", "I-LOC"]
     assert results["protocol"]["split_texts"]["evaluation"] == {"en": 3, "de": 3}
 
@@ -256,7 +255,8 @@ def test_tagging_scores_are_those_of_the_saved_model(people, people_run):
     for row in sentences("de", 9):
         batch = tokenizer(row["tokens"], is_split_into_words=True, return_tensors="pt")
         if batch["input_ids"].shape[1] <= 40:
-            words = batch.word_ids(0)
+            places = zip(batch.word_ids(0), batch.tokens(), strict=True)
+            words = [word if token.strip("▁") else None for word, token in places]  # labels are at the first with text
             with torch.no_grad():
                 predicted = model(**batch).logits[0].argmax(-1).tolist()
             by_hand.append([model.config.id2label[predicted[words.index(word)]] for word in range(len(row["tokens"]))])
