@@ -25,6 +25,7 @@ from accelerate.utils import (
 from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
+from modeling.masked_lm import ForPreTraining
 from modeling.positions import longest_input
 from pretraining.checkpoints import (
     check_same_data,
@@ -41,12 +42,11 @@ from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
 from pretraining.evaluation import Evaluator, evaluate
 from pretraining.metrics import Meter
-from pretraining.recipe import Recipe, scheduled_together
+from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
-from pretraining.trainable import check_trainable, is_trainable, make_optimizer, may_lack_gradients
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
@@ -82,7 +82,8 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
         model = start.build_model(config, matching, checkpoint)
-        check_trainable(model, recipe.phases)
+        for phase in recipe.phases:
+            phase.check_trainable([name for name, _ in model.named_parameters()])
         if accelerator.is_main_process:
             start_run_folder(recipe)
         check_shared_folder(recipe.output_dir)
@@ -184,10 +185,16 @@ class Training:
         self.accelerator.free_memory()
         model.zero_grad()
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(is_trainable(name, phase))
-        together = scheduled_together(recipe.phases, index)
+            parameter.requires_grad_(phase.trains(name))
+        together, settings = scheduled_together(recipe.phases, index), recipe.optimizer
         first, steps = together[0], sum(phase.steps for phase in together)
-        optimizer = make_optimizer(model, first, recipe)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},  # biases and LayerNorms
+        ]
+        options = {"lr": first.learning_rate, "betas": tuple(settings.betas), "eps": settings.epsilon, "fused": True}
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **options)
         scheduler = get_scheduler(SCHEDULES.get(first.schedule, first.schedule), optimizer, first.warmup_steps, steps)
         if phase.optimizer == "carried" and before:  # a run that is resumed here loads both from its checkpoint
             scheduler.last_epoch = self.scheduler.last_epoch
@@ -369,6 +376,19 @@ class Training:
         error = ValueError(f"{reason} {where} {advice}")
         error.__cause__ = reason
         raise error if self.accelerator.is_main_process else SystemExit(2)  # one report
+
+
+def may_lack_gradients(model: torch.nn.Module, phase: Phase) -> bool:
+    """Returns whether a batch may leave trained parameters without gradient, so that DDP has to search for them.
+
+    MLM and TLM read all layers and the head, also if a batch has no masked token. They do not read other parts, such as
+    cross-attention.
+    """
+    plain = ("roberta.embeddings.", "roberta.encoder.", "lm_head.")
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    is_plain = all(name.startswith(plain) and ".crossattention." not in name for name in trained)
+    learned = [name for name, objective in phase.objectives.items() if objective.weight]
+    return not is_plain or not any(name in ForPreTraining.objectives for name in learned)
 
 
 def random_states(device: torch.device) -> list[torch.Tensor]:

@@ -13,13 +13,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from pretraining.data.corpora import Corpus
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
-from pretraining.data.sources import match_corpora
-from pretraining.data.stored import Corpus
 from pretraining.objectives import Collator
-from pretraining.recipe import Phase, Recipe
+from pretraining.recipe import Phase, Recipe, match_corpora
 
 
 @dataclass

@@ -17,7 +17,6 @@ from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
 from pretraining.start.pretrained import Pretrained, listed, load_run_tokenizer
 from pretraining.start.vocabulary_matching import Matching
-from pretraining.trainable import is_trainable
 from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
@@ -175,7 +174,7 @@ class Start:
         if fresh := fresh_weights(model, report, str(self.start_from)):
             logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
             encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
-            learning = [phase for phase in self.recipe.phases if any(is_trainable(key, phase) for key in encoder)]
+            learning = [phase for phase in self.recipe.phases if any(map(phase.trains, encoder))]
             objectives = [found for phase in learning for found in phase.objectives.values() if found.mask_probability]
             is_fresh = any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
             if is_fresh and any(objective.weight for objective in objectives):
