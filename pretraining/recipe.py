@@ -263,20 +263,22 @@ class Phase:
             raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
         if not any(objective.weight for objective in self.objectives.values()):
             raise ValueError(f"{place}.objectives has none with a weight. Choose from {', '.join(OBJECTIVES)}.")
-        corpora = recipe.named_corpora()
-        read = [corpora[name] for name in match_corpora(self.corpora, list(corpora), place)]
-        languages = list(dict.fromkeys(corpus.language for corpus in read if corpus.kind == "monolingual"))
+        read = self.read(recipe).values()
         for name, objective in self.objectives.items():
             where = f"{place}.objectives.{name}"
             if all(corpus.kind != objective.text for corpus in read):
                 raise ValueError(f"{where} reads `{objective.text}`, but the phase has no such corpus. Add one.")
-            objective.check_text(where, languages, [corpus.codes for corpus in recipe.bitext])
             if objective.reads and objective.reads not in self.objectives:
                 raise ValueError(f"{where} reads the rows of {objective.reads}. Add it to the phase.")
             if objective.has_teacher and not recipe.teacher:
                 raise ValueError(f"{where} learns from a teacher. Set teacher.path.")
-            if objective.has_teacher and recipe.teacher.language not in languages:
+            if objective.has_teacher and (recipe.teacher.language,) not in {corpus.codes for corpus in read}:
                 raise ValueError(f"{where} has no text of teacher.language {recipe.teacher.language!r}. Add it.")
+
+    def read(self, recipe: "Recipe") -> "Corpora":
+        """Returns the corpora that it reads, by name."""
+        corpora = recipe.named_corpora()
+        return {name: corpora[name] for name in match_corpora(self.corpora, list(corpora), f"phase {self.name}")}
 
     def trains(self, name: str) -> bool:
         """Returns whether a parameter trains in the phase; others are frozen. Cross-attention is no part of the body:

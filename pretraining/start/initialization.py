@@ -88,16 +88,14 @@ class Start:
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-        before: list[Objective] = []
+        can = learnable(self.model_class)
         for index, phase in enumerate(self.recipe.phases):
-            together = list(phase.objectives.values())
             for name, objective in phase.objectives.items():
-                place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
+                place = f"phases.{index}.objectives.{name}"
                 if name not in can:
                     raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
-                objective.check_model(place, config, learned, before, together)
+                objective.check(place, self.recipe, index, config, learned)
                 self._check_rows(objective, config, place)
-            before = before + together
         if getattr(config, "num_languages", 0):
             if config.languages is None:
                 raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
