@@ -41,14 +41,22 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
     Raises ValueError for a file that is missing or not UTF-8, if neither `first` nor the file's name tells which side
     is the language's, and for a file without any pair.
     """
-    places = [Path(hub_root) / dictionary.path] if hub_root is not None else []
-    places.append(Path(or_installed(dictionary.path)))
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise ValueError(f"the dictionary {dictionary.path} does not exist: no file {' or '.join(map(str, places))}.")
-    word_first = _word_is_first(dictionary)
-    lines = [_split(unicodedata.normalize("NFKC", line)) for line in read_lines(path)]
-    pairs = dict.fromkeys((line if word_first else line[::-1]) for line in lines if line)
+    path = Path(hub_root or "", dictionary.path)
+    path = path if path.is_file() else Path(or_installed(dictionary.path))
+    if not path.is_file():
+        raise ValueError(f"the dictionary {dictionary.path} does not exist: no file {path}.")
+    language, name = dictionary.language.lower(), path.name.lower().partition(".")[0]
+    sides = {"word": name.startswith(f"{language}-"), "translation": name.endswith(f"-{language}")}
+    first = dictionary.first or next((side for side, is_first in sides.items() if is_first), None)
+    if first is None or not dictionary.first and all(sides.values()):
+        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
+    lines = list(read_lines(path))
+    pairs = {}  # a set in the order of the file
+    for line in (unicodedata.normalize("NFKC", line).rstrip() for line in lines):
+        columns = [column.split() for column in line.split("\t")] if "\t" in line else [[word] for word in line.split()]
+        if [len(words) for words in columns] == [1, 1]:
+            (pair,) = zip(*(columns if first == "word" else columns[::-1]), strict=True)
+            pairs[pair] = None
     if not pairs:
         raise ValueError(f"the dictionary {dictionary.path} contains no pair of words in its {len(lines):,} lines.")
     read = Translations(dictionary.language, dictionary.path, len(pairs), len(lines) - len(pairs))
@@ -58,21 +66,3 @@ def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Tran
             if translation not in known:
                 known.append(translation)
     return read
-
-
-def _split(line: str) -> tuple[str, str] | None:
-    """Returns the sides of a line, or None if they are not two single words."""
-    columns = line.rstrip().split("\t") if "\t" in line else line.split()
-    is_pair = len(columns) == 2 and all(len(column.split()) == 1 for column in columns)
-    return (columns[0].strip(), columns[1].strip()) if is_pair else None
-
-
-def _word_is_first(dictionary: Dictionary) -> bool:
-    """Returns whether the word of `language` is first in a line, and its translation second."""
-    if dictionary.first is not None:
-        return dictionary.first == "word"
-    language, pair = dictionary.language.lower(), Path(dictionary.path).name.lower().partition(".")[0]
-    is_first = pair.startswith(f"{language}-")
-    if is_first == pair.endswith(f"-{language}"):
-        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
-    return is_first

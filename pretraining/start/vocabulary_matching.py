@@ -99,16 +99,16 @@ def match_vocabularies(
     olds, news = read_vocabulary(old), read_vocabulary(new)
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
     index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-    first, second = functools.partial(index.match_translation, read), index.match
-    if dictionary == "fallback":
-        first, second = second, first
-    matches: list[tuple[int | None, str]] = [(None, "random")] * len(news.subwords)
+    steps = [functools.partial(index.match_translation, read), index.match]
+    specials = _match_specials(old, new, olds, news)
+    sources, routes = [], []
     for number, subword in enumerate(news.subwords):
-        if subword is not None:
-            matches[number] = first(subword) or second(subword) or matches[number]
-    for number, source in _match_specials(old, new, olds, news).items():
-        matches[number] = source, "special"
-    sources, routes = map(list, zip(*matches, strict=True))
+        found = (step(subword) for step in (steps if dictionary == "first" else steps[::-1]) if subword is not None)
+        source, route = next(filter(None, found), (None, "random"))
+        if number in specials:
+            source, route = specials[number], "special"
+        sources.append(source)
+        routes.append(route)
     return Matching(sources, routes, read)
 
 
@@ -120,16 +120,15 @@ class _Index:
         for number, subword in enumerate(old.subwords):
             if subword is not None and number not in unreachable:
                 self.exact.setdefault(subword, number)
-        # forms in which texts are compared, the one closest to the text first
-        self.by_form = [(form, self._by_form(form)) for form in (fold_case, normalize)]
-
-    def _by_form(self, form: Callable[[str], str]) -> dict[Subword, int]:
-        """Indexes subwords by a form of their text: the one that is written in that form, else the lowest id."""
-        index: dict[Subword, int] = {}
-        for subword, number in self.exact.items():
-            if isinstance(subword, Subword) and (text := form(subword.text)):
-                index.setdefault(Subword(text, subword.starts_word), number)
-        return {subword: self.exact.get(subword, number) for subword, number in index.items()}
+        # forms in which texts are compared, the one closest to the text first, and the subwords by this form: the one
+        # that is written in it, else the lowest id
+        self.by_form: list[tuple[Callable[[str], str], dict[Subword, int]]] = []
+        for form in (fold_case, normalize):
+            index: dict[Subword, int] = {}
+            for subword, number in self.exact.items():
+                if isinstance(subword, Subword) and (text := form(subword.text)):
+                    index.setdefault(Subword(text, subword.starts_word), number)
+            self.by_form.append((form, {one: self.exact.get(one, number) for one, number in index.items()}))
 
     def match(self, subword: Subword | bytes) -> tuple[int, str] | None:
         """Matches a subword by the routes exact and normalized."""
@@ -188,8 +187,8 @@ def _match_specials(
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
     of_old, of_new = ({name: getattr(of, f"{name}_token_id") for role in ROLES for name in role} for of in (old, new))
-    found = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
-    found = {number: source for number, source in found.items() if number not in of_new.values()}
+    named = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
+    found = {number: source for number, source in named.items() if number not in of_new.values()}
     for role in ROLES:
         for name in role:
             # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
