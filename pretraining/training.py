@@ -40,8 +40,7 @@ from pretraining.checkpoints import (
 )
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import Evaluator, evaluate
-from pretraining.metrics import Meter
+from pretraining.evaluation import Evaluator, Meter, evaluate
 from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel

@@ -21,7 +21,7 @@ from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
-from pretraining.rows import Rows, as_tensors, inputs_of, lay_out, side_lengths
+from pretraining.rows import Rows, as_tensors, inputs_of, lay_out
 from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
 from zoo_core.recipes import LARGEST, BatchSize, nearest, option
@@ -207,7 +207,7 @@ class Collator(Objective):
     def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
         """Returns the (B, T) fields: laid out, masked and padded. `language_rows_SB` are rows of the language
         embedding, -1 if <mask> carries none; empty if none does."""
-        rows = lay_out(sides, side_lengths(sides), self.tokenizer)
+        rows = lay_out(sides, self.tokenizer)
         of_rows, is_padding = {"labels": self.mask(rows, keys_B)}, rows.segment_ids < 0
         if len(language_rows_SB):
             first_B1, last_B1 = language_rows_SB[0, :, None], language_rows_SB[-1, :, None]

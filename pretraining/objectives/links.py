@@ -13,7 +13,7 @@ import numpy as np
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
 from pretraining.data.links import SURE, links_of, tokens_of_words, words_of_tokens
 from pretraining.objectives.base import Collator
-from pretraining.rows import SIDES, as_tensors, lay_out, side_lengths
+from pretraining.rows import SIDES, as_tensors, lay_out
 
 NO_WORD = -1
 
@@ -63,7 +63,7 @@ class LinksCollator(Collator):
         links_K4 = np.concatenate([np.insert(of_row, 0, row, axis=1) for row, of_row in enumerate(links)])
         fields = {"has_links": torch.from_numpy(np.array([len(of_row) > 0 for of_row in links]))}
         for side, name in enumerate(SIDES):
-            rows = lay_out([sides[side]], side_lengths([sides[side]]), self.tokenizer)
+            rows = lay_out([sides[side]], self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)
             for row, (tokens, words) in enumerate(zip(sides[side], sides[2 + side], strict=True)):
                 known, words_BT[row, rows.tokens[row]] = np.unique(words[: len(tokens)], return_inverse=True)
