@@ -130,16 +130,8 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str | o
 class Training:
     """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model,
-        feed: Feed,
-        accelerator: Accelerator,
-        argv: list[str],
-        teacher: TeacherModel | None = None,
-    ):
-        """`teacher` reads every batch before the model, and adds its predictions to the batch."""
+    def __init__(self, recipe: Recipe, model, feed: Feed, accelerator: Accelerator, argv: list[str], teacher=None):
+        """`teacher`, a `TeacherModel`, reads every batch before the model, and adds its predictions to the batch."""
         self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
         self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(), None

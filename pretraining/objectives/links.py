@@ -65,12 +65,12 @@ class LinksCollator(Collator):
         for side, name in enumerate(SIDES):
             rows = lay_out([sides[side]], self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)
+            places = {}  # (row, word of the text) -> its number among those of the row that have tokens
             for row, (tokens, words) in enumerate(zip(sides[side], sides[2 + side], strict=True)):
                 known, words_BT[row, rows.tokens[row]] = np.unique(words[: len(tokens)], return_inverse=True)
-                of_row = np.flatnonzero(links_K4[:, 0] == row)
-                place = {word: number for number, word in enumerate(known.tolist())}
-                found = [place.get(word, NO_WORD) for word in links_K4[of_row, 1 + side].tolist()]
-                links_K4[of_row, 1 + side] = found
+                places |= {(row, word): number for number, word in enumerate(known.tolist())}
+            linked = links_K4[:, [0, 1 + side]].tolist()
+            links_K4[:, 1 + side] = [places.get((row, word), NO_WORD) for row, word in linked]
             fields[name] = rows.fields() | as_tensors(words=words_BT)
         fields["links"] = torch.from_numpy(links_K4[(links_K4 != NO_WORD).all(1)].astype(np.int64))
         return fields

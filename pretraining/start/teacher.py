@@ -126,21 +126,14 @@ class TeacherModel:
         """Here, `T` are the ordinary tokens of a row: their ids, whether they are predicted, and their positions."""
         text, offsets_T = text_of([self.subwords[token] for token in gold_T])
         start = int(text.startswith(" "))  # the space before the first word is not part of the text
-        encoded = self.tokenizer(
-            text[start:],
-            truncation=True,
-            max_length=self.longest_input,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-            split_special_tokens=True,  # a text may contain their names
-        )
+        options = {"truncation": True, "max_length": self.longest_input, "return_offsets_mapping": True}
+        # a text may contain the names of special tokens
+        encoded = self.tokenizer(text[start:], **options, return_special_tokens_mask=True, split_special_tokens=True)
         input_ids_S, special_S = np.array(encoded["input_ids"]), encoded["special_tokens_mask"]
         word_of = words_of_text(text, offsets_T)
         own = [_words(word_of, *offsets) for offsets in offsets_T]
-        theirs = [
-            set() if special else _words(word_of, begin + start, end + start)
-            for (begin, end), special in zip(encoded["offset_mapping"], special_S, strict=True)
-        ]
+        theirs = [_words(word_of, begin + start, end + start) for begin, end in encoded["offset_mapping"]]
+        theirs = [set() if special else words for words, special in zip(theirs, special_S, strict=True)]
         alone, places = _single_tokens(own), _single_tokens(theirs)
         found = {
             int(columns_T[place]): places[word]
