@@ -106,12 +106,10 @@ def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
-    """Makes a table whose columns of numbers are aligned right. `note` is below it."""
+    """Makes a table with a `note` below it."""
     table = Table(*columns, title=title, title_justify="left", caption=note, caption_justify="left")
     for row in rows:
         table.add_row(*row)
-        for column, cell in zip(table.columns, row, strict=False):
-            column.justify = "right" if cell[:1].isdigit() else "left"
     return table
 
 
@@ -125,16 +123,16 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    rows, given = [], recipe.named_corpora()
+    rows, given, scales = [], recipe.named_corpora(), {}
+    for corpus in corpora:
+        max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
+        scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
+        corpus.size = given[corpus.name].size or int(corpus.size * scale)
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
-        group, scales = [corpus for corpus in corpora if corpus.kind == kind], []
-        for corpus in group:
-            max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
-            scales.append(max_rows / read if max_rows and read == ROWS_READ else 1)
-            corpus.size = given[corpus.name].size or int(corpus.size * scales[-1])
-        for corpus, scale, share in zip(group, scales, corpus_probabilities(group, recipe.alpha), strict=True):
+        group = [corpus for corpus in corpora if corpus.kind == kind]
+        for corpus, share in zip(group, corpus_probabilities(group, recipe.alpha), strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            read, tokens = int(scale * corpus.counts["rows"]), int(scale * corpus.tokens)
+            read, tokens = (int(scales[corpus.name] * count) for count in (corpus.counts["rows"], corpus.tokens))
             facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
@@ -186,14 +184,14 @@ def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, lear
     kept = per_token * config.num_hidden_layers
     if recipe.model.gradient_checkpointing:
         kept = per_token + hidden * width * config.num_hidden_layers
-    lines = {
+    sizes = {
         "weights (fp32)": 4 * sum(sizes.values()),
         "gradients and Adam's two moments (fp32)": 12 * trainable,
         f"activations of {tokens:,} tokens ({recipe.precision})": tokens * kept,
         f"logits of {predictions:,} predictions, the head's gradient": 4 * (logits + vocabulary * hidden),
         "weights of the teacher (fp32)": 4 * teacher.model.num_parameters() if teacher else 0,
     }
-    rows = [(what, f"{size / 2**30:.3f}") for what, size in (lines | {"all": sum(lines.values())}).items() if size]
+    rows = [(what, f"{size / 2**30:.3f}") for what, size in (sizes | {"all": sum(sizes.values())}).items() if size]
     return _table("memory of one process, estimated from its first micro-batch", ("what", "GiB"), rows)
 
 

@@ -137,10 +137,6 @@ class LinkedPairs(Sized, Table):
         "does not learn possible links (`p`), and labels rows without links itself. null: no row has links",
     )
 
-    def __post_init__(self) -> None:
-        if self.streaming:
-            raise ValueError("streaming is true, but linked pairs cannot be streamed. Set it to false.")
-
 
 Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
 
@@ -407,11 +403,6 @@ class Recipe:
             phase.check(self, index)
         if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
             raise ValueError(f"teacher.path is {self.teacher.path!r}, but no phase learns from it. Add kd to a phase.")
-        start = self.model.meta_pretrained
-        for index, dictionary in enumerate(start.dictionaries if start else ()):
-            if self.languages and dictionary.language not in self.languages:
-                place = f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}"
-                raise ValueError(f"{place}, but has no text. {nearest(dictionary.language, self.languages)}")
 
     @property
     def checkpoint_steps(self) -> int:

@@ -29,7 +29,6 @@ from modeling.masked_lm import ForPreTraining
 from modeling.positions import longest_input
 from pretraining.checkpoints import (
     check_same_data,
-    check_shared_folder,
     data_facts,
     newest_checkpoint,
     open_run_folder,
@@ -68,10 +67,9 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
     quiet_libraries()
     start_processes()
     with run_lock(recipe.output_dir):
-        open_run_folder(recipe, resume)
+        checkpoint = open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         check_recording(recipe.tracker, recipe.push_to_hub)
-        checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
         if resume and not checkpoint and accelerator.is_main_process:
             print("no checkpoint: from the beginning", file=sys.stderr)
         start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
@@ -83,9 +81,7 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         model = start.build_model(config, matching, checkpoint)
         for phase in recipe.phases:
             phase.check_trainable([name for name, _ in model.named_parameters()])
-        if accelerator.is_main_process:
-            start_run_folder(recipe)
-        check_shared_folder(recipe.output_dir)
+        start_run_folder(recipe, accelerator.is_main_process)
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
@@ -217,7 +213,6 @@ class Training:
         labels, *reasons = accelerator.reduce(numbers).tolist()
         self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
-            before = random_states(device)
             late, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=device)
             for number, batch in enumerate(micro_batches, start=1):
                 batch = send_to_device(batch, device, non_blocking=True)
@@ -230,9 +225,9 @@ class Training:
             totals = torch.cat([torch.stack([loss_sum, loss_sum.new_full((), late)]), numbers])
             try:
                 grad_norm, predictions, labels, *reasons = self._step(labels, accelerator.reduce(totals))
-            except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
-                set_random_states(before, device)  # of the checkpoint
-                self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
+            except FloatingPointError as error:  # before the optimizer's step; the last checkpoint is from before, too
+                error = ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r}).")
+                self._end(error, AFTER_DIVERGENCE, saves=False)
             self.phase_step += 1
             self.step += 1
 
@@ -352,10 +347,10 @@ class Training:
         if reason := self.stops.agreed(reasons):
             self._end(reason, "Continue with --resume when the data is back.")
 
-    def _end(self, reason: BaseException, advice: str = "Continue with --resume.") -> NoReturn:
+    def _end(self, reason: BaseException, advice: str = "Continue with --resume.", saves: bool = True) -> NoReturn:
         """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
         kept = newest_checkpoint(self.folder)
-        if self.step and (kept is None or kept.name != f"step-{self.step}"):
+        if saves and self.step and (kept is None or kept.name != f"step-{self.step}"):
             # after an error, an older checkpoint may be the one that is wanted
             self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
             kept = newest_checkpoint(self.folder)
@@ -380,15 +375,3 @@ def may_lack_gradients(model: torch.nn.Module, phase: Phase) -> bool:
     is_plain = all(name.startswith(plain) and ".crossattention." not in name for name in trained)
     learned = [name for name, objective in phase.objectives.items() if objective.weight]
     return not is_plain or not any(name in ForPreTraining.objectives for name in learned)
-
-
-def random_states(device: torch.device) -> list[torch.Tensor]:
-    """Returns the states of torch's generators: of the CPU, and of a GPU."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def set_random_states(states: list[torch.Tensor], device: torch.device) -> None:
-    """Restores what `random_states` returned."""
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.cuda.set_rng_state(state, device)

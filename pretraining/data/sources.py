@@ -188,7 +188,7 @@ def _open_monolingual(source: Source, corpus: Monolingual) -> None:
 
 def _open_linked(source: Source, corpus: LinkedPairs) -> None:
     table, texts = _own_table(corpus), (corpus.source_column, corpus.target_column)
-    rows = source.read(table)
+    rows = source.read(table, *texts, *([corpus.links_column] if corpus.links_column else []))
     for column, reading in ((column, reading) for reading in ("words", "word numbers") for column in texts):
         source.add(table, rows, column, reading)
     source.add(table, rows, corpus.links_column or texts[0], "links" if corpus.links_column else "no links")

@@ -18,8 +18,8 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import encode_texts
-from pretraining.data.links import links_of, no_links, tokens_of_words, words_of_tokens
 from pretraining.data.sources import TextColumn, row_key
+from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
 from zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers

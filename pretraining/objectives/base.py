@@ -243,10 +243,9 @@ class Collator(Objective):
         return [[random_window(ids, room, seed, "window", number) for number, ids in enumerate(sides[0])]]
 
     def _values(self, examples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-        try:
-            return [example[key] for example in examples]
-        except (KeyError, TypeError):
-            raise ValueError(f"{type(self).__name__} takes a list of dicts, each with the key {key!r}.") from None
+        if not all(isinstance(example, Mapping) and key in example for example in examples):
+            raise ValueError(f"{type(self).__name__} takes a list of dicts, each with the key {key!r}.")
+        return [example[key] for example in examples]
 
     def _tokens(self, values: list[Any], key: str) -> list[np.ndarray]:
         """Returns texts and lists of ids as arrays (T,) int32."""
@@ -262,34 +261,3 @@ class Collator(Objective):
                 )
             tokens.append(ids.astype(np.int32))
         return tokens
-
-
-class Collators:
-    """Several collators in one: each makes a sub-batch of the examples that have its keys, under its name here.
-
-    If no example has all keys of a collator, its name is left out of the batch. Raises ValueError for an example that
-    no collator reads.
-
-    Example:
-        >>> collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
-        >>> batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
-        >>> loss = model(**batch).loss
-
-    Source: XLM (Conneau and Lample, 2019) trains its objectives in turns; here a step has all of them.
-    """
-
-    def __init__(self, **collators: Collator):
-        self.collators = collators
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
-        """Returns the batch of some examples, {name: sub-batch}; see `Collator.sub_batch`."""
-        batch, unread = {}, set(range(len(examples)))
-        for name, collator in self.collators.items():
-            own = [number for number, example in enumerate(examples) if set(collator.keys) <= set(example)]
-            unread.difference_update(own)
-            if own:
-                batch[name] = collator([examples[number] for number in own])[collator.name]
-        if unread:
-            keys = ", ".join(map(str, examples[min(unread)]))
-            raise ValueError(f"example {min(unread)} has {keys}, which none of {', '.join(self.collators)} reads.")
-        return batch
