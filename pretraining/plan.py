@@ -202,12 +202,12 @@ def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
             kept = fields["segment_ids"][row] >= 0
-            ids = fields["input_ids"][row][kept]
-            labels = fields["labels"][row][kept] if "labels" in fields else torch.full_like(ids, IGNORED)
-            shown, gold = (tokenizer.convert_ids_to_tokens(of.tolist()) for of in (ids, labels.clamp(min=0)))
-            predicted = zip(shown, gold, labels.ne(IGNORED).tolist(), strict=True)
-            tokens = (f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
-            console.print(f"  [{name}]", *tokens)
+            shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][kept].tolist())
+            if "labels" in fields:
+                for place, label in enumerate(fields["labels"][row][kept].tolist()):
+                    if label != IGNORED:
+                        shown[place] = f"{tokenizer.convert_ids_to_tokens(label)}→{shown[place]}"
+            console.print(f"  [{name}]", *shown)
 
 
 def main(argv: list[str] | None = None) -> None:

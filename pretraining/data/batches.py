@@ -18,7 +18,7 @@ from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
 from pretraining.objectives import Collator
-from pretraining.recipe import Phase, Recipe, match_corpora
+from pretraining.recipe import Phase, Recipe, is_selected
 
 
 @dataclass
@@ -129,6 +129,5 @@ def _ignore_signals(worker: int) -> None:
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
-    """Returns the corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
-    names = match_corpora(phase.corpora, [corpus.name for corpus in corpora], f"phase {phase.name}")
-    return [corpus for corpus in corpora if corpus.name in names]
+    """Returns the corpora that a phase reads."""
+    return [corpus for corpus in corpora if is_selected(corpus.name, phase.corpora)]
