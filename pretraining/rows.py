@@ -118,15 +118,6 @@ def encode_rows(
     return lay_out([list(side) for side in zip(*sides, strict=True)], tokenizer).fields()
 
 
-def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]":
-    """Pads rows of ids on the right: returns (B, T) `input_ids` and `attention_mask`."""
-    lengths_B = np.array([len(row) for row in ids])
-    is_real_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
-    input_ids = np.full(is_real_BT.shape, pad_id)
-    input_ids[is_real_BT] = np.concatenate(ids)
-    return as_tensors(input_ids=input_ids, attention_mask=is_real_BT)
-
-
 def inputs_of(sub_batch: dict) -> "list[dict[str, torch.Tensor]]":
     """Returns the sets of (B, T) fields in a sub-batch: itself, or its two sides."""
     return [sub_batch[side] for side in SIDES] if SIDES[0] in sub_batch else [sub_batch]

@@ -99,9 +99,8 @@ class RunReport:
         if self.is_main:
             plot_curves(self.folder)
 
-    def finish(self, step: int, stopped_by: str | None = None, empty_steps: int = 0) -> None:
-        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any; `empty_steps`: how
-        many steps of the run, before and after resuming, predicted nothing."""
+    def finish(self, step: int, stopped_by: str | None = None) -> None:
+        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any."""
         if self.is_main:
             session = self.record["sessions"][-1]
             session["seconds"] = round(time.time() - self.started, 1)
@@ -111,8 +110,6 @@ class RunReport:
                 self.record["steps"] = step
                 plot_curves(self.folder)
             write_json(self.folder / "run.json", self.record)
-        if empty_steps:
-            self.say(f"{empty_steps:,} of {step:,} steps predicted nothing and changed no weights")
         self.say(f"step {step}" if stopped_by else f"model: {self.folder / 'model'}")
 
     def _write(self, **fields) -> None:

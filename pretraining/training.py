@@ -132,7 +132,6 @@ class Training:
         self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(), None
         self.index = self.phase_step = self.step = 0
-        self.empty_steps = 0  # steps without predictions
 
     def run(self, checkpoint: Path | None = None) -> None:
         """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
@@ -155,7 +154,7 @@ class Training:
                 self._run_phase()
             if is_main:
                 publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
-            self.report.finish(self.step, empty_steps=self.empty_steps)
+            self.report.finish(self.step)
             self.accelerator.wait_for_everyone()
             self.report.uploads.push(self.folder / "model", f"the model of step {self.step}")
 
@@ -285,7 +284,7 @@ class Training:
         if not math.isfinite(loss_sum):
             raise FloatingPointError(f"the loss is {loss_sum}")
         if not predictions:
-            grad_norm, self.empty_steps = math.nan, self.empty_steps + 1
+            grad_norm = math.nan
             self.optimizer.zero_grad()
         elif not math.isfinite(grad_norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
@@ -324,7 +323,6 @@ class Training:
             raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
-        progress |= {"empty_steps": self.empty_steps}
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
@@ -333,7 +331,6 @@ class Training:
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
-        self.empty_steps = progress["empty_steps"]
         if progress["num_processes"] != self.accelerator.num_processes:
             self.report.say(
                 f"The run had {progress['num_processes']} processes and now has {self.accelerator.num_processes}. Data "

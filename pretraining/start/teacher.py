@@ -22,7 +22,6 @@ from modeling.positions import longest_input
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import Teacher
-from pretraining.rows import pad_rows
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
@@ -151,14 +150,15 @@ class TeacherModel:
         if not questions:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
-        padded = pad_rows([question.input_ids_S for question in questions], self.tokenizer.pad_token_id)
+        asked = {"input_ids": [question.input_ids_S.tolist() for question in questions]}
+        padded = self.tokenizer.pad(asked, padding_side="right", return_tensors="pt").to(device)
         places = [(row, place) for row, question in enumerate(questions) for place in question.places_N]
         rows_N, places_N = torch.tensor(places, device=device).T
         # logits of every position would be the largest tensor of the step
         decoder = self.model.get_output_embeddings()
         hook = decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])
         try:
-            logits = self.model(**{name: field.to(device) for name, field in padded.items()}).logits
+            logits = self.model(**padded).logits
         finally:
             hook.remove()
         if logits.dim() == 3:  # of a head that does not call its decoder
