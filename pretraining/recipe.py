@@ -403,6 +403,10 @@ class Recipe:
             phase.check(self, index)
         if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
             raise ValueError(f"teacher.path is {self.teacher.path!r}, but no phase learns from it. Add kd to a phase.")
+        dictionaries = self.model.meta_pretrained.dictionaries if self.model.meta_pretrained else []
+        if unknown := {one.language for one in dictionaries if self.languages} - {*self.languages}:
+            reason = f"has no text. {nearest(min(unknown), self.languages)}"
+            raise ValueError(f"model.meta_pretrained.dictionaries: {min(unknown)!r} {reason}")
 
     @property
     def checkpoint_steps(self) -> int:

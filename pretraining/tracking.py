@@ -70,13 +70,6 @@ class RunReport:
         if checkpoint:
             self.say(f"resumed from {checkpoint}")
 
-    def __enter__(self) -> "RunReport":
-        self.bar.__enter__()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.bar.__exit__(*exception)
-
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Writes the figures of a log line, and shows them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)

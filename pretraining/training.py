@@ -145,8 +145,8 @@ class Training:
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
-        report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
-        with report as self.report, self.stops:
+        self.report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
+        with self.report.bar, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
                 if checkpoint and index == progress["phase"]:
