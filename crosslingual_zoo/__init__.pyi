@@ -41,7 +41,6 @@ from modeling.optimal_transport import links_of as links_of
 from modeling.tokenization_ernie_m import ErnieMTokenizer as ErnieMTokenizer
 from modeling.word_alignment import WordAligner as WordAligner
 from modeling.word_alignment import WordAlignment as WordAlignment
-from pretraining.objectives.base import Collators as Collators
 from pretraining.objectives.btmlm import BtmlmCollator as BtmlmCollator
 from pretraining.objectives.ca_mlm import CaMlmPairsCollator as CaMlmPairsCollator
 from pretraining.objectives.ca_mlm import CaMlmSegmentsCollator as CaMlmSegmentsCollator

@@ -15,7 +15,7 @@ from hub_cards.record import Record, hub_id
 from modeling.checkpoints import split_revision
 from modeling.word_alignment import DEFAULT_METHOD
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe_corpora import is_selected
+from pretraining.recipe import is_selected
 
 FINE_TUNED = {  # the classes that are fine-tuned, by their endings
     "ForSequenceClassification": "text-classification",

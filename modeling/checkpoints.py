@@ -28,7 +28,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config, tok
 from transformers.utils import logging as transformers_logging
 
 from . import MODEL_TYPES
-from .configuration_encoder import full_auto_map
 from .layer_states import check_finite
 
 logger = logging.getLogger(__name__)
@@ -232,7 +231,7 @@ def auto_model_class(auto_class: Any, path: str, trust_remote_code: bool = False
 def installed_class(model_type: str, auto_class: str) -> Any:
     """Returns the installed class that an Auto class, given by its name, selects; ValueError where there is none."""
     module = importlib.import_module(f"{__package__}.configuration_{model_type}")
-    entries = full_auto_map(getattr(module, f"{MODEL_TYPES[model_type]}Config"))
+    entries = getattr(module, f"{MODEL_TYPES[model_type]}Config")().auto_map
     if auto_class not in entries:
         raise ValueError(f"A model of type {model_type!r} has no {auto_class}. Use one of {', '.join(entries)}.")
     module, _, name = entries[auto_class].partition(".")

@@ -39,8 +39,8 @@ FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
 FREE_ON_RESUME += ("evaluation.every_steps", "evaluation.batch_size", "model.attention", "model.skip_padding")
 
 
-def open_run_folder(recipe: Recipe, resume: bool) -> None:
-    """Checks that a run can start or resume in its folder.
+def open_run_folder(recipe: Recipe, resume: bool) -> Path | None:
+    """Checks that a run can start or resume in its folder, and returns the newest checkpoint to resume from, if any.
 
     Raises `ValueError` for a folder that is not empty without `resume`, for `resume` with another recipe (naming the
     fields), and for a run that is already finished.
@@ -50,7 +50,7 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
     if not held and resume:
         raise ValueError(f"there is nothing to resume in {str(folder)!r}. Check output_dir, or leave --resume out.")
     if not held:
-        return
+        return None
     if not resume:
         advice = "Resume the run with --resume, or give another output_dir."
         raise ValueError(f"{str(folder)!r} is not empty: it holds {held[0]}. {advice}")
@@ -62,6 +62,7 @@ def open_run_folder(recipe: Recipe, resume: bool) -> None:
         raise ValueError(f"the recipe has changed since this run started: {'; '.join(changed)}. Restore it.")
     if (folder / "model").exists():
         raise ValueError(f"the run in {str(folder)!r} is finished: start a new one from its model/ (model.start_from).")
+    return newest_checkpoint(folder)
 
 
 def data_facts(corpora: list[Corpus], tokenizer: PreTrainedTokenizerBase, teacher: TeacherModel | None) -> dict:
@@ -86,23 +87,23 @@ def check_same_data(folder: Path, now: dict) -> None:
         )
 
 
-def start_run_folder(recipe: Recipe) -> None:
-    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe."""
+def start_run_folder(recipe: Recipe, is_main: bool = True) -> None:
+    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe.
+
+    Raises ValueError, in all processes, if one does not see the file that the main process has written.
+    """
     folder = Path(recipe.output_dir)
-    remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
-    remove_own(folder, HALF_WRITTEN)
-    save_recipe(recipe, folder / "recipe.yaml")
-
-
-def check_shared_folder(folder: str) -> None:
-    """Raises ValueError, in all processes, if one does not see the recipe.yaml that the main process has written."""
+    file, until = folder / "recipe.yaml", time.monotonic() + SECONDS_TO_APPEAR
+    if is_main:
+        remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
+        remove_own(folder, HALF_WRITTEN)
+        save_recipe(recipe, file)
     from_all(lambda: None)  # it is written
-    file, until = Path(folder) / "recipe.yaml", time.monotonic() + SECONDS_TO_APPEAR
     while not file.exists() and time.monotonic() < until:
         time.sleep(1)
     if not all(from_all(file.exists)):
         raise ValueError(
-            f"output_dir is {folder!r}, where not all processes see the files of the first one. Name a folder on "
+            f"output_dir is {str(folder)!r}, where not all processes see the files of the first one. Name a folder on "
             "storage that all machines share, under the same path."
         )
 
@@ -186,14 +187,14 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, progress: dict, keep
 def publish_model(folder: Path, checkpoint: Path) -> None:
     """Copies the last checkpoint's model to `<run>/model`, completely or not at all."""
     aside = folder / ".model.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
     try:
-        shutil.rmtree(aside, ignore_errors=True)
         shutil.copytree(checkpoint / "model", aside)
         _synchronize(aside)
-        os.rename(aside, folder / "model")
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    os.rename(aside, folder / "model")
 
 
 def _remove(checkpoint: Path) -> None:

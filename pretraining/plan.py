@@ -1,26 +1,33 @@
-"""`--dry_run`: shows what a recipe would do, without training."""
+"""Lists the models and objectives that work with an encoder: `python -m pretraining.plan CHECKPOINT`.
+
+  python -m pretraining.plan jhu-clsp/mmBERT-base
+  python -m pretraining.plan runs/xlm_align-smoke/model
+
+CHECKPOINT is a folder or a Hub id. The command loads its weights and trains nothing. A dry run of a recipe
+(`pretraining/run.py --dry_run`) prints the same table for its model.start_from, and the plan of the run.
+"""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import get_args, get_type_hints
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from modeling import MODEL_TYPES
 from modeling.backbone import honors_block_masks
 from modeling.masked_lm import LOGITS_AT_ONCE
-from pretraining.data.sampling import corpus_probabilities
-from pretraining.data.stored import Corpus
+from pretraining.data.corpora import Corpus
+from pretraining.data.languages import corpus_probabilities
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import ModelStart, Phase, Recipe, scheduled_together
+from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import learnable, model_class
-from pretraining.start.pretrained import Pretrained
-from pretraining.trainable import check_trainable, is_trainable
+from pretraining.start.pretrained import Pretrained, listed
 from pretraining.training import make_accelerator, read_parts
+from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.masking import IGNORED
 
@@ -34,7 +41,7 @@ PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM
 
 def show_plan(recipe: Recipe) -> None:
     """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
-    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch with its masks.
+    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch.
 
     It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
     """
@@ -50,11 +57,10 @@ def show_plan(recipe: Recipe) -> None:
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if start.start_from:
-        print_supported(console, start.start_from)
+        console.print(supported(start.start_from))
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         options = {"device_map": "meta"} if start.start_from else {}
         model = start.load(config, attn_implementation="eager", **options)
-    check_trainable(model, recipe.phases)
     parts = parameters_by_part(model)
     rows = [(part, f"{count:,}") for part, count in (parts | {"all": sum(parts.values())}).items()]
     console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
@@ -63,6 +69,7 @@ def show_plan(recipe: Recipe) -> None:
         console.print(f"rows of the vocabulary, from {start.source.name}: {routes}")
     console.print(_corpora_table(feed.corpora, recipe))
     for index, phase in enumerate(recipe.phases):
+        phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         learned = [loss for loss, weight in phase.loss_weights(model).items() if weight]
@@ -70,22 +77,19 @@ def show_plan(recipe: Recipe) -> None:
         console.print(_memory_table(config, recipe, phase, model, micro_batches[0], learned, teacher))
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
-    often = f"every {every:,} steps and " if (every := recipe.checkpoint_steps) else ""
-    kept = f"the newest {recipe.keep_checkpoints}" if recipe.keep_checkpoints else "all"
-    console.print(f"checkpoints: {often}at the end of each phase; the run keeps {kept}")
     console.print("Dry run: nothing was trained or written.")
 
 
-def print_supported(console: Console, checkpoint: Pretrained) -> None:
-    """Prints a table of the objectives that work with a checkpoint, by model type.
+def supported(checkpoint: Pretrained) -> Table:
+    """Makes a table of the objectives that work with a checkpoint, by model type.
 
     Raises ValueError if no model of the zoo can start from it.
     """
-    rows = [(name, *objectives_of(name, checkpoint)) for name in get_args(get_type_hints(ModelStart)["type"])]
+    rows = [(name, *objectives_of(name, checkpoint)) for name in MODEL_TYPES]
     if not any(can for _, can, _ in rows):
         raise ValueError(rows[0][2])
     columns = ("model.type", "objectives that work", "objectives that do not")
-    console.print(_table(f"{checkpoint.name}: objectives", columns, rows))
+    return _table(f"{checkpoint.name}: objectives", columns, rows)
 
 
 def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
@@ -102,12 +106,10 @@ def objectives_of(model_type: str, checkpoint: Pretrained) -> tuple[str, str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
-    """Makes a table: columns of numbers are aligned right; a row called `all` is bold. `note` is below it."""
+    """Makes a table with a `note` below it."""
     table = Table(*columns, title=title, title_justify="left", caption=note, caption_justify="left")
     for row in rows:
-        table.add_row(*row, style="bold" if row[0] == "all" else None)
-        for column, cell in zip(table.columns[1:], row[1:], strict=False):
-            column.justify = "right" if cell[:1].isdigit() else "left"
+        table.add_row(*row)
     return table
 
 
@@ -121,18 +123,16 @@ def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    rows, given = [], recipe.named_corpora()
-    for sides in (1, 2):
-        group = [corpus for corpus in corpora if len(corpus.languages) == sides]
-        scales = []
-        for corpus in group:
-            max_rows, read = getattr(given[corpus.name], "max_rows", None), len(corpus.columns[0].lengths)
-            scales.append(max_rows / read if max_rows and read == ROWS_READ else 1)
-            corpus.size = given[corpus.name].size or int(corpus.size * scales[-1])
-        shares = corpus_probabilities(group, recipe.alpha) if group else []
-        for corpus, scale, share in zip(group, scales, shares, strict=True):
+    rows, given, scales = [], recipe.named_corpora(), {}
+    for corpus in corpora:
+        max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
+        scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
+        corpus.size = given[corpus.name].size or int(corpus.size * scale)
+    for kind in dict.fromkeys(corpus.kind for corpus in corpora):
+        group = [corpus for corpus in corpora if corpus.kind == kind]
+        for corpus, share in zip(group, corpus_probabilities(group, recipe.alpha), strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
-            read, tokens = int(scale * corpus.counts["rows"]), int(scale * corpus.tokens)
+            read, tokens = (int(scales[corpus.name] * count) for count in (corpus.counts["rows"], corpus.tokens))
             facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
@@ -149,7 +149,6 @@ def _phase_table(
     if phase is together[0]:
         steps = sum(other.steps for other in together)
         rate = f"learning rate {phase.learning_rate:g}, {phase.warmup_steps:,} warm-up, {phase.schedule} over {steps:,}"
-    trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
     rows = []
     for name, objective in phase.objectives.items():
         if objective.reads:
@@ -162,8 +161,8 @@ def _phase_table(
         own = [loss for loss in learned if loss.partition(".")[0] == name]  # each predicts the same tokens
         predictions = sum(phase.predictions(batch, dict.fromkeys(own, 1.0)) for batch in micro_batches) * num_processes
         counts = (f"{objective.batch_size:,}", f"{tokens:,}", f"{1 - tokens / places:.0%}", f"{predictions:,}")
-        terms = [loss.partition(".")[2] for loss in own if "." in loss]
-        rows.append((" + ".join((name, *terms)), f"{objective.weight:g}", *counts))
+        rows.append((name, f"{objective.weight:g}", *counts))
+    trainable = ", ".join(phase.trainable) + (", without the body" if phase.freeze_body else "")
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
     return _table(title, columns, rows)
@@ -172,8 +171,8 @@ def _phase_table(
 def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, learned: list[str], teacher) -> Table:
     """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
     width, hidden, vocabulary = 4 if recipe.precision == "fp32" else 2, config.hidden_size, config.vocab_size
-    sizes = [(parameter.numel(), is_trainable(name, phase)) for name, parameter in model.named_parameters()]
-    trainable = sum(size for size, is_trained in sizes if is_trained)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    trainable = sum(size for name, size in sizes.items() if phase.trains(name))
     # one forward pass for each set of inputs and each loss
     names = [name for name in (loss.partition(".")[0] for loss in learned) if name in batch]
     tokens = sum(fields["input_ids"].numel() for name in names for fields in inputs_of(batch[name]))
@@ -185,14 +184,14 @@ def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, lear
     kept = per_token * config.num_hidden_layers
     if recipe.model.gradient_checkpointing:
         kept = per_token + hidden * width * config.num_hidden_layers
-    lines = {
-        "weights (fp32)": 4 * sum(size for size, _ in sizes),
+    sizes = {
+        "weights (fp32)": 4 * sum(sizes.values()),
         "gradients and Adam's two moments (fp32)": 12 * trainable,
         f"activations of {tokens:,} tokens ({recipe.precision})": tokens * kept,
         f"logits of {predictions:,} predictions, the head's gradient": 4 * (logits + vocabulary * hidden),
         "weights of the teacher (fp32)": 4 * teacher.model.num_parameters() if teacher else 0,
     }
-    rows = [(what, f"{size / 2**30:.3f}") for what, size in (lines | {"all": sum(lines.values())}).items() if size]
+    rows = [(what, f"{size / 2**30:.3f}") for what, size in (sizes | {"all": sum(sizes.values())}).items() if size]
     return _table("memory of one process, estimated from its first micro-batch", ("what", "GiB"), rows)
 
 
@@ -203,9 +202,29 @@ def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:
         names = sub_batch["languages"][:EXAMPLES_SHOWN]
         for (row, name), fields in itertools.product(enumerate(names), inputs_of(sub_batch)):
             kept = fields["segment_ids"][row] >= 0
-            ids = fields["input_ids"][row][kept]
-            labels = fields["labels"][row][kept] if "labels" in fields else torch.full_like(ids, IGNORED)
-            shown, gold = (tokenizer.convert_ids_to_tokens(of.tolist()) for of in (ids, labels.clamp(min=0)))
-            predicted = zip(shown, gold, labels.ne(IGNORED).tolist(), strict=True)
-            tokens = (f"{label}→{token}" if is_one else token for token, label, is_one in predicted)
-            console.print(f"  [{name}]", *tokens)
+            shown = tokenizer.convert_ids_to_tokens(fields["input_ids"][row][kept].tolist())
+            if "labels" in fields:
+                for place, label in enumerate(fields["labels"][row][kept].tolist()):
+                    if label != IGNORED:
+                        shown[place] = f"{tokenizer.convert_ids_to_tokens(label)}→{shown[place]}"
+            console.print(f"  [{name}]", *shown)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; `argv` defaults to the command line."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder or a Hub id")
+    parser.add_argument("--trust-remote-code", action="store_true", help=TRUST_REMOTE_CODE)
+    parser.add_argument("--hub_root", metavar="DIR", help="folder with copies of Hub repositories")
+    flags = parser.parse_args(argv)
+    with user_errors():
+        quiet_libraries()
+        checkpoint = Pretrained(flags.checkpoint, "CHECKPOINT", flags.hub_root, flags.trust_remote_code)
+        config, _ = checkpoint.config(), checkpoint.tokenizer()
+        console = Console(soft_wrap=True, highlight=False, markup=False)
+        console.print(supported(checkpoint))
+        console.print(f"newly initialized: {listed(checkpoint.masked_lm(config)[1])}")
+
+
+if __name__ == "__main__":
+    main()

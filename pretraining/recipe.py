@@ -4,29 +4,141 @@ A recipe is a YAML file with these fields. `key=value` on the command line overr
 `zoo_core.recipes` reads and prints recipes. `Recipe.check` checks fields against each other.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Len
 from omegaconf import MISSING
 
 from modeling import MODEL_TYPES
 from pretraining.objectives import OBJECTIVES, Collator, Objectives
-from pretraining.recipe_corpora import (
-    Bitext,
-    Corpora,
-    LinkedPairs,
-    Monolingual,
-    languages_of,
-    one_for_each,
-    source_name,
-)
 from zoo_core.command_line import TRUST_REMOTE_CODE
-from zoo_core.recipes import BatchSize, Count, Fraction, Positive, Seed, nearest, option
+from zoo_core.recipes import BatchSize, Count, Fraction, Name, Positive, Seed, nearest, option
+from zoo_core.tables import SUFFIXES, Table
+
+Size = Annotated[int, Ge(1), Le(2**63 - 1)]
+
+
+@dataclass
+class Sized:
+    """What all corpora have."""
+
+    name: Name | None = option(
+        None,
+        "second part of the corpus' name (`en/news`), after its language or pair; default: none, or the file or "
+        "dataset of the text where several corpora have the same language or pair",
+    )
+    max_rows: Size | None = option(None, "rows to read, from the beginning; default: all; required with `streaming`")
+    size: Size | None = option(
+        None, "its part of N_i, in the same unit for all corpora; default: the number of its examples"
+    )
+    size_source: str | None = option(None, "source of `size` (paper, table)")
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Its language, or its two languages, source first."""
+        return (self.source_language, self.target_language)
+
+
+@dataclass
+class Monolingual(Sized, Table):
+    """Text of one language."""
+
+    kind: ClassVar[str] = "monolingual"
+
+    language: Name = option(
+        MISSING, "language code of the text, in logs and curves; `{language}`: one corpus for each of `languages`"
+    )
+    languages: list[str] = option(
+        [], "languages of several corpora, whose codes replace `{language}`; default: the languages of `sizes`"
+    )
+    sizes: dict[str, Size] = option({}, "`size` of each language, where the entry has several")
+    language_names: dict[str, str] = option(
+        {}, "text that replaces `{language}` in path and config, for languages where it differs from the code"
+    )
+    text_column: str = option("text", "column that holds the text; a dotted path reaches into a struct")
+    document_column: str | None = option(
+        None, "column that names the document of a row; only rows of one document count as adjacent"
+    )
+    document_pattern: str | None = option(
+        None,
+        "regular expression; its match in `document_column` names the document. Example: `^\\d{5}` groups verses with "
+        "ids such as 01049027 into chapters",
+    )
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return (self.language,)
+
+    def __post_init__(self) -> None:
+        if self.document_pattern is not None and self.document_column is None:
+            raise ValueError(f"document_pattern is {self.document_pattern!r}, but document_column is not set.")
+        try:
+            re.compile(self.document_pattern or "")
+        except re.error as error:
+            raise ValueError(f"document_pattern is {self.document_pattern!r}: {error}.") from error
+
+
+@dataclass
+class Bitext(Sized):
+    """Translation pairs, from one table or two.
+
+    One `table` holds both sides, in two columns or in one. Two tables are joined on an id, or line by line.
+    """
+
+    kind: ClassVar[str] = "bitext"
+
+    source_language: Name = option(
+        MISSING, "language code of the first side; `{source}`: the first language of each of `pairs`"
+    )
+    target_language: Name = option(
+        MISSING, "language code of the second side; `{target}`: the second language of each of `pairs`"
+    )
+    pairs: list[str] = option(
+        [],
+        "pairs of several corpora, such as de-en, whose codes replace `{source}` and `{target}`, and both in "
+        "alphabetical order `{pair}`; default: the pairs of `sizes`",
+    )
+    sizes: dict[str, Size] = option({}, "`size` of each pair, where the entry has several")
+    table: Table | None = option(None, "one table that holds both sides")
+    separator: str | None = option(
+        None,
+        "text between the two sides where one column of `table` holds both (`source_column`, default `text`), such as "
+        "'|||' in the files of word aligners",
+    )
+    source_column: str | None = option(None, "column of the first side; default: its language code, or `text`")
+    target_column: str | None = option(None, "column of the second side; default: its language code, or `text`")
+    source: Table | None = option(None, "table of the first side, where each side has its own table")
+    target: Table | None = option(None, "table of the second side")
+    join_on: str | None = option(
+        None, "column on which `source` and `target` are joined; without it they are joined line by line"
+    )
+
+
+@dataclass
+class LinkedPairs(Sized, Table):
+    """Translation pairs with links between their words: a table with a column for each side and one for the links."""
+
+    kind: ClassVar[str] = "linked"
+
+    source_language: Name = option(MISSING, "language code of the first side")
+    target_language: Name = option(MISSING, "language code of the second side")
+    source_column: str = option("source", "column of the first side: words separated by spaces or tabs")
+    target_column: str = option("target", "column of the second side")
+    links_column: str | None = option(
+        "links",
+        "column of the links, such as `0-0 1-2 2p1`: numbers of a source word and a target word, from 0; the model "
+        "does not learn possible links (`p`), and labels rows without links itself. null: no row has links",
+    )
+
+
+Corpora = dict[str, Monolingual | Bitext | LinkedPairs]  # the corpora of a recipe, by name
 
 
 @dataclass
@@ -147,13 +259,37 @@ class Phase:
             raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
         if not any(objective.weight for objective in self.objectives.values()):
             raise ValueError(f"{place}.objectives has none with a weight. Choose from {', '.join(OBJECTIVES)}.")
+        read = self.read(recipe).values()
         for name, objective in self.objectives.items():
-            if not getattr(recipe, objective.text):
-                raise ValueError(f"{place}.objectives.{name} reads `{objective.text}`, which lists no corpus. Add one.")
+            where = f"{place}.objectives.{name}"
+            if all(corpus.kind != objective.text for corpus in read):
+                raise ValueError(f"{where} reads `{objective.text}`, but the phase has no such corpus. Add one.")
             if objective.reads and objective.reads not in self.objectives:
-                raise ValueError(f"{place}.objectives.{name} reads the rows of {objective.reads}. Add it to the phase.")
+                raise ValueError(f"{where} reads the rows of {objective.reads}. Add it to the phase.")
             if objective.has_teacher and not recipe.teacher:
-                raise ValueError(f"{place}.objectives.{name} learns from a teacher. Set teacher.path.")
+                raise ValueError(f"{where} learns from a teacher. Set teacher.path.")
+            if objective.has_teacher and (recipe.teacher.language,) not in {corpus.codes for corpus in read}:
+                raise ValueError(f"{where} has no text of teacher.language {recipe.teacher.language!r}. Add it.")
+
+    def read(self, recipe: "Recipe") -> "Corpora":
+        """Returns the corpora that it reads, by name."""
+        corpora = recipe.named_corpora()
+        return {name: corpora[name] for name in match_corpora(self.corpora, list(corpora), f"phase {self.name}")}
+
+    def trains(self, name: str) -> bool:
+        """Returns whether a parameter trains in the phase; others are frozen. Cross-attention is no part of the body:
+        no model of one language has it."""
+        is_body = re.match(r"roberta\.(encoder|backbone(?!\.embed))\.(?!.*\.crossattention\.)", name)
+        return not (self.freeze_body and is_body) and any(fnmatchcase(name, pattern) for pattern in self.trainable)
+
+    def check_trainable(self, names: Sequence[str]) -> None:
+        """Raises ValueError if a pattern of `trainable` matches none of a model's parameters, and if none trains."""
+        for pattern in self.trainable:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"phase {self.name!r}: no parameter is called {pattern!r}. {nearest(pattern, names)}")
+        if not any(map(self.trains, names)):
+            found = f"trainable {', '.join(self.trainable) or 'empty'}, freeze_body {self.freeze_body}"
+            raise ValueError(f"phase {self.name!r} trains nothing: {found}.")
 
     @property
     def with_examples(self) -> dict[str, Collator]:
@@ -267,11 +403,10 @@ class Recipe:
             phase.check(self, index)
         if self.teacher and not any(one.has_teacher for phase in self.phases for one in phase.objectives.values()):
             raise ValueError(f"teacher.path is {self.teacher.path!r}, but no phase learns from it. Add kd to a phase.")
-        start = self.model.meta_pretrained
-        for index, dictionary in enumerate(start.dictionaries if start else ()):
-            if self.languages and dictionary.language not in self.languages:
-                place = f"model.meta_pretrained.dictionaries.{index}.language is {dictionary.language!r}"
-                raise ValueError(f"{place}, but has no text. {nearest(dictionary.language, self.languages)}")
+        dictionaries = self.model.meta_pretrained.dictionaries if self.model.meta_pretrained else []
+        if unknown := {one.language for one in dictionaries if self.languages} - {*self.languages}:
+            reason = f"has no text. {nearest(min(unknown), self.languages)}"
+            raise ValueError(f"model.meta_pretrained.dictionaries: {min(unknown)!r} {reason}")
 
     @property
     def checkpoint_steps(self) -> int:
@@ -282,7 +417,7 @@ class Recipe:
     @property
     def languages(self) -> list[str]:
         """Codes of all languages, in the order of the corpora."""
-        return list(dict.fromkeys(code for corpus in self.corpora for code in languages_of(corpus)))
+        return list(dict.fromkeys(code for corpus in self.corpora for code in corpus.codes))
 
     @property
     def corpora(self) -> list[Monolingual | Bitext | LinkedPairs]:
@@ -299,16 +434,77 @@ class Recipe:
 
         Raises ValueError for two corpora with the same name.
         """
-        count = Counter(frozenset(languages_of(corpus)) for corpus in self.corpora)
+        count = Counter(frozenset(corpus.codes) for corpus in self.corpora)
         named: Corpora = {}
         for corpus in self.corpora:
-            name = "-".join(languages_of(corpus))
-            if corpus.name is not None or count[frozenset(languages_of(corpus))] > 1:
-                name += f"/{corpus.name or source_name(corpus)}"
+            name = "-".join(corpus.codes)
+            if corpus.name is not None or count[frozenset(corpus.codes)] > 1:
+                table = corpus.table or corpus.source or Table("") if isinstance(corpus, Bitext) else corpus
+                path = Path(table.path)
+                is_file = path.suffix in SUFFIXES or table.format not in ("auto", "hub")
+                name += f"/{corpus.name or (path.stem if is_file else path.name)}"
             if name in named:
                 raise ValueError(f"Two corpora of `{corpus.kind}` are called {name!r}. Give one another `name`.")
             named[name] = corpus
         return named
+
+
+def one_for_each(corpus: Monolingual | Bitext) -> list[Monolingual | Bitext]:
+    """Returns the corpora of one entry: itself, or one for each of its `languages` or `pairs`.
+
+    Raises ValueError for languages without these names or names without placeholders, and for a pair that is not two
+    codes.
+    """
+    is_text = isinstance(corpus, Monolingual)
+    field, places = ("languages", ("{language}",)) if is_text else ("pairs", ("{source}", "{target}"))
+    listed, sizes, changed = getattr(corpus, field), corpus.sizes, getattr(corpus, "language_names", {})
+    names, made = listed or list(sizes), []
+    if listed and sizes and set(listed) != set(sizes):
+        raise ValueError(f"{field} are {', '.join(listed)}, but sizes has {', '.join(sizes)}. Both must name the same.")
+    if (corpus.codes == places) != bool(names) or not {*changed} <= {*names}:
+        found = f"A corpus of {'-'.join(corpus.codes)} has {field} {names}" + (f", language_names {changed}" * is_text)
+        raise ValueError(f"{found}. {'-'.join(places)} goes with {field}, one corpus for each.")
+    for name in names:
+        codes = [name] if is_text else name.split("-", 1)
+        if not all(codes) or len(codes) < len(places):
+            raise ValueError(f"pairs has {name!r}. Write two language codes, such as de-en.")
+        one = replace(corpus, **{field: []}, sizes={}, size=sizes.get(name, corpus.size))
+        if is_text:
+            one = replace(one, language=name, language_names={})
+        words = dict(zip(places, [changed.get(code, code) for code in codes], strict=True))
+        made.append(_replaced(one, words | {"{pair}": "-".join(sorted(codes))}))
+    return made or [corpus]
+
+
+def _replaced(item: Any, words: dict[str, str]) -> Any:
+    """Returns a copy of a corpus or table with each word of `words` replaced by its value, in all texts."""
+    if isinstance(item, str):
+        for word, value in words.items():
+            item = item.replace(word, value)
+    elif is_dataclass(item):
+        return replace(item, **{name: _replaced(value, words) for name, value in vars(item).items()})
+    return item
+
+
+def is_selected(name: str, patterns: Iterable[str]) -> bool:
+    """Returns whether any glob pattern selects a corpus.
+
+    A pattern is compared with the language or pair; a pattern with a slash, with the whole name. `en-de` and `en-*`
+    select all corpora of en-de, `en-de/ntrex` one of them. `*-*` never selects a monolingual corpus.
+    """
+    code = name.partition("/")[0]
+    return any(fnmatchcase(name if "/" in pattern else code, pattern) for pattern in patterns)
+
+
+def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
+    """Returns the names that any of the glob patterns selects (`is_selected`), in their order.
+
+    Raises ValueError for a pattern that matches none, with the nearest names.
+    """
+    for pattern in patterns:
+        if not any(is_selected(name, [pattern]) for name in names):
+            raise ValueError(f"{where}: the pattern {pattern!r} matches no corpus. {nearest(pattern, names)}")
+    return [name for name in names if is_selected(name, patterns)]
 
 
 def scheduled_together(phases: Sequence[Phase], index: int) -> list[Phase]:

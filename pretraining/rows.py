@@ -41,11 +41,9 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
     if not all(found):
         begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-        if begin is None or end is None:
-            raise ValueError(
-                f"a {type(tokenizer).__name__} has neither bos and eos nor cls and sep tokens. Use another one."
-            )
         found = Specials([begin], [end, end], [end])
+    if None in found.begin + found.end:
+        raise ValueError(f"a {type(tokenizer).__name__} has neither bos and eos nor cls and sep tokens.")
     if len(found.begin) + len(found.end) > SPECIALS_OF_TEXT or sum(map(len, found)) > SPECIALS_OF_PAIR:
         raise ValueError(f"a {type(tokenizer).__name__} adds more than {SPECIALS_OF_PAIR} special tokens to a pair.")
     return found
@@ -82,8 +80,9 @@ def as_tensors(**fields: np.ndarray) -> "dict[str, torch.Tensor]":
     return dict(zip(fields, tensors, strict=True))
 
 
-def lay_out(sides: list[list[np.ndarray]], lengths_SB: np.ndarray, tokenizer: "PreTrainedTokenizerBase") -> Rows:
+def lay_out(sides: list[list[np.ndarray]], tokenizer: "PreTrainedTokenizerBase") -> Rows:
     """Lays out examples as rows; `sides` has, for one or two sides, the tokens of B rows."""
+    lengths_SB = np.array([[len(tokens) for tokens in side] for side in sides])
     begin, middle, end = specials_of(tokenizer)
     totals_B = lengths_SB.sum(0) + len(begin) + len(end) + len(middle) * (len(sides) - 1)
     count, width = len(totals_B), int(totals_B.max())
@@ -116,22 +115,7 @@ def encode_rows(
     sides: Sequence[Sequence[np.ndarray]], tokenizer: "PreTrainedTokenizerBase"
 ) -> "dict[str, torch.Tensor]":
     """Makes unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Rows`."""
-    of_sides = [list(side) for side in zip(*sides, strict=True)]
-    return lay_out(of_sides, side_lengths(of_sides), tokenizer).fields()
-
-
-def pad_rows(ids: Sequence[np.ndarray], pad_id: int) -> "dict[str, torch.Tensor]":
-    """Pads rows of ids on the right: returns (B, T) `input_ids` and `attention_mask`."""
-    lengths_B = np.array([len(row) for row in ids])
-    is_real_BT = np.arange(lengths_B.max()) < lengths_B[:, None]
-    input_ids = np.full(is_real_BT.shape, pad_id)
-    input_ids[is_real_BT] = np.concatenate(ids)
-    return as_tensors(input_ids=input_ids, attention_mask=is_real_BT)
-
-
-def side_lengths(sides: list[list[np.ndarray]]) -> np.ndarray:
-    """Returns (S, B): the number of tokens of each side."""
-    return np.array([[len(tokens) for tokens in side] for side in sides])
+    return lay_out([list(side) for side in zip(*sides, strict=True)], tokenizer).fields()
 
 
 def inputs_of(sub_batch: dict) -> "list[dict[str, torch.Tensor]]":

@@ -17,11 +17,11 @@ from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import read_json, run_facts, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 
-# kinds of figures, as in `held_out/mlm/en`: losses by objective and corpus, levels to compare with, and rates
-LOSSES = ("loss", "held_out", "unigram_entropy")
-LEVELS = ("unigram_entropy", "retrieval_chance")
-RATES = {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
+# titles of the panels by kind of figure, as in `retrieval/en-de`; `<kind>_chance` is in the panel of its kind
 TITLES = {"retrieval": "retrieval accuracy, best layer", "link_aer": "AER of held-out links (%), lower is better"}
+TITLES |= {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
+LOSSES = ("loss", "held_out", "unigram_entropy")  # by objective and corpus, as in `held_out/mlm/en`
+LEVELS = ("unigram_entropy", "retrieval_chance")  # to compare with
 
 
 class RunReport:
@@ -70,13 +70,6 @@ class RunReport:
         if checkpoint:
             self.say(f"resumed from {checkpoint}")
 
-    def __enter__(self) -> "RunReport":
-        self.bar.__enter__()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.bar.__exit__(*exception)
-
     def log(self, step: int, phase: str, figures: dict, learning_rate: float) -> None:
         """Writes the figures of a log line, and shows them."""
         self._write(step=step, phase=phase, **figures, learning_rate=learning_rate)
@@ -99,9 +92,8 @@ class RunReport:
         if self.is_main:
             plot_curves(self.folder)
 
-    def finish(self, step: int, stopped_by: str | None = None, empty_steps: int = 0) -> None:
-        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any; `empty_steps`: how
-        many steps of the run, before and after resuming, predicted nothing."""
+    def finish(self, step: int, stopped_by: str | None = None) -> None:
+        """Reports the end of the run at `step`; `stopped_by`: the signal that stopped it, if any."""
         if self.is_main:
             session = self.record["sessions"][-1]
             session["seconds"] = round(time.time() - self.started, 1)
@@ -111,8 +103,6 @@ class RunReport:
                 self.record["steps"] = step
                 plot_curves(self.folder)
             write_json(self.folder / "run.json", self.record)
-        if empty_steps:
-            self.say(f"{empty_steps:,} of {step:,} steps predicted nothing and changed no weights")
         self.say(f"step {step}" if stopped_by else f"model: {self.folder / 'model'}")
 
     def _write(self, **fields) -> None:
@@ -160,17 +150,17 @@ def plot_curves(folder: Path) -> None:
     A language, or its pair with English, has one color in all panels.
     """
     events = pandas.DataFrame(read_events(folder))
-    panels: dict[str, list[tuple[str, str, pandas.DataFrame]]] = {}  # by title: kind, name, steps and values
-    for column in sorted(events.columns, key=lambda column: (column in RATES, column.partition("/")[0] not in LOSSES)):
+    panels: dict[str, list[tuple[str, str, pandas.Series]]] = defaultdict(list)  # by title: kind, name, values by step
+    for column in sorted(
+        events.columns, key=lambda column: ("/" not in column, column.partition("/")[0] not in LOSSES)
+    ):
         kind, slash, name = column.partition("/")
-        title = RATES.get(column, TITLES.get(kind.removesuffix("_chance"), kind))
-        if kind in LOSSES:
+        title = TITLES.get(kind.removesuffix("_chance"), kind if is_evaluation(column) else None)
+        if kind in LOSSES and slash:
             objective, _, name = name.partition("/")
             title = f"{objective} loss (nats)"
-        is_drawn = column in RATES or kind in LEVELS or is_evaluation(column) or (slash and kind == "loss")
-        points = events[["step", column]].dropna().astype(float) if is_drawn else ()
-        if len(points):
-            panels.setdefault(title, []).append((kind, name, points))
+        if title and len(values := events.set_index("step")[column].dropna().astype(float)):
+            panels[title].append((kind, name, values))
     if not panels:
         return
     styles = line_styles(name for panel in panels.values() for _, name, _ in panel)
@@ -182,14 +172,13 @@ def plot_curves(folder: Path) -> None:
     with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as (_, grid):
         for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
             is_evaluated = any(kind == "held_out" for kind, *_ in panel)
-            for kind, name, points in panel:
-                style = styles[name] | {"markevery": max(1, len(points) // 20), "label": name}
+            for kind, name, values in panel:
+                style = styles[name] | {"markevery": max(1, len(values) // 20), "label": name}
                 if kind in LEVELS:
-                    axes.axhline(points.iloc[-1, 1], color=style["color"], linestyle=":", linewidth=1.2)
-                    continue
-                if kind == "loss" and is_evaluated:
+                    style = {"color": style["color"], "linestyle": ":", "linewidth": 1.2}
+                elif kind == "loss" and is_evaluated:
                     style = {"color": style["color"], "linewidth": 0.8, "alpha": 0.6}
-                axes.plot(*points.to_numpy().T, **style)
+                axes.plot(values, **style)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
             axes.ticklabel_format(scilimits=(-3, 5), useMathText=True)

@@ -25,10 +25,10 @@ from accelerate.utils import (
 from transformers import PreTrainedConfig, get_scheduler
 
 from modeling.checkpoints import readable
+from modeling.masked_lm import ForPreTraining
 from modeling.positions import longest_input
 from pretraining.checkpoints import (
     check_same_data,
-    check_shared_folder,
     data_facts,
     newest_checkpoint,
     open_run_folder,
@@ -39,14 +39,12 @@ from pretraining.checkpoints import (
 )
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import Evaluator, evaluate
-from pretraining.metrics import Meter
-from pretraining.recipe import Recipe, scheduled_together
+from pretraining.evaluation import Evaluator, Meter, evaluate
+from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
 from pretraining.stopping import Stops
 from pretraining.tracking import RunReport
-from pretraining.trainable import check_trainable, is_trainable, make_optimizer, may_lack_gradients
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import Stopped, at_once, hold_signals, start_processes
 from zoo_core.provenance import read_json
@@ -69,10 +67,9 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
     quiet_libraries()
     start_processes()
     with run_lock(recipe.output_dir):
-        open_run_folder(recipe, resume)
+        checkpoint = open_run_folder(recipe, resume)
         accelerator = make_accelerator(recipe.precision, recipe.tracker, recipe.output_dir)
         check_recording(recipe.tracker, recipe.push_to_hub)
-        checkpoint = newest_checkpoint(Path(recipe.output_dir)) if resume else None
         if resume and not checkpoint and accelerator.is_main_process:
             print("no checkpoint: from the beginning", file=sys.stderr)
         start, config, feed, teacher = read_parts(recipe, accelerator, checkpoint)
@@ -82,10 +79,9 @@ def pretrain(recipe: Recipe, resume: bool = False, argv: list[str] | None = None
         # a resumed run loads the weights of its checkpoint
         matching = None if checkpoint else start.match(tokenizer)
         model = start.build_model(config, matching, checkpoint)
-        check_trainable(model, recipe.phases)
-        if accelerator.is_main_process:
-            start_run_folder(recipe)
-        check_shared_folder(recipe.output_dir)
+        for phase in recipe.phases:
+            phase.check_trainable([name for name, _ in model.named_parameters()])
+        start_run_folder(recipe, accelerator.is_main_process)
         Training(recipe, model, feed, accelerator, argv or [], teacher).run(checkpoint)
         accelerator.end_training()
 
@@ -130,21 +126,12 @@ def make_accelerator(precision: str, tracker: str | None = None, folder: str | o
 class Training:
     """A training run. Its state: weights, phase `index`, finished steps of the phase (`phase_step`) and of all."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model,
-        feed: Feed,
-        accelerator: Accelerator,
-        argv: list[str],
-        teacher: TeacherModel | None = None,
-    ):
-        """`teacher` reads every batch before the model, and adds its predictions to the batch."""
+    def __init__(self, recipe: Recipe, model, feed: Feed, accelerator: Accelerator, argv: list[str], teacher=None):
+        """`teacher`, a `TeacherModel`, reads every batch before the model, and adds its predictions to the batch."""
         self.recipe, self.accelerator, self.argv = recipe, accelerator, argv
         self.model, self.feed, self.teacher = model, feed, teacher
         self.folder, self.stops, self.optimizer = Path(recipe.output_dir), Stops(), None
         self.index = self.phase_step = self.step = 0
-        self.empty_steps = 0  # steps without predictions
 
     def run(self, checkpoint: Path | None = None) -> None:
         """Trains from the start or from `checkpoint` to the end, and writes the result to `<output_dir>/model`.
@@ -158,8 +145,8 @@ class Training:
         is_main = self.accelerator.is_main_process
         facts = {"parameters": self.accelerator.unwrap_model(self.model).num_parameters()}
         facts |= data_facts(self.feed.corpora, self.feed.tokenizer, self.teacher) if is_main else {}
-        report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
-        with report as self.report, self.stops:
+        self.report = RunReport(self.recipe, self.accelerator, self.argv, checkpoint, progress["step"], facts)
+        with self.report.bar, self.stops:
             for index in range(progress["phase"], len(self.recipe.phases)):
                 self._start_phase(index)
                 if checkpoint and index == progress["phase"]:
@@ -167,7 +154,7 @@ class Training:
                 self._run_phase()
             if is_main:
                 publish_model(self.folder, self.folder / "checkpoints" / f"step-{self.step}")
-            self.report.finish(self.step, empty_steps=self.empty_steps)
+            self.report.finish(self.step)
             self.accelerator.wait_for_everyone()
             self.report.uploads.push(self.folder / "model", f"the model of step {self.step}")
 
@@ -184,10 +171,16 @@ class Training:
         self.accelerator.free_memory()
         model.zero_grad()
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(is_trainable(name, phase))
-        together = scheduled_together(recipe.phases, index)
+            parameter.requires_grad_(phase.trains(name))
+        together, settings = scheduled_together(recipe.phases, index), recipe.optimizer
         first, steps = together[0], sum(phase.steps for phase in together)
-        optimizer = make_optimizer(model, first, recipe)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},  # biases and LayerNorms
+        ]
+        options = {"lr": first.learning_rate, "betas": tuple(settings.betas), "eps": settings.epsilon, "fused": True}
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **options)
         scheduler = get_scheduler(SCHEDULES.get(first.schedule, first.schedule), optimizer, first.warmup_steps, steps)
         if phase.optimizer == "carried" and before:  # a run that is resumed here loads both from its checkpoint
             scheduler.last_epoch = self.scheduler.last_epoch
@@ -219,7 +212,6 @@ class Training:
         labels, *reasons = accelerator.reduce(numbers).tolist()
         self._stop_if_asked(reasons)
         while self.phase_step < phase.steps:
-            before = random_states(device)
             late, loss_sum = 0, torch.zeros((), dtype=torch.float64, device=device)
             for number, batch in enumerate(micro_batches, start=1):
                 batch = send_to_device(batch, device, non_blocking=True)
@@ -232,9 +224,9 @@ class Training:
             totals = torch.cat([torch.stack([loss_sum, loss_sum.new_full((), late)]), numbers])
             try:
                 grad_norm, predictions, labels, *reasons = self._step(labels, accelerator.reduce(totals))
-            except FloatingPointError as error:  # before the optimizer's step, so the state is still the one before
-                set_random_states(before, device)  # of the checkpoint
-                self._end(ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r})."), AFTER_DIVERGENCE)
+            except FloatingPointError as error:  # before the optimizer's step; the last checkpoint is from before, too
+                error = ValueError(f"{error} at step {self.step + 1} (phase {phase.name!r}).")
+                self._end(error, AFTER_DIVERGENCE, saves=False)
             self.phase_step += 1
             self.step += 1
 
@@ -292,7 +284,7 @@ class Training:
         if not math.isfinite(loss_sum):
             raise FloatingPointError(f"the loss is {loss_sum}")
         if not predictions:
-            grad_norm, self.empty_steps = math.nan, self.empty_steps + 1
+            grad_norm = math.nan
             self.optimizer.zero_grad()
         elif not math.isfinite(grad_norm) and accelerator.scaler is None:  # fp16's loss scaling skips such a step
             raise FloatingPointError(f"the norm of the gradient is {grad_norm}")
@@ -331,7 +323,6 @@ class Training:
             raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
         progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
-        progress |= {"empty_steps": self.empty_steps}
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
@@ -340,7 +331,6 @@ class Training:
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
-        self.empty_steps = progress["empty_steps"]
         if progress["num_processes"] != self.accelerator.num_processes:
             self.report.say(
                 f"The run had {progress['num_processes']} processes and now has {self.accelerator.num_processes}. Data "
@@ -354,10 +344,10 @@ class Training:
         if reason := self.stops.agreed(reasons):
             self._end(reason, "Continue with --resume when the data is back.")
 
-    def _end(self, reason: BaseException, advice: str = "Continue with --resume.") -> NoReturn:
+    def _end(self, reason: BaseException, advice: str = "Continue with --resume.", saves: bool = True) -> NoReturn:
         """Saves the current state, unless this step already has a checkpoint, and stops all processes together."""
         kept = newest_checkpoint(self.folder)
-        if self.step and (kept is None or kept.name != f"step-{self.step}"):
+        if saves and self.step and (kept is None or kept.name != f"step-{self.step}"):
             # after an error, an older checkpoint may be the one that is wanted
             self._save(self.recipe.keep_checkpoints if isinstance(reason, Stopped) else 0)
             kept = newest_checkpoint(self.folder)
@@ -371,13 +361,14 @@ class Training:
         raise error if self.accelerator.is_main_process else SystemExit(2)  # one report
 
 
-def random_states(device: torch.device) -> list[torch.Tensor]:
-    """Returns the states of torch's generators: of the CPU, and of a GPU."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+def may_lack_gradients(model: torch.nn.Module, phase: Phase) -> bool:
+    """Returns whether a batch may leave trained parameters without gradient, so that DDP has to search for them.
 
-
-def set_random_states(states: list[torch.Tensor], device: torch.device) -> None:
-    """Restores what `random_states` returned."""
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.cuda.set_rng_state(state, device)
+    MLM and TLM read all layers and the head, also if a batch has no masked token. They do not read other parts, such as
+    cross-attention.
+    """
+    plain = ("roberta.embeddings.", "roberta.encoder.", "lm_head.")
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    is_plain = all(name.startswith(plain) and ".crossattention." not in name for name in trained)
+    learned = [name for name, objective in phase.objectives.items() if objective.weight]
+    return not is_plain or not any(name in ForPreTraining.objectives for name in learned)

@@ -22,7 +22,7 @@ PRE_TRAIN = (
 )
 START = (*PRE_TRAIN, "model.start_from={model}", "model.config={{}}")
 ALIGN = ("finetuning.align.command", "--model", "{model}", "a b", "c d")
-SUPPORTED = ("pretraining.supported", "{model}")
+SUPPORTED = ("pretraining.plan", "{model}")
 MLM = "phases.0.objectives.mlm"
 
 

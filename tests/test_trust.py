@@ -242,7 +242,7 @@ COMMANDS = {
         ],
     ),
     "translation": fine_tune("--config", "finetuning/recipes/veco/multi30k.yaml"),
-    "supported": lambda folder, work: ("pretraining.supported", [folder]),
+    "supported": lambda folder, work: ("pretraining.plan", [folder]),
     "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
     "labels": lambda folder, work: (
         "finetuning.tools.label_text",

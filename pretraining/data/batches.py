@@ -13,13 +13,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from pretraining.data.corpora import Corpus
 from pretraining.data.examples import Example, Texts
 from pretraining.data.languages import Languages
 from pretraining.data.sampling import Draw, ObjectivePlan, UpdateSampler
-from pretraining.data.sources import match_corpora
-from pretraining.data.stored import Corpus
 from pretraining.objectives import Collator
-from pretraining.recipe import Phase, Recipe
+from pretraining.recipe import Phase, Recipe, is_selected
 
 
 @dataclass
@@ -75,26 +74,19 @@ class Feed:
         The loader divides the text among the processes itself, so do not pass it to `Accelerator.prepare`. It does not
         use torch's global generator, so that dropout is the same in a resumed run.
         """
-        corpora, collators = phase_corpora(self.corpora, phase), self.collators(phase)
+        corpora, collators, seed = phase_corpora(self.corpora, phase), self.collators(phase), self.recipe.seed
         # each objective has its own length, so a corpus has a form for each
-        views = {
-            name: {
-                index: corpus.with_form(collator.text_length, collator.apart)
-                for index, corpus in enumerate(corpora)
-                if collator.reads_corpus(corpus)
-            }
-            for name, collator in collators.items()
-        }
-        plans = [
-            ObjectivePlan(self.recipe.seed, phase_index, collator, views[name], self.recipe.alpha)
-            for name, collator in collators.items()
-        ]
+        views, plans = {}, []
+        for name, one in collators.items():
+            read = [(index, corpus) for index, corpus in enumerate(corpora) if one.reads_corpus(corpus)]
+            views[name] = {index: corpus.with_form(one.text_length, one.apart) for index, corpus in read}
+            plans.append(ObjectivePlan(seed, phase_index, one, views[name], self.recipe.alpha))
         if self.recipe.num_workers:
             # tokenizers' threads do not work after the fork of a worker; without this, each worker warns
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         share = (self.num_processes, self.process_index, self.recipe.gradient_accumulation_steps)
         return DataLoader(
-            MaskedExamples(views, collators, (self.recipe.seed, phase_index)),
+            MaskedExamples(views, collators, (seed, phase_index)),
             batch_size=None,  # an item is already a batch
             sampler=UpdateSampler(plans, phase, start_update, *share),
             num_workers=self.recipe.num_workers,
@@ -137,6 +129,5 @@ def _ignore_signals(worker: int) -> None:
 
 
 def phase_corpora(corpora: list[Corpus], phase: Phase) -> list[Corpus]:
-    """Returns the corpora that a phase reads. Raises ValueError for a pattern that matches none of them."""
-    names = match_corpora(phase.corpora, [corpus.name for corpus in corpora], f"phase {phase.name}")
-    return [corpus for corpus in corpora if corpus.name in names]
+    """Returns the corpora that a phase reads."""
+    return [corpus for corpus in corpora if is_selected(corpus.name, phase.corpora)]

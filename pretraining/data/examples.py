@@ -53,18 +53,12 @@ class Texts:
     @classmethod
     def joined(cls, parts: Sequence["Texts"], order: np.ndarray) -> "Texts":
         """Concatenates the texts of the parts, then puts them in the given order."""
-        places = order.tolist()
-
-        def in_order(items: list[list]) -> list:
-            items = list(chain.from_iterable(items))
-            return [items[place] for place in places]
-
-        return cls(
-            [in_order(side) for side in zip(*(part.sides for part in parts), strict=True)],
-            in_order([part.names for part in parts]),
-            np.concatenate([part.ids for part in parts])[order],
-            np.concatenate([part.epochs for part in parts])[order],
+        names, *sides = (
+            [*chain.from_iterable(lists)] for lists in zip(*([part.names, *part.sides] for part in parts), strict=True)
         )
+        ids, epochs = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("ids", "epochs"))
+        places = order.tolist()
+        return cls([[side[place] for place in places] for side in sides], [names[at] for at in places], ids, epochs)
 
 
 def encode_texts(texts: list[str | None], tokenizer: "PreTrainedTokenizerBase") -> list[list[int]]:

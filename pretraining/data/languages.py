@@ -20,6 +20,21 @@ def sampling_probabilities(sizes: Sequence[float], alpha: float) -> np.ndarray:
     return powers / powers.sum()
 
 
+def corpus_probabilities(corpora: Sequence[Any], alpha: float) -> np.ndarray:
+    """Returns (C,) the probability of each corpus: p_i of its language or pair, divided among their corpora by size.
+
+    The formula is over languages and pairs (both directions are one pair); N_i is the size of all corpora of i. So the
+    rows of a language are drawn equally often, also if its text is split into several corpora.
+    """
+    sizes: dict[frozenset[str], int] = {}
+    for corpus in corpora:
+        languages = frozenset(corpus.languages)
+        sizes[languages] = sizes.get(languages, 0) + corpus.size
+    shares = dict(zip(sizes, sampling_probabilities(list(sizes.values()), alpha), strict=True))
+    of_corpora = ((corpus.size, frozenset(corpus.languages)) for corpus in corpora)
+    return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
+
+
 @dataclass(frozen=True)
 class Languages:
     """The languages of each corpus, and those into which a text may be back-translated.

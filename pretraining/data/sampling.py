@@ -5,21 +5,20 @@ The global batch of a step is a pure function of (seed, phase, objective, step).
 it: 1x8, 2x4 accumulated and 2 processes x 4 are the same step, and a resumed run continues exactly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from pretraining.data.languages import sampling_probabilities
-from pretraining.data.stored import Corpus
+from pretraining.data.corpora import Corpus
+from pretraining.data.languages import corpus_probabilities
 from pretraining.objectives import Collator
 from pretraining.recipe import Phase
 from zoo_core.keyed_random import keyed_rng, keyed_seed
 
 UPDATES_AT_ONCE = 4096  # past steps of a resumed run that are counted at once
-DRAWN_AHEAD = 64  # steps whose corpora are drawn at once
 
 
 class Draw(NamedTuple):
@@ -31,21 +30,6 @@ class Draw(NamedTuple):
     row: int
 
 
-def corpus_probabilities(corpora: Sequence[Corpus], alpha: float) -> np.ndarray:
-    """Returns (C,) the probability of each corpus: p_i of its language or pair, divided among their corpora by size.
-
-    The formula is over languages and pairs (both directions are one pair); N_i is the size of all corpora of i. So the
-    rows of a language are drawn equally often, also if its text is split into several corpora.
-    """
-    sizes: dict[frozenset[str], int] = {}
-    for corpus in corpora:
-        languages = frozenset(corpus.languages)
-        sizes[languages] = sizes.get(languages, 0) + corpus.size
-    shares = dict(zip(sizes, sampling_probabilities(list(sizes.values()), alpha), strict=True))
-    of_corpora = ((corpus.size, frozenset(corpus.languages)) for corpus in corpora)
-    return np.array([shares[languages] * (size / sizes[languages]) for size, languages in of_corpora])
-
-
 class ObjectivePlan:
     """The draws of one objective in one phase: which corpora a step draws from, and which of their examples."""
 
@@ -55,10 +39,8 @@ class ObjectivePlan:
         self.key = (seed, phase_index, objective.text)
         self.name, self.batch_size, self.corpora = objective.name, objective.batch_size, corpora
         self.indices = list(corpora)
-        probabilities = corpus_probabilities(list(corpora.values()), alpha)
-        self.bounds = probabilities.cumsum()[:-1]
+        self.bounds = corpus_probabilities(list(corpora.values()), alpha).cumsum()[:-1]
         self.orders: dict[int, tuple[int, int, np.ndarray]] = {}  # corpus -> its current epoch, see `_order`
-        self.ahead: tuple[int, np.ndarray] = (-1, np.empty(0))  # number of a block of steps, its choices
 
     def choices(self, update: int, count: int = 1) -> np.ndarray:
         """Returns (count * batch_size,): the corpus of each draw of `count` steps, as an index into `indices`."""
@@ -76,20 +58,14 @@ class ObjectivePlan:
 
     def draws(self, update: int, counts: np.ndarray) -> list[Draw]:
         """Returns the draws of a step, in order, and adds them to `counts`, those of the steps before."""
-        number, place = divmod(update, DRAWN_AHEAD)
-        if self.ahead[0] != number:
-            choices = self.choices(number * DRAWN_AHEAD, DRAWN_AHEAD)
-            self.ahead = (number, choices.reshape(DRAWN_AHEAD, self.batch_size))
-        draws, name, positions = [], self.name, counts.tolist()
-        for choice in self.ahead[1][place].tolist():
-            index, position = self.indices[choice], positions[choice]
-            positions[choice] = position + 1
-            known = self.orders.get(index)
-            if known is None or not 0 <= position - known[1] < len(known[2]):
-                self.orders[index] = known = self._order(index, position)
-            epoch, start, order = known
-            draws.append(Draw(name, index, epoch, int(order[position - start])))
-        counts[:] = positions
+        draws = []
+        for choice in self.choices(update).tolist():
+            index, position = self.indices[choice], int(counts[choice])
+            counts[choice] += 1
+            epoch, start, order = self.orders.get(index, (0, 0, ()))
+            if not 0 <= position - start < len(order):
+                self.orders[index] = epoch, start, order = self._order(index, position)
+            draws.append(Draw(self.name, index, epoch, int(order[position - start])))
         return draws
 
     def _order(self, index: int, position: int) -> tuple[int, int, np.ndarray]:

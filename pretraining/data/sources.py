@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from pretraining.recipe_corpora import Bitext, Corpora, LinkedPairs, Monolingual, is_selected, languages_of
-from zoo_core.recipes import nearest
+from pretraining.recipe import Bitext, Corpora, LinkedPairs, Monolingual
 from zoo_core.tables import (
     Table,
     columns_of,
@@ -53,14 +52,16 @@ class Source:
     """A corpus of the recipe before tokenization: one text column, or two that are translations of each other. Linked
     pairs have three more columns: the word of each token of either side, and the links.
 
-    `alignment` is (2, M): rows of the two sides that belong together, or None if row i belongs to row i. `counts` are
-    the numbers of rows that a join has lost.
+    `identities` are columns that identify rows, in every table that has them. `alignment` is (2, M): rows of the two
+    sides that belong together, or None if row i belongs to row i. `counts` are the numbers of rows that a join has
+    lost.
     """
 
     name: str
     corpus: Monolingual | Bitext | LinkedPairs
     hub_root: str | None
-    sides: list[TextColumn]
+    identities: list[str]
+    sides: list[TextColumn] = field(default_factory=list)
     alignment: np.ndarray | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -69,11 +70,44 @@ class Source:
         tables = []
         for side in self.sides:
             known = {name: value for name, value in asdict(side.table).items() if value is not None}
-            known["fingerprint"] = _fingerprint(side.table, self.corpus, self.hub_root, side.rows)
+            known["fingerprint"] = self._fingerprint(side.table, side.rows)
             tables += [known] * (known not in tables)
         size_source = self.corpus.size_source if self.corpus.size else "counted"
-        languages = list(languages_of(self.corpus))
-        return {"name": self.name, "languages": languages, "size_source": size_source, "tables": tables}
+        return {"name": self.name, "languages": list(self.corpus.codes), "size_source": size_source, "tables": tables}
+
+    def add(self, table: Table, rows: Dataset, column: str, reading: str = "text") -> TextColumn:
+        """Adds a column of text to the sides, and returns it."""
+        _require_text(rows, column, f"The table of corpus {self.name}")
+        identity = next((known for known in self.identities if known in columns_of(rows)), None)
+        self.sides.append(TextColumn(table, rows, column, identity, reading))
+        return self.sides[-1]
+
+    def read(self, table: Table, *texts: str, document: str | None = None) -> Dataset:
+        """Loads a table; of a stream, columns of its first rows as text, from the copy on disk if there is one."""
+        max_rows = self.corpus.max_rows
+        if not table.streaming:
+            rows = load_table(table, self.hub_root)
+            return rows.select(range(min(max_rows, len(rows)))) if max_rows else rows
+        if not max_rows:
+            raise ValueError(f"Corpus {self.name} is streamed ({describe(table)}), but has no max_rows. Set it.")
+        columns = tuple(dict.fromkeys([*texts, *self.identities, *([document] if document else [])]))
+        # what is read again if it has changed; of a dataset of the Hub, only its revision is compared
+        arguments = {"table": table, "texts": texts, "columns": columns, "max_rows": max_rows}
+        arguments |= {"hub_root": self.hub_root, "identity": self._fingerprint(table)}
+        features = Features(dict.fromkeys(columns, Value("string")))
+        try:
+            rows = Dataset.from_generator(_first_rows, features, gen_kwargs=arguments)
+        except DatasetGenerationError as error:
+            raise ValueError(f"Corpus {self.name} cannot be read: {error.__cause__ or error}") from error
+        return rows.select_columns([column for column in columns if rows.data.column(column).null_count < len(rows)])
+
+    def _fingerprint(self, table: Table, rows: Dataset | None = None) -> str:
+        if not table.streaming:
+            return table_fingerprint(table, self.hub_root, rows)
+        path = resolve_hub_path(table.path, self.hub_root)
+        is_local = Path(path).exists()  # else the copy on disk is used without a connection to the Hub
+        found = table_fingerprint(table, self.hub_root, rows) if is_local else f"{path}, {table.revision or 'main'}"
+        return f"first {self.corpus.max_rows} rows of {found}"
 
 
 def row_key(identity: Any) -> int:
@@ -93,9 +127,11 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     without `max_rows`, sides of unequal length, and a join with repeated ids or without a common id.
     """
     joined = [getattr(corpus, "join_on", None) for corpus in corpora.values()]
-    # in every table that has them, these columns identify rows, so that all corpora hold out the same ones
     identities = list(dict.fromkeys([*filter(None, joined), "id"]))
-    return [OPENERS[corpus.kind](corpus, name, identities, hub_root) for name, corpus in corpora.items()]
+    sources = [Source(name, corpus, hub_root, identities) for name, corpus in corpora.items()]
+    for source in sources:
+        OPENERS[source.corpus.kind](source, source.corpus)
+    return sources
 
 
 def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
@@ -117,28 +153,8 @@ def training_texts(sources: list[Source], held_out_fraction: float, max_texts: i
         yield from islice(texts(side), max_texts)
 
 
-def _rows(table: Table, corpus: Any, name: str, texts: Sequence[str], others: list[str], hub_root: str | None):
-    """Loads a table; of a stream, these columns of its first rows, from the copy on disk if there is one."""
-    max_rows = getattr(corpus, "max_rows", None)
-    if table.streaming and not max_rows:
-        raise ValueError(f"Corpus {name} is streamed ({describe(table)}), but max_rows is {max_rows}. Set it.")
-    if not table.streaming:
-        rows = load_table(table, hub_root)
-        return rows.select(range(min(max_rows, len(rows)))) if max_rows else rows
-    # what is read again if it has changed; of a dataset of the Hub, only its revision is compared
-    columns = tuple(dict.fromkeys([*texts, *others]))
-    arguments = {"table": table, "texts": tuple(texts), "columns": columns, "max_rows": max_rows}
-    arguments |= {"hub_root": hub_root, "identity": _fingerprint(table, corpus, hub_root)}
-    features = Features(dict.fromkeys(columns, Value("string")))
-    try:
-        rows = Dataset.from_generator(_first_rows, features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        raise ValueError(f"Corpus {name} cannot be read: {error.__cause__ or error}") from error
-    return rows.select_columns([column for column in columns if rows.data.column(column).null_count < len(rows)])
-
-
 def _first_rows(
-    table: Table, texts: tuple[str, ...], columns: tuple[str, ...], max_rows: int, hub_root: str | None, identity: str
+    table: Table, texts: Sequence[str], columns: Sequence[str], max_rows: int, hub_root: str | None, identity: str
 ) -> Iterator[dict[str, str | None]]:
     """Yields the first rows of a stream: the values of `columns` as text, null where there are none."""
     rows = load_table(table, hub_root)
@@ -150,15 +166,6 @@ def _first_rows(
         yield {column: value if value is None else str(value) for column, value in values.items()}
 
 
-def _fingerprint(table: Table, corpus: Any, hub_root: str | None, rows: Dataset | None = None) -> str:
-    if not table.streaming:
-        return table_fingerprint(table, hub_root, rows)
-    path = resolve_hub_path(table.path, hub_root)
-    is_local = Path(path).exists()  # else the copy on disk is used without a connection to the Hub
-    source = table_fingerprint(table, hub_root, rows) if is_local else f"{path}, revision:{table.revision or 'main'}"
-    return f"first {corpus.max_rows} rows of {source}"
-
-
 def _require_text(rows: Any, column: str, where: str) -> None:
     feature = require_column(rows, column, where)
     dtype = getattr(feature, "dtype", type(feature).__name__)
@@ -166,78 +173,67 @@ def _require_text(rows: Any, column: str, where: str) -> None:
         raise ValueError(f"{where} has {dtype} in column {column}, not text. Name a column of text.")
 
 
-def _text_column(
-    table: Table, rows: Dataset, column: str, name: str, identities: list[str], reading: str = "text"
-) -> TextColumn:
-    _require_text(rows, column, f"The table of corpus {name}")
-    identity = next((known for known in identities if known in columns_of(rows)), None)
-    return TextColumn(table, rows, column, identity, reading)
-
-
 def _own_table(corpus: Monolingual | LinkedPairs) -> Table:
     return Table(**{item.name: getattr(corpus, item.name) for item in fields(Table)})
 
 
-def _open_monolingual(corpus: Monolingual, name: str, identities: list[str], hub_root: str | None) -> Source:
+def _open_monolingual(source: Source, corpus: Monolingual) -> None:
     table, document = _own_table(corpus), corpus.document_column
-    rows = _rows(table, corpus, name, [corpus.text_column], [*identities, *filter(None, [document])], hub_root)
-    side = _text_column(table, rows, corpus.text_column, name, identities)
+    rows = source.read(table, corpus.text_column, document=document)
+    side = source.add(table, rows, corpus.text_column)
     if document is not None:
-        require_column(rows, document, f"The table of corpus {name}")
+        require_column(rows, document, f"The table of corpus {source.name}")
     side.document, side.document_pattern = document, corpus.document_pattern
-    return Source(name, corpus, hub_root, [side])
 
 
-def _open_linked(corpus: LinkedPairs, name: str, identities: list[str], hub_root: str | None) -> Source:
-    table = _own_table(corpus)
-    rows, texts = _rows(table, corpus, name, [], [], hub_root), (corpus.source_column, corpus.target_column)
-    links = (corpus.links_column, "links") if corpus.links_column else (corpus.source_column, "no links")
-    read = [(column, reading) for reading in ("words", "word numbers") for column in texts]
-    sides = [_text_column(table, rows, column, name, identities, reading) for column, reading in [*read, links]]
-    return Source(name, corpus, hub_root, sides)
+def _open_linked(source: Source, corpus: LinkedPairs) -> None:
+    table, texts = _own_table(corpus), (corpus.source_column, corpus.target_column)
+    rows = source.read(table, *texts, *([corpus.links_column] if corpus.links_column else []))
+    for column, reading in ((column, reading) for reading in ("words", "word numbers") for column in texts):
+        source.add(table, rows, column, reading)
+    source.add(table, rows, corpus.links_column or texts[0], "links" if corpus.links_column else "no links")
 
 
-def _open_bitext(corpus: Bitext, name: str, identities: list[str], hub_root: str | None) -> Source:
-    languages = languages_of(corpus)
-    if languages[0] == languages[1]:
-        raise ValueError(f"Bitext {name} has the same language on both sides. Correct its target_language.")
+def _open_bitext(source: Source, corpus: Bitext) -> None:
+    name, given = f"Bitext {source.name}", (corpus.source_column, corpus.target_column)
+    if corpus.source_language == corpus.target_language:
+        raise ValueError(f"{name} has the same language on both sides. Correct its target_language.")
     if (corpus.source is None) != (corpus.target is None) or (corpus.table is None) == (corpus.source is None):
-        raise ValueError(f"Bitext {name}: set `table`, or both `source` and `target`.")
+        raise ValueError(f"{name}: set `table`, or both `source` and `target`.")
     for option, needed in (("join_on", "source"), ("separator", "table")):
         if getattr(corpus, option) is not None and getattr(corpus, needed) is None:
-            raise ValueError(f"Bitext {name} sets {option}, which is only for a `{needed}`. Leave it out.")
-    given, source = [corpus.source_column, corpus.target_column], Source(name, corpus, hub_root, [])
+            raise ValueError(f"{name} sets {option}, which is only for a `{needed}`. Leave it out.")
+    if corpus.separator is not None:
+        column = corpus.source_column or "text"
+        rows, columns = _split_sides(source.read(corpus.table, column), column, corpus, name), SIDES
+    elif corpus.table is not None:
+        columns = [column or language for column, language in zip(given, corpus.codes, strict=True)]
+        rows = source.read(corpus.table, *columns)
     if corpus.table is not None:
-        columns = [column or language for column, language in zip(given, languages, strict=True)]
-        read = [corpus.source_column or "text"] if corpus.separator is not None else columns
-        rows = _rows(corpus.table, corpus, name, read, identities, hub_root)
-        if corpus.separator is not None:
-            rows, columns = _split_sides(rows, corpus, name), SIDES
         if columns[0] == columns[1]:
-            raise ValueError(f"Bitext {name} reads both sides from column {columns[0]}. Set `target_column`.")
-        source.sides = [_text_column(corpus.table, rows, column, name, identities) for column in columns]
-        return source
-    for table, column, language in zip((corpus.source, corpus.target), given, languages, strict=True):
-        rows = _rows(table, corpus, name, [column] if column else [language, "text"], identities, hub_root)
-        column = column or (language if language in columns_of(rows) else "text")
-        source.sides.append(_text_column(table, rows, column, name, identities))
+            raise ValueError(f"{name} reads both sides from column {columns[0]}. Set `target_column`.")
+        for column in columns:
+            source.add(corpus.table, rows, column)
+        return
+    for table, column, language in zip((corpus.source, corpus.target), given, corpus.codes, strict=True):
+        rows = source.read(table, *([column] if column else [language, "text"]))
+        source.add(table, rows, column or (language if language in columns_of(rows) else "text"))
     lengths = [len(side.rows) for side in source.sides]
     if corpus.join_on is not None:
         _join(source, corpus.join_on)
     elif lengths[0] != lengths[1]:
-        raise ValueError(f"Bitext {name}: the sides have {lengths} rows. Make them equal, or set join_on.")
-    return source
+        raise ValueError(f"{name}: the sides have {lengths} rows. Make them equal, or set join_on.")
 
 
 OPENERS = {"monolingual": _open_monolingual, "bitext": _open_bitext, "linked": _open_linked}
 
 
-def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
+def _split_sides(rows: Dataset, column: str, corpus: Bitext, where: str) -> Dataset:
     """Splits the column that contains both sides into two."""
-    separator, column = corpus.separator, corpus.source_column or "text"
+    separator = corpus.separator
     if corpus.target_column is not None or not separator.strip():
-        raise ValueError(f"Bitext {name} has separator {separator!r}. Name the column of both sides in source_column.")
-    where, between = f"The table of corpus {name}", re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
+        raise ValueError(f"{where} has separator {separator!r}. Name the column of both sides in source_column.")
+    between = re.compile(rf"(?<!\S){re.escape(separator)}(?!\S)")
     require_column(rows, column, where)
 
     def split(row: dict[str, Any], number: int) -> dict[str, str]:
@@ -252,8 +248,8 @@ def _split_sides(rows: Dataset, corpus: Bitext, name: str) -> Dataset:
 
 def _join(source: Source, column: str) -> None:
     """Joins the two sides on `column` (inner join), in the order of the first side; sets the source's alignment."""
-    ids, languages = [], languages_of(source.corpus)
-    for side, language in zip(source.sides, languages, strict=True):
+    ids, where = [], f"Bitext {source.name}"
+    for side, language in zip(source.sides, source.corpus.codes, strict=True):
         require_column(side.rows, column, f"The table of {language} in bitext {source.name}")
         name = column if column in side.rows.column_names else column.partition(".")[0]
         values = side.rows.select_columns([name]).flatten().with_format("arrow")[:]
@@ -261,23 +257,12 @@ def _join(source: Source, column: str) -> None:
         counted = pc.value_counts(ids[-1].drop_null())
         repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
         if len(repeated):
-            raise ValueError(f"Bitext {source.name}: an id of {language} is repeated in {column} ({repeated[0]}).")
+            raise ValueError(f"{where}: an id of {language} is repeated in {column} ({repeated[0]}).")
     found = pc.index_in(ids[0], value_set=ids[1].combine_chunks(), skip_nulls=True)
     matched = np.flatnonzero(pc.is_valid(found).to_numpy())
     if len(matched) == 0:
         first = [values.drop_null()[:3].to_pylist() for values in ids]
-        raise ValueError(f"Bitext {source.name}: no {column} is in both tables, which begin with {first}.")
+        raise ValueError(f"{where}: no {column} is in both tables, which begin with {first}.")
     source.alignment = np.stack([matched, found.drop_null().to_numpy().astype(np.int64)])
-    for language, values in zip(languages, ids, strict=True):
+    for language, values in zip(source.corpus.codes, ids, strict=True):
         source.counts[f"unmatched_{language}"] = len(values) - len(matched)
-
-
-def match_corpora(patterns: list[str], names: list[str], where: str) -> list[str]:
-    """Returns the names that any of the glob patterns selects (`is_selected`), in their order.
-
-    Raises ValueError for a pattern that matches none, with the nearest names.
-    """
-    for pattern in patterns:
-        if not any(is_selected(name, [pattern]) for name in names):
-            raise ValueError(f"{where}: the pattern {pattern!r} matches no corpus. {nearest(pattern, names)}")
-    return [name for name in names if is_selected(name, patterns)]

@@ -18,8 +18,8 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.data.examples import encode_texts
-from pretraining.data.links import links_of, no_links, tokens_of_words, words_of_tokens
 from pretraining.data.sources import TextColumn, row_key
+from pretraining.objectives.links import links_of, no_links, tokens_of_words, words_of_tokens
 from zoo_core.tables import get_column
 
 # functions that turn the values of a column into lists of integers
@@ -137,13 +137,11 @@ def _tokenize(batch: dict[str, list], numbers: list[int], column: TextColumn, fi
         "key": [row_key(number if value is None else value) for value, number in zip(identities, numbers, strict=True)],
     }
     if column.document is not None:
-        found["document"] = [_document_of(value, column) for value in get_column(batch, column.document)]
+        found["document"] = documents = []
+        for value in get_column(batch, column.document):
+            match = value is None or re.search(column.document_pattern or "(?s).*", str(value))
+            if not match:
+                where = f"in {column.document} {value!r}"
+                raise ValueError(f"document_pattern {column.document_pattern!r} matches nothing {where}.")
+            documents.append(None if value is None else match[0])
     return found
-
-
-def _document_of(value: Any, column: TextColumn) -> str | None:
-    if value is None or column.document_pattern is None:
-        return None if value is None else str(value)
-    if match := re.search(column.document_pattern, str(value)):
-        return match[0]
-    raise ValueError(f"document_pattern {column.document_pattern!r} matches nothing in {column.document} {value!r}.")

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from pretraining.objectives.base import Collator, Collators, Objective
+from pretraining.objectives.base import Collator, Objective
 from pretraining.objectives.btmlm import BtmlmCollator
 from pretraining.objectives.ca_mlm import CaMlmPairsCollator, CaMlmSegmentsCollator
 from pretraining.objectives.camlm import CamlmCollator
@@ -14,7 +14,7 @@ from pretraining.objectives.links import LinksCollator
 from pretraining.objectives.mlm import MlmCollator
 from pretraining.objectives.tlm import TlmCollator
 
-__all__ = ["OBJECTIVES", "Collator", "Collators", "Objective", "Objectives"]
+__all__ = ["OBJECTIVES", "Collator", "Objective", "Objectives"]
 
 ALL = (MlmCollator, TlmCollator, CaMlmSegmentsCollator, CaMlmPairsCollator, CamlmCollator, BtmlmCollator, Dwa)
 OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objective in (*ALL, LinksCollator, Kd)}

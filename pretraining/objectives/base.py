@@ -1,13 +1,11 @@
 """What the objectives share: the options of a recipe's `objectives.<name>`, and the collator that masks text.
 
 An objective is one dataclass, a file of this folder. Its fields are its options. With a tokenizer it is a data
-collator, which alone chooses the tokens to predict and makes the attention mask. An objective that learns from the rows
-of another one has no collator. `--help` reads these files, so they import torch and transformers in the functions that
-need them.
+collator, which alone chooses the tokens to predict and makes the attention mask. `--help` reads these files, so they
+import torch and transformers in the functions that need them.
 
-In pre-training, random numbers depend on (seed, phase, objective, corpus, epoch, example), so that an example gets the
-same masks in every batching. In the pictures a row attends to the columns marked `x`; `m` is a masked token, `a` and
-`b` are tokens of the two sides, and special tokens belong to their side.
+In the pictures a row attends to the columns marked `x`; `m` is a masked token, `a` and `b` are tokens of the two sides,
+and special tokens belong to their side.
 
 Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2).
 """
@@ -15,7 +13,7 @@ Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides o
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
@@ -23,13 +21,10 @@ from omegaconf import MISSING
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts, cut_sides, encode_texts, random_window
 from pretraining.data.languages import Languages
-from pretraining.rows import Rows, as_tensors, inputs_of, lay_out, side_lengths
+from pretraining.rows import Rows, as_tensors, inputs_of, lay_out
 from zoo_core.keyed_random import bits_of, key_stream, row_keys, short_seed, uniform_of
 from zoo_core.masking import IGNORED, mask_rows
 from zoo_core.recipes import LARGEST, BatchSize, nearest, option
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 # streams of a row's random numbers: which side comes first, the language of its pseudo tokens, DWA's draws, the masks
 # of the two sides if they are masked separately, whether <mask> carries its language
@@ -57,24 +52,10 @@ class Objective:
     mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
-    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
-        """Raises ValueError for text that it cannot learn from.
-
-        `languages` are those of the phase's monolingual text, `pairs` those of the recipe's translations.
-        """
-
-    def check_model(
-        self,
-        place: str,
-        config: "PreTrainedConfig",
-        learned: Mapping[str, Any],
-        before: Sequence["Objective"],
-        together: Sequence["Objective"],
-    ) -> None:
-        """Raises ValueError if the model cannot learn it; warns if it would learn noise.
-
-        `learned` is the configuration of the checkpoint from which the run starts, empty for random weights; `before`
-        and `together` are the objectives of the phases before, and of its own.
+    def check(self, place: str, recipe: Any, index: int, config: Any, learned: Mapping[str, Any]) -> None:
+        """Raises ValueError if phase `index` of the recipe has no text for it, or if the model cannot learn it; warns
+        if it would learn noise. `learned` is the configuration of the checkpoint from which the run starts, empty for
+        random weights.
         """
 
 
@@ -128,9 +109,9 @@ class Collator(Objective):
             raise ValueError(f"max_length must be a whole number of at least {SHORTEST}, got {self.max_length!r}.")
         if (tokenizer is not None or languages or draws) and getattr(tokenizer, "mask_token_id", None) is None:
             raise ValueError(f"the tokenizer, {str(tokenizer)[:50]}, has no mask token. Use that of a masked LM.")
-        if isinstance(languages, str):
-            raise ValueError(f"languages must be a list of language codes, got {languages!r}.")
         if self.languages and not isinstance(languages, Languages):
+            if isinstance(languages, str):
+                raise ValueError(f"languages must be a list of language codes, got {languages!r}.")
             self.languages = Languages.among(languages)
 
     @property
@@ -175,16 +156,15 @@ class Collator(Objective):
         seed = int(torch.randint(2**62, (), device="cpu"))
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             seed += torch.distributed.get_rank()  # the Trainer gives all processes one seed
-        sides = self._read(examples, seed)
+        keys = ["language"] if len(self.keys) == 1 else [f"{key}_language" for key in self.keys]
         codes = [(UNDETERMINED,) * len(self.keys[:2])] * len(examples)
         if self.languages and self.language_share:
-            keys = ["language"] if len(self.keys) == 1 else [f"{key}_language" for key in self.keys]
             codes = [*zip(*(self._values(examples, key) for key in keys), strict=True)]
             if unknown := {code for of_example in codes for code in of_example} - self.languages.rows.keys():
                 code = next(iter(unknown))
                 raise ValueError(f"{code!r} is not a language of the model. {nearest(code, self.languages.rows)}")
         ids = np.arange(len(examples), dtype=np.int64)
-        texts = Texts(sides, ["-".join(names) for names in codes], ids, np.zeros_like(ids))
+        texts = Texts(self._read(examples, seed), ["-".join(names) for names in codes], ids, np.zeros_like(ids))
         return {self.name: self.sub_batch(texts, (seed,), codes=codes)}
 
     def sub_batch(
@@ -196,13 +176,12 @@ class Collator(Objective):
     ) -> dict:
         """Returns a sub-batch as `__call__` does, with `languages`, a list of B corpus names, and `examples` (B,), ids.
 
-        Random numbers depend on `key`, such as (seed, phase). `codes` are the languages of each example's sides, by
-        default those of its corpus. The texts must already fit into a row. A row without predictions is valid. The
-        unknown token is never predicted, as it has no meaning.
+        Random numbers depend on `key`, such as (seed, phase), objective, corpus, epoch and example, so that an example
+        gets the same masks in every batching. `codes` are the languages of each example's sides, by default those of
+        its corpus. The texts must already fit into a row. A row without predictions is valid.
         """
         import torch
 
-        # different masks for examples with the same number in two corpora, and for two objectives with the same example
         seeds = {corpus: short_seed(*key, self.name, corpus) for corpus in set(texts.names)}
         seeds_B = np.fromiter(map(seeds.__getitem__, texts.names), np.uint64, len(texts.names))
         keys_B = row_keys(seeds_B, texts.epochs, texts.ids)
@@ -212,7 +191,10 @@ class Collator(Objective):
         elif codes is None:
             codes = [self.languages.of_corpus[name] for name in texts.names]
         sides, codes, facts = self.arrange(texts.sides, codes, keys_B, training)
-        fields = self.rows(sides, keys_B, self._language_rows(codes, keys_B))
+        rows_SB = np.array([[self.languages.rows[code] for code in of_row] for of_row in codes]).T
+        if len(rows_SB) and self.language_share < 1:  # other rows train the <mask> of later use, which carries none
+            rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
+        fields = self.rows(sides, keys_B, rows_SB)
         return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)} | facts
 
     def arrange(
@@ -223,8 +205,9 @@ class Collator(Objective):
         return sides, codes, {}
 
     def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
-        """Returns the (B, T) fields: laid out, masked and padded."""
-        rows = lay_out(sides, side_lengths(sides), self.tokenizer)
+        """Returns the (B, T) fields: laid out, masked and padded. `language_rows_SB` are rows of the language
+        embedding, -1 if <mask> carries none; empty if none does."""
+        rows = lay_out(sides, self.tokenizer)
         of_rows, is_padding = {"labels": self.mask(rows, keys_B)}, rows.segment_ids < 0
         if len(language_rows_SB):
             first_B1, last_B1 = language_rows_SB[0, :, None], language_rows_SB[-1, :, None]
@@ -249,14 +232,6 @@ class Collator(Objective):
         mask_rows(rows.input_ids, labels, known, probability, keys_B, self.tokenizer.mask_token_id, self.vocabulary)
         return labels
 
-    def _language_rows(self, codes: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> np.ndarray:
-        """Returns (S, B) rows of the language embedding, -1 if <mask> carries none; empty if all rows carry none."""
-        rows_SB = np.array([[self.languages.rows[code] for code in of_row] for of_row in codes]).T
-        # rows without a language train the <mask> of later use, which carries none
-        if len(rows_SB) and self.language_share < 1:
-            rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
-        return rows_SB
-
     def _read(self, examples: Sequence[Mapping[str, Any]], seed: int) -> list[list[np.ndarray]]:
         """Returns the tokens of each side of the examples, cut to a row's length."""
         sides = [self._tokens(self._values(examples, key), key) for key in self.keys]
@@ -268,52 +243,21 @@ class Collator(Objective):
         return [[random_window(ids, room, seed, "window", number) for number, ids in enumerate(sides[0])]]
 
     def _values(self, examples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-        try:
-            return [example[key] for example in examples]
-        except (KeyError, TypeError):
-            raise ValueError(f"{type(self).__name__} takes a list of dicts, each with the key {key!r}.") from None
+        if not all(isinstance(example, Mapping) and key in example for example in examples):
+            raise ValueError(f"{type(self).__name__} takes a list of dicts, each with the key {key!r}.")
+        return [example[key] for example in examples]
 
     def _tokens(self, values: list[Any], key: str) -> list[np.ndarray]:
         """Returns texts and lists of ids as arrays (T,) int32."""
-        texts = {number: value for number, value in enumerate(values) if isinstance(value, str)}
-        found = dict(zip(texts, encode_texts(list(texts.values()), self.tokenizer) if texts else [], strict=True))
-        known = np.append(self.vocabulary, self.tokenizer.unk_token_id)
-        tokens = [np.asarray(found.get(number, value)) for number, value in enumerate(values)]
-        for number, ids in enumerate(tokens):
+        texts = [value for value in values if isinstance(value, str)]
+        encoded = iter(encode_texts(texts, self.tokenizer) if texts else [])
+        known, tokens = np.append(self.vocabulary, self.tokenizer.unk_token_id), []
+        for number, value in enumerate(values):
+            ids = np.asarray(next(encoded) if isinstance(value, str) else value)
             if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu" or not np.isin(ids, known).all():
                 raise ValueError(
-                    f"{type(self).__name__}: {key!r} of example {number} is {str(values[number])[:80]!r}. It must be a "
-                    "text, or a list of the tokenizer's ids, with at least one token and without special tokens."
+                    f"{type(self).__name__}: {key!r} of example {number} is {str(value)[:80]!r}. It must be a text, or "
+                    "a list of the tokenizer's ids, with at least one token and without special tokens."
                 )
-        return [ids.astype(np.int32) for ids in tokens]
-
-
-class Collators:
-    """Several collators in one: each makes a sub-batch of the examples that have its keys, under its name here.
-
-    If no example has all keys of a collator, its name is left out of the batch. Raises ValueError for an example that
-    no collator reads.
-
-    Example:
-        >>> collate = Collators(mlm=MlmCollator(tokenizer), tlm=TlmCollator(tokenizer))
-        >>> batch = collate([{"text": "Ein Haus."}, {"source": "A house.", "target": "Ein Haus."}])
-        >>> loss = model(**batch).loss
-
-    Source: XLM (Conneau and Lample, 2019) trains its objectives in turns; here a step has all of them.
-    """
-
-    def __init__(self, **collators: Collator):
-        self.collators = collators
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
-        """Returns the batch of some examples, {name: sub-batch}; see `Collator.sub_batch`."""
-        batch, unread = {}, set(range(len(examples)))
-        for name, collator in self.collators.items():
-            own = [number for number, example in enumerate(examples) if set(collator.keys) <= set(example)]
-            unread.difference_update(own)
-            if own:
-                batch[name] = collator([examples[number] for number in own])[collator.name]
-        if unread:
-            keys = ", ".join(map(str, examples[min(unread)]))
-            raise ValueError(f"example {min(unread)} has {keys}, which none of {', '.join(self.collators)} reads.")
-        return batch
+            tokens.append(ids.astype(np.int32))
+        return tokens

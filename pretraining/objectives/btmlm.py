@@ -112,19 +112,15 @@ class BtmlmCollator(Collator):
     def mask(self, rows, keys_B):
         return super().mask(rows, keys_B, rows.of_side[0])
 
-    def check_text(self, place: str, languages: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
-        alone = [code for code in languages if not target_languages(code, pairs, self.target_languages)]
-        if len(alone) == len(languages):
-            raise ValueError(
-                f"{place} generates pseudo tokens, but no pair of `bitext` has {', '.join(languages)}. Add pairs."
-            )
-        if alone:
-            logger.info("%s leaves out texts in %s: `bitext` has no pair with it.", place, ", ".join(alone))
-
-    def check_model(self, place, config, learned, before, together) -> None:
+    def check(self, place, recipe, index, config, learned):
+        pairs, rule = [corpus.codes for corpus in recipe.bitext], self.target_languages
+        read = recipe.phases[index].read(recipe).values()
+        if not any(target_languages(corpus.codes[0], pairs, rule) for corpus in read if corpus.kind == self.text):
+            raise ValueError(f"{place} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
         if not getattr(config, "num_languages", 0):
             raise ValueError(f"{place} needs language embeddings, but num_languages is 0. Set model.config.languages.")
-        if not learned.get("languages") and not any(isinstance(o, CamlmCollator) for o in [*before, *together]):
+        learns = any(CamlmCollator.name in phase.objectives for phase in recipe.phases[: index + 1])
+        if not learns and not learned.get("languages"):
             logger.warning(
                 f"{place} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "
                 f"{CamlmCollator.name} to this phase or an earlier one, or start from a checkpoint with it."
@@ -132,13 +128,12 @@ class BtmlmCollator(Collator):
 
     def _with_targets(self, codes_B1: Sequence[tuple[str, ...]], keys_B: np.ndarray) -> list[tuple[str, str]]:
         """Returns the language of each text, and the one into which it is back-translated."""
-        drawn_B = uniform_of(key_stream(keys_B, TARGET)).tolist()
-        targets = {code: self.languages.targets(code, self.target_languages) for code in {c for c, *_ in codes_B1}}
-        # a sample of the distribution for the text's language, by inversion
-        return [
-            (code, targets[code][0][int(np.searchsorted(targets[code][1].cumsum()[:-1], drawn, side="right"))])
-            for (code, *_), drawn in zip(codes_B1, drawn_B, strict=False)
-        ]
+        targets = {code: self.languages.targets(code, self.target_languages) for code, *_ in set(codes_B1)}
+        drawn, made = uniform_of(key_stream(keys_B, TARGET)).tolist(), []
+        for (code, *_), number in zip(codes_B1, drawn, strict=False):
+            names, shares = targets[code]  # a sample of them, by inversion
+            made.append((code, names[int(np.searchsorted(shares.cumsum()[:-1], number, side="right"))]))
+        return made
 
 
 def pseudo_count(tokens: int | np.ndarray, share: float) -> int | np.ndarray:

@@ -34,7 +34,7 @@ class CaMlmCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def check_model(self, place, config, learned, before, together) -> None:
+    def check(self, place, recipe, index, config, learned):
         if not config.cross_attention:
             raise ValueError(f"{place} needs cross-attention. Set model.config.cross_attention to true.")
 

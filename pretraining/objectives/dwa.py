@@ -3,15 +3,10 @@ pairs and learns to predict them. The labels and the loss are those of `modeling
 """
 
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from pretraining.objectives.base import Objective
 from pretraining.objectives.tlm import TlmCollator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +18,16 @@ class Dwa(Objective):
     name, text, reads = "dwa", TlmCollator.text, TlmCollator.name
     reads_draws = True
 
-    def check_model(
-        self,
-        place: str,
-        config: "PreTrainedConfig",
-        learned: Mapping[str, Any],
-        before: Sequence[Objective],
-        together: Sequence[Objective],
-    ) -> None:
+    def check(self, place, recipe, index, config, learned):
         if config.query_positions == "none":
             # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
-            if self.weight and not any(objective.weight for objective in together if objective is not self):
+            others = [one for one in recipe.phases[index].objectives.values() if one is not self]
+            if self.weight and not any(objective.weight for objective in others):
                 raise ValueError(
                     f"{place} predicts nothing, because model.config.query_positions is none. Set it to masked, or add "
                     "an objective to the phase."
                 )
-        elif self.weight and not before and not learned:
+        elif self.weight and index == 0 and not learned:
             logger.warning(
                 f"{place}: the model starts from random weights and labels its own links, which will be noise "
                 "(XLM-Align, section 6). Set model.start_from to a pretrained model, or add a phase with mlm and "

@@ -4,18 +4,23 @@
 The loss is that of `modeling/modeling_xlm_align.py`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pretraining.data.examples import SPECIALS_OF_TEXT, Texts
-from pretraining.data.links import SURE, links_of, tokens_of_words, words_of_tokens
 from pretraining.objectives.base import Collator
-from pretraining.rows import SIDES, as_tensors, lay_out, side_lengths
+from pretraining.rows import SIDES, as_tensors, lay_out
+
+if TYPE_CHECKING:
+    from modeling.word_tokens import Tokens
 
 NO_WORD = -1
+LINK = re.compile(r"(\d+)([-p])(\d+)")
+POSSIBLE, SURE = 0, 1
 
 
 @dataclass(kw_only=True)
@@ -63,14 +68,14 @@ class LinksCollator(Collator):
         links_K4 = np.concatenate([np.insert(of_row, 0, row, axis=1) for row, of_row in enumerate(links)])
         fields = {"has_links": torch.from_numpy(np.array([len(of_row) > 0 for of_row in links]))}
         for side, name in enumerate(SIDES):
-            rows = lay_out([sides[side]], side_lengths([sides[side]]), self.tokenizer)
+            rows = lay_out([sides[side]], self.tokenizer)
             words_BT = np.full(rows.input_ids.shape, NO_WORD)
+            places = {}  # (row, word of the text) -> its number among those of the row that have tokens
             for row, (tokens, words) in enumerate(zip(sides[side], sides[2 + side], strict=True)):
                 known, words_BT[row, rows.tokens[row]] = np.unique(words[: len(tokens)], return_inverse=True)
-                of_row = np.flatnonzero(links_K4[:, 0] == row)
-                place = {word: number for number, word in enumerate(known.tolist())}
-                found = [place.get(word, NO_WORD) for word in links_K4[of_row, 1 + side].tolist()]
-                links_K4[of_row, 1 + side] = found
+                places |= {(row, word): number for number, word in enumerate(known.tolist())}
+            linked = links_K4[:, [0, 1 + side]].tolist()
+            links_K4[:, 1 + side] = [places.get((row, word), NO_WORD) for row, word in linked]
             fields[name] = rows.fields() | as_tensors(words=words_BT)
         fields["links"] = torch.from_numpy(links_K4[(links_K4 != NO_WORD).all(1)].astype(np.int64))
         return fields
@@ -106,3 +111,48 @@ class LinksCollator(Collator):
             right += int(hits_K.sum()) + int(hits_K[is_sure_K == SURE].sum())
             sure, found = sure + int((is_sure_K == SURE).sum()), found + int(links_BST.sum())
         return {f"link_aer/{corpus.name}": 100 - 100 * right / (sure + found)} if sure else {}
+
+
+def tokens_of_words(texts: list[str | None], tokenizer: Any) -> list[list[int]]:
+    """Returns the token ids of each text's words."""
+    tokens = _cut(texts, tokenizer)
+    return _by_text(tokens.ids_F.tolist(), tokens)
+
+
+def words_of_tokens(texts: list[str | None], tokenizer: Any) -> list[list[int]]:
+    """Returns the word, from 0, of each token of each text."""
+    tokens = _cut(texts, tokenizer)
+    return _by_text(tokens.words_F.tolist(), tokens)
+
+
+def links_of(texts: list[str | None], tokenizer: Any = None) -> list[list[int]]:
+    """Returns the links of each text as a flat list: source word, target word, and `SURE` or `POSSIBLE`.
+
+    Raises ValueError for an item that is not a link.
+    """
+    found = []
+    for text in texts:
+        links: list[int] = []
+        for item in (text or "").split():
+            match = LINK.fullmatch(item)
+            if match is None:
+                raise ValueError(f"{item[:40]!r} is not a link between words. Write 0-0, or 0p0 for a possible link.")
+            links += (int(match[1]), int(match[3]), SURE if match[2] == "-" else POSSIBLE)
+        found.append(links)
+    return found
+
+
+def no_links(texts: list[str | None], tokenizer: Any = None) -> list[list[int]]:
+    """Returns an empty list of links for each text."""
+    return [[] for _ in texts]
+
+
+def _cut(texts: list[str | None], tokenizer: Any) -> "Tokens":
+    from modeling.word_tokens import cut_into_tokens
+
+    return cut_into_tokens(tokenizer, [re.findall(r"[^ \t]+", text or "") for text in texts])
+
+
+def _by_text(values: list[int], tokens: "Tokens") -> list[list[int]]:
+    bounds = tokens.bounds.tolist()
+    return [values[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]

@@ -1,6 +1,6 @@
 """Prints which tokens of a batch attend to which, as in the collators' docstrings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pretraining.rows import SIDES
@@ -28,44 +28,35 @@ def picture(batch: Mapping[str, Mapping[str, Any]], row: int = 0) -> None:
     """
     for name, fields in batch.items():
         if SIDES[0] in fields:
-            for own, other in (SIDES, SIDES[::-1]):
-                print(f"{name}, {own}")
-                signs = {side: _signs(fields[side], row, letters="ab"[SIDES.index(side)]) for side in SIDES}
-                lines, others = signs[own], signs[other]
-                masks = [
-                    _allowed(fields[side]["attention_mask"][row], len(lines), len(signs[side])) for side in (own, other)
-                ]
-                _print(lines, [*lines, "|", *others], [[*a, None, *b] for a, b in zip(*masks, strict=True)])
-            continue
-        if "generation_mask" in fields:
-            signs = _signs(fields, row, letters="ap", labels=False)
-            print(f"{name}, first step")
-            _print(signs, signs, _allowed(fields["generation_mask"][row], len(signs), len(signs)))
-        signs = _signs(fields, row)
-        print(f"{name}, second step" if "generation_mask" in fields else name)
-        _print(signs, signs, _allowed(fields["attention_mask"][row], len(signs), len(signs)))
+            x, y = (_panel(fields[side], row, letter) for side, letter in zip(SIDES, "ab", strict=True))
+            _print(f"{name}, x", x, y)
+            _print(f"{name}, y", y, x)
+        elif "generation_mask" in fields:
+            _print(f"{name}, first step", _panel(fields, row, "ap", "generation_mask"))
+            _print(f"{name}, second step", _panel(fields, row))
+        else:
+            _print(name, _panel(fields, row))
 
 
-def _signs(fields: Mapping[str, Any], row: int, letters: str = "ab", labels: bool = True) -> list[str]:
-    """A sign for each token of a row; padding has none."""
+def _panel(fields: Mapping[str, Any], row: int, letters: str = "ab", mask: str = "attention_mask") -> tuple[list, Any]:
+    """A sign for each token of a row, and its mask (T,) or (T, T); padding, at the end, has no sign."""
     signs = []
-    of_row = zip(fields["segment_ids"][row].tolist(), fields["labels"][row].tolist(), strict=True)
-    for segment, label in of_row:
+    for segment, label in zip(fields["segment_ids"][row].tolist(), fields["labels"][row].tolist(), strict=True):
         if segment >= 0:
             letter = letters[segment]
-            signs.append({"a": "m", "b": "m'"}[letter] if labels and label != IGNORED else letter)
-    return signs
+            signs.append({"a": "m", "b": "m'"}.get(letter, letter) if label != IGNORED and letters != "ap" else letter)
+    return signs, fields[mask][row]
 
 
-def _allowed(mask: Any, lines: int, columns: int) -> list[list[bool]]:
-    """Of a row's mask (T,) or (T, T), which of the first `columns` positions the first `lines` may attend to."""
-    if mask.dim() == 1:
-        mask = mask.expand(lines, -1)
-    return mask[:lines, :columns].bool().tolist()
-
-
-def _print(lines: Sequence[str], columns: Sequence[str], allowed: Sequence[Sequence[bool | None]]) -> None:
-    print("    " + " ".join(f"{sign:2}" for sign in columns).rstrip())
-    for sign, marks in zip(lines, allowed, strict=True):
-        shown = ["|" if mark is None else "x" if mark else "." for mark in marks]
-        print(f"{sign:3} " + " ".join(f"{mark:2}" for mark in shown).rstrip())
+def _print(title: str, *panels: tuple[list, Any]) -> None:
+    lines = panels[0][0]
+    header, marks = [], [[] for _ in lines]
+    for columns, mask in panels:
+        between = ["|"] * bool(header)
+        header += [*between, *columns]
+        mask = mask.expand(len(lines), -1) if mask.dim() == 1 else mask
+        for of_line, allowed in zip(marks, mask.tolist(), strict=False):  # padding is at the end
+            of_line += [*between, *("x" if one else "." for one in allowed[: len(columns)])]
+    print(title)
+    for sign, of_line in [("", header), *zip(lines, marks, strict=True)]:
+        print(f"{sign:3} " + " ".join(f"{mark:2}" for mark in of_line).rstrip())

@@ -12,12 +12,11 @@ from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedMo
 from modeling.backbone import honors_block_masks
 from modeling.checkpoints import auto_model_class, fresh_weights, installed_class, readable
 from modeling.positions import longest_input
-from pretraining.objectives import OBJECTIVES, Collator, Objective
+from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
 from pretraining.start.pretrained import Pretrained, listed, load_run_tokenizer
 from pretraining.start.vocabulary_matching import Matching
-from pretraining.trainable import is_trainable
 from zoo_core.recipes import nearest
 
 logger = logging.getLogger(__name__)
@@ -49,27 +48,30 @@ class Start:
         `checkpoint`: that of a resumed run, which keeps its configuration even if defaults have changed.
 
         Raises `ValueError` for an unknown field of `model.config`, a checkpoint of another architecture, a vocabulary
-        or special tokens that are not the tokenizer's, and examples longer than the positions.
+        or special tokens that are not the tokenizer's, and what `_check_phases` finds.
         """
         config_class, given, learned = self.model_class.config_class, self.model.config, {}
         known = {field.name for field in dataclasses.fields(config_class)}
         if unknown := [name for name in given if name not in known]:
             reason = f"{config_class.__name__} has no such field. {nearest(unknown[0], known)}"
             raise ValueError(f"model.config.{unknown[0]}: {reason}")
-        specials = sorted(set(tokenizer.all_special_ids))
-        languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
-        if any(found.language_share == 1 for phase in self.recipe.phases for found in phase.with_examples.values()):
-            languages["languages"] = self.recipe.languages
-        if "languages" not in known:  # <mask> carries no language
-            languages = {}
+        languages = {}  # of a model whose <mask> may carry one
+        if "languages" in known:
+            specials = sorted(set(tokenizer.all_special_ids))
+            languages = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": specials}
+            if any(one.language_share == 1 for phase in self.recipe.phases for one in phase.with_examples.values()):
+                languages["languages"] = self.recipe.languages
         if checkpoint:
             config, source = config_class.from_pretrained(checkpoint / "model"), f"the checkpoint {checkpoint}"
             learned = config.to_dict()
         elif self.start_from:
-            source, learned = f"the checkpoint {self.start_from.name!r}", self._learned(config_class)
-            if learned.get("num_languages"):
-                # the rows of the checkpoint's language embedding keep their languages
-                languages = {name: value for name, value in languages.items() if name == "special_token_ids"}
+            source = f"the checkpoint {self.start_from.name!r}"
+            self.start_from.config()  # its error names the field if the checkpoint needs its own code
+            learned, _ = config_class.get_config_dict(self.start_from.path)
+            if learned.get("decoder_layers") is not None:
+                raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
+            if learned.get("num_languages"):  # the rows of its language embedding keep their languages
+                languages = {"special_token_ids": languages["special_token_ids"]} if languages else {}
             # tuned for the checkpoint's weights
             kept = {name: value for name, value in learned.items() if name != "word_alignment_layer"}
             with readable("model.config"):
@@ -80,25 +82,17 @@ class Start:
             settings |= (self.source.config_fields(given, tokenizer) if self.source else {}) | given
             with readable("model.config"):
                 config = config_class(**settings)
-        of_tokenizer = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        if self.start_from and not self.recipe.tokenizer and config.vocab_size > len(tokenizer):
-            of_tokenizer.pop("vocab_size")  # unused rows, for example up to a multiple of 64
+        wanted = {"pad_token_id": tokenizer.pad_token_id}
+        # a start's own tokenizer may have fewer tokens: unused rows, for example up to a multiple of 64
+        if not self.start_from or self.recipe.tokenizer or config.vocab_size < len(tokenizer):
+            wanted["vocab_size"] = len(tokenizer)
         if getattr(config, "num_languages", 0):
-            of_tokenizer["mask_token_id"] = tokenizer.mask_token_id
-        for name, value in of_tokenizer.items():
+            wanted["mask_token_id"] = tokenizer.mask_token_id
+        for name, value in wanted.items():
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
-        before: list[Objective] = []
-        for index, phase in enumerate(self.recipe.phases):
-            together = list(phase.objectives.values())
-            for name, objective in phase.objectives.items():
-                place, can = f"phases.{index}.objectives.{name}", learnable(self.model_class)
-                if name not in can:
-                    raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
-                objective.check_model(place, config, learned, before, together)
-                self._check_rows(objective, config, place)
-            before = before + together
+        self._check_phases(config, learned)
         if getattr(config, "num_languages", 0):
             if config.languages is None:
                 raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
@@ -107,28 +101,23 @@ class Start:
                 raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")
         return config
 
-    def _learned(self, config_class: type) -> dict[str, Any]:
-        """Returns config.json of `start_from`, whose weights can be read and are of an encoder."""
-        self.start_from.config()  # its error names the field if the checkpoint needs its own code
-        found, _ = config_class.get_config_dict(self.start_from.path)
-        if found.get("decoder_layers") is not None:
-            raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
-        return found
-
-    def _check_rows(self, objective: Objective, config: PreTrainedConfig, place: str) -> None:
-        """Raises `ValueError` for attention masks that the model ignores, and for rows longer than its positions."""
-        attention, longest, masks = (
-            self.model.attention,
-            longest_input(config),
-            f"{place} needs its own attention masks",
-        )
-        if objective.own_mask and "flash" in attention:
-            raise ValueError(f"{masks}, which model.attention={attention} ignores. Use sdpa.")
-        if objective.own_mask and not honors_block_masks(config.backbone_config):
-            raise ValueError(f"{masks}, which {config.backbone_config.model_type} does not support. Leave it out.")
-        if isinstance(objective, Collator) and objective.max_length > longest:
-            found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
-            raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
+    def _check_phases(self, config: PreTrainedConfig, learned: dict[str, Any]) -> None:
+        """Raises ValueError for objectives that the model cannot learn, attention masks that it ignores, and rows
+        longer than its positions. `learned` is the configuration of the checkpoint; empty for random weights."""
+        can, attention, longest = learnable(self.model_class), self.model.attention, longest_input(config)
+        for index, phase in enumerate(self.recipe.phases):
+            for name, objective in phase.objectives.items():
+                place = f"phases.{index}.objectives.{name}"
+                if name not in can:
+                    raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
+                objective.check(place, self.recipe, index, config, learned)
+                if objective.own_mask and ("flash" in attention or not honors_block_masks(config.backbone_config)):
+                    kind = getattr(config.backbone_config, "model_type", config.model_type)
+                    ignores = f"model.attention={attention} of a {kind!r}"
+                    raise ValueError(f"{place} needs its own attention masks, which {ignores} ignores.")
+                if name in phase.with_examples and objective.max_length > longest:
+                    found = f"{place}.max_length is {objective.max_length}, but the model has {longest} positions"
+                    raise ValueError(f"{found}. Set it to {longest}, or raise model.config.max_position_embeddings.")
 
     def match(self, tokenizer: PreTrainedTokenizerBase) -> Matching | None:
         """Matches the meta-pretrained checkpoint's vocabulary to `tokenizer`'s; None if no rows are carried over."""
@@ -155,8 +144,7 @@ class Start:
         model.set_skip_padding(self.model.skip_padding)
         if self.model.gradient_checkpointing:
             # renamed in transformers 5.2x; the lowest version that we support has only the old name
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            enable()
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
         return model
 
     def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
@@ -174,12 +162,8 @@ class Start:
             )
         if fresh := fresh_weights(model, report, str(self.start_from)):
             logger.info("%s lacks weights, which are newly initialized: %s", self.start_from.name, listed(fresh))
-            encoder = [key for key, _ in model.named_parameters() if key.startswith("roberta.")]
-            learning = [phase for phase in self.recipe.phases if any(is_trainable(key, phase) for key in encoder)]
-            objectives = [found for phase in learning for found in phase.objectives.values() if found.mask_probability]
-            is_fresh = any(key.startswith("lm_head.") and key.endswith(".weight") for key in fresh)
-            if is_fresh and any(objective.weight for objective in objectives):
-                logger.info("the LM head starts at random: train it first with %s", HEAD_RECIPE)
+            if any(name.startswith("lm_head.") and name.endswith(".weight") for name in fresh):
+                logger.info("the LM head starts at random; %s trains it first, alone", HEAD_RECIPE)
         return model
 
 

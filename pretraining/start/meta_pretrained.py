@@ -37,19 +37,6 @@ TOKEN_TYPES = f"{EMBEDDINGS}token_type_embeddings.weight"
 HEAD = ("lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight", "lm_head.layer_norm.bias")
 
 
-def of_body(name: str) -> bool:
-    """Returns whether a parameter belongs to the Transformer layers. An added cross-attention (VECO) does not count: no
-    model of one language has it."""
-    return part_of(name) == "body" and ".crossattention." not in name
-
-
-def part_of(name: str) -> str:
-    """Returns the part of a model that a parameter belongs to: body, embeddings, head, or another, empty."""
-    if name.startswith((POSITIONS, TOKEN_TYPES, f"{EMBEDDINGS}LayerNorm.", f"{BACKBONE}embed")):
-        return "embeddings"
-    return "body" if name.startswith((BODY, BACKBONE)) else "head" if name.startswith("lm_head.") else ""
-
-
 class Source:
     """A meta-pretrained checkpoint. Configuration, tokenizer and weights are read at their first use."""
 
@@ -141,7 +128,10 @@ def carry_over(model: PreTrainedModel, source: Source, matching: Matching | None
     mine, theirs = model.state_dict(keep_vars=True), source.weights if wanted else {}
     rows, left = token_rows(model), []
     for name, new in mine.items():
-        if name not in theirs or ("embeddings" if name in rows else part_of(name)) not in wanted:
+        part = "body" if name.startswith((BODY, BACKBONE)) else "head" if name.startswith("lm_head.") else ""
+        if name in rows or name.startswith((EMBEDDINGS, f"{BACKBONE}embed")):
+            part = "embeddings"
+        if name not in theirs or part not in wanted:
             left.append(name)
         elif name in rows:
             matching.copy_rows(new, theirs[name])

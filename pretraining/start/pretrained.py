@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from modeling.checkpoints import (
     check_vocabulary,
@@ -20,6 +20,9 @@ from modeling.checkpoints import (
 )
 from pretraining.recipe import Recipe
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,15 @@ class Pretrained:
             check_vocabulary(tokenizer, config, str(self))
         return tokenizer
 
-    def masked_lm(self, config: PreTrainedConfig, is_whole: bool = False) -> tuple[PreTrainedModel, list[str]]:
+    def masked_lm(self, config: PreTrainedConfig, is_whole: bool = False) -> tuple["PreTrainedModel", list[str]]:
         """Reads a masked language model in float32. Returns it with the names of its random weights: those of a head
         that the checkpoint lacks.
 
         Raises ValueError, too, for other missing weights (`fresh_weights`), and if `is_whole` for any.
         """
+        import torch
+        from transformers import AutoModelForMaskedLM  # takes two seconds
+
         with self._reading("weights") as path:
             options = dict(config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
             model, report = load_auto_model(AutoModelForMaskedLM, path, self.trust_remote_code, **options)

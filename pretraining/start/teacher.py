@@ -22,7 +22,6 @@ from modeling.positions import longest_input
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.objectives import Objective
 from pretraining.recipe import Teacher
-from pretraining.rows import pad_rows
 from pretraining.start.pretrained import Pretrained
 from pretraining.start.token_texts import UNSPACED, Subword, read_vocabulary, script_of
 from pretraining.start.vocabulary_matching import match_vocabularies
@@ -126,21 +125,14 @@ class TeacherModel:
         """Here, `T` are the ordinary tokens of a row: their ids, whether they are predicted, and their positions."""
         text, offsets_T = text_of([self.subwords[token] for token in gold_T])
         start = int(text.startswith(" "))  # the space before the first word is not part of the text
-        encoded = self.tokenizer(
-            text[start:],
-            truncation=True,
-            max_length=self.longest_input,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-            split_special_tokens=True,  # a text may contain their names
-        )
+        options = {"truncation": True, "max_length": self.longest_input, "return_offsets_mapping": True}
+        # a text may contain the names of special tokens
+        encoded = self.tokenizer(text[start:], **options, return_special_tokens_mask=True, split_special_tokens=True)
         input_ids_S, special_S = np.array(encoded["input_ids"]), encoded["special_tokens_mask"]
         word_of = words_of_text(text, offsets_T)
         own = [_words(word_of, *offsets) for offsets in offsets_T]
-        theirs = [
-            set() if special else _words(word_of, begin + start, end + start)
-            for (begin, end), special in zip(encoded["offset_mapping"], special_S, strict=True)
-        ]
+        theirs = [_words(word_of, begin + start, end + start) for begin, end in encoded["offset_mapping"]]
+        theirs = [set() if special else words for words, special in zip(theirs, special_S, strict=True)]
         alone, places = _single_tokens(own), _single_tokens(theirs)
         found = {
             int(columns_T[place]): places[word]
@@ -158,14 +150,15 @@ class TeacherModel:
         if not questions:
             return torch.zeros(0, len(self.partners), device=device)
         self.model.to(device)
-        padded = pad_rows([question.input_ids_S for question in questions], self.tokenizer.pad_token_id)
+        asked = {"input_ids": [question.input_ids_S.tolist() for question in questions]}
+        padded = self.tokenizer.pad(asked, padding_side="right", return_tensors="pt").to(device)
         places = [(row, place) for row, question in enumerate(questions) for place in question.places_N]
         rows_N, places_N = torch.tensor(places, device=device).T
         # logits of every position would be the largest tensor of the step
         decoder = self.model.get_output_embeddings()
         hook = decoder.register_forward_pre_hook(lambda _, inputs: inputs[0][rows_N, places_N])
         try:
-            logits = self.model(**{name: field.to(device) for name, field in padded.items()}).logits
+            logits = self.model(**padded).logits
         finally:
             hook.remove()
         if logits.dim() == 3:  # of a head that does not call its decoder

@@ -1,14 +1,15 @@
 """Vocabulary matching (MetaXLM, section 3.2): finds for a new vocabulary rows of a model of one language."""
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from pretraining.recipe import Dictionary
-from pretraining.start.dictionaries import Translations, read_dictionary
 from pretraining.start.token_texts import (
     Subword,
     Vocabulary,
@@ -18,8 +19,31 @@ from pretraining.start.token_texts import (
     normalize,
     read_vocabulary,
 )
+from zoo_core.recipes import or_installed
+from zoo_core.tables import read_lines
 
 ROLES = (("cls", "bos"), ("sep", "eos"), ("pad",), ("unk",), ("mask",))  # of special tokens; names of one role together
+
+
+@dataclass
+class Translations:
+    """A bilingual dictionary: {word: its translations in the order of the file}, as written and in lower case."""
+
+    language: str
+    path: str
+    pairs: int = 0
+    skipped: int = 0  # lines
+    as_written: dict[str, list[str]] = field(default_factory=dict)
+    lower_cased: dict[str, list[str]] = field(default_factory=dict)
+
+    def look_up(self, word: str) -> Iterator[str]:
+        """Yields the translations of a word as written, then in lower case, then normalized.
+
+        The dictionary's own words keep their accents: English `the` is not the French `thé`.
+        """
+        yield from self.as_written.get(word, ())
+        for form in (fold_case(word), normalize(word)):
+            yield from self.lower_cased.get(form, ())
 
 
 @dataclass(frozen=True)
@@ -99,16 +123,16 @@ def match_vocabularies(
     olds, news = read_vocabulary(old), read_vocabulary(new)
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
     index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-    first, second = functools.partial(index.match_translation, read), index.match
-    if dictionary == "fallback":
-        first, second = second, first
-    matches: list[tuple[int | None, str]] = [(None, "random")] * len(news.subwords)
+    steps = [functools.partial(index.match_translation, read), index.match]
+    specials = _match_specials(old, new, olds, news)
+    sources, routes = [], []
     for number, subword in enumerate(news.subwords):
-        if subword is not None:
-            matches[number] = first(subword) or second(subword) or matches[number]
-    for number, source in _match_specials(old, new, olds, news).items():
-        matches[number] = source, "special"
-    sources, routes = map(list, zip(*matches, strict=True))
+        found = (step(subword) for step in (steps if dictionary == "first" else steps[::-1]) if subword is not None)
+        source, route = next(filter(None, found), (None, "random"))
+        if number in specials:
+            source, route = specials[number], "special"
+        sources.append(source)
+        routes.append(route)
     return Matching(sources, routes, read)
 
 
@@ -120,16 +144,15 @@ class _Index:
         for number, subword in enumerate(old.subwords):
             if subword is not None and number not in unreachable:
                 self.exact.setdefault(subword, number)
-        # forms in which texts are compared, the one closest to the text first
-        self.by_form = [(form, self._by_form(form)) for form in (fold_case, normalize)]
-
-    def _by_form(self, form: Callable[[str], str]) -> dict[Subword, int]:
-        """Indexes subwords by a form of their text: the one that is written in that form, else the lowest id."""
-        index: dict[Subword, int] = {}
-        for subword, number in self.exact.items():
-            if isinstance(subword, Subword) and (text := form(subword.text)):
-                index.setdefault(Subword(text, subword.starts_word), number)
-        return {subword: self.exact.get(subword, number) for subword, number in index.items()}
+        # forms in which texts are compared, the one closest to the text first, and the subwords by this form: the one
+        # that is written in it, else the lowest id
+        self.by_form: list[tuple[Callable[[str], str], dict[Subword, int]]] = []
+        for form in (fold_case, normalize):
+            index: dict[Subword, int] = {}
+            for subword, number in self.exact.items():
+                if isinstance(subword, Subword) and (text := form(subword.text)):
+                    index.setdefault(Subword(text, subword.starts_word), number)
+            self.by_form.append((form, {one: self.exact.get(one, number) for one, number in index.items()}))
 
     def match(self, subword: Subword | bytes) -> tuple[int, str] | None:
         """Matches a subword by the routes exact and normalized."""
@@ -188,8 +211,8 @@ def _match_specials(
     Added tokens that have no role are matched to an added token of the same name, never to a subword.
     """
     of_old, of_new = ({name: getattr(of, f"{name}_token_id") for role in ROLES for name in role} for of in (old, new))
-    found = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
-    found = {number: source for number, source in found.items() if number not in of_new.values()}
+    named = {number: olds.added[token] for token, number in news.added.items() if token in olds.added}
+    found = {number: source for number, source in named.items() if number not in of_new.values()}
     for role in ROLES:
         for name in role:
             # <s> is XLM-R's bos and cls; a tokenizer with one of them uses it for both
@@ -197,3 +220,39 @@ def _match_specials(
             if of_new[name] is not None and same:
                 found.setdefault(of_new[name], same[0])
     return found
+
+
+def read_dictionary(dictionary: Dictionary, hub_root: str | None = None) -> Translations:
+    """Reads a dictionary in MUSE's format, a word and one translation a line, from `hub_root` if it contains the file.
+
+    One tab separates the sides of a line; without a tab, white space does. Empty columns at the end do not count. Lines
+    without two single words are skipped and counted, and so are repeated pairs: they should not stop a run.
+
+    Raises ValueError for a file that is missing or not UTF-8, if neither `first` nor the file's name tells which side
+    is the language's, and for a file without any pair.
+    """
+    path = Path(hub_root or "", dictionary.path)
+    path = path if path.is_file() else Path(or_installed(dictionary.path))
+    if not path.is_file():
+        raise ValueError(f"the dictionary {dictionary.path} does not exist: no file {path}.")
+    language, name = dictionary.language.lower(), path.name.lower().partition(".")[0]
+    sides = {"word": name.startswith(f"{language}-"), "translation": name.endswith(f"-{language}")}
+    first = dictionary.first or next((side for side, is_first in sides.items() if is_first), None)
+    if first is None or not dictionary.first and all(sides.values()):
+        raise ValueError(f"the name of {dictionary.path} does not tell which side is {language}. Set `first`.")
+    lines = list(read_lines(path))
+    pairs = {}  # a set in the order of the file
+    for line in (unicodedata.normalize("NFKC", line).rstrip() for line in lines):
+        columns = [column.split() for column in line.split("\t")] if "\t" in line else [[word] for word in line.split()]
+        if [len(words) for words in columns] == [1, 1]:
+            (pair,) = zip(*(columns if first == "word" else columns[::-1]), strict=True)
+            pairs[pair] = None
+    if not pairs:
+        raise ValueError(f"the dictionary {dictionary.path} contains no pair of words in its {len(lines):,} lines.")
+    read = Translations(dictionary.language, dictionary.path, len(pairs), len(lines) - len(pairs))
+    for word, translation in pairs:
+        for form, translations in ((word, read.as_written), (fold_case(word), read.lower_cased)):
+            known = translations.setdefault(form, [])
+            if translation not in known:
+                known.append(translation)
+    return read

@@ -1,25 +1,21 @@
-"""Tokenizes the corpora of a recipe ahead of a run, into the cache of `datasets`.
-
-python -m pretraining.tools.prepare --config RECIPE.yaml
-"""
-
-from pretraining.recipe import Recipe
-from zoo_core.command_line import parse_command_line, user_errors
-from zoo_core.processes import stop_signals
-
-DESCRIPTION = """Tokenize the corpora of a recipe ahead of a run, into the cache of `datasets`.
+"""Tokenize the corpora of a recipe ahead of a run, into the cache of `datasets`.
 
   python -m pretraining.tools.prepare --config RECIPE.yaml
   accelerate launch pretraining/run.py --config RECIPE.yaml
 
 A run does the same when it starts. Use this command to do it on another machine, which has no GPU but shares the folder
 HF_DATASETS_CACHE (default: ~/.cache/huggingface/datasets). If it is interrupted, run it again: finished corpora, and
-finished parts of one, are kept."""
+finished parts of one, are kept.
+"""
+
+from pretraining.recipe import Recipe
+from zoo_core.command_line import parse_command_line, user_errors
+from zoo_core.processes import stop_signals
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command; `argv` defaults to the command line."""
-    recipe, _ = parse_command_line(Recipe, DESCRIPTION, {}, argv)
+    recipe, _ = parse_command_line(Recipe, __doc__, {}, argv)
     with stop_signals("run the same command to continue: finished parts are kept"), user_errors():
         recipe.check()
         from pretraining.data.corpora import load_corpora  # after --help: the libraries take seconds to import

@@ -14,7 +14,6 @@ from crosslingual_zoo import (
     BtmlmCollator,
     CamlmCollator,
     CaMlmPairsCollator,
-    Collators,
     MlmCollator,
     TlmCollator,
     picture,
@@ -76,20 +75,6 @@ def test_collators_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path
     assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
     norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
     assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
-
-
-def test_collators_make_one_batch_of_what_each_reads(pairs, sample_tokenizer):
-    collators = {"mlm": MlmCollator(sample_tokenizer), "tlm": TlmCollator(sample_tokenizer)}
-    texts = [{"text": pair["text"]} for pair in pairs[:3]]
-    bitext = [{key: pair[key] for key in ("source", "target")} for pair in pairs[3:5]]
-    batch = Collators(**collators)([texts[0], bitext[0], *texts[1:], bitext[1]])
-    assert list(batch) == ["mlm", "tlm"]
-    for name, examples in (("mlm", texts), ("tlm", bitext)):
-        assert gold(batch[name]) == gold(collators[name](examples)[name])
-    assert list(Collators(other=collators["tlm"])(bitext)) == ["other"]
-    assert set(Collators(**collators)(pairs[:2])) == {"mlm", "tlm"}  # read by both
-    with pytest.raises(ValueError, match="words"):
-        Collators(**collators)([texts[0], {"words": "x"}])
 
 
 def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):

@@ -3,7 +3,7 @@
 import pytest
 
 from pretraining.recipe import Dictionary
-from pretraining.start.dictionaries import read_dictionary
+from pretraining.start.vocabulary_matching import read_dictionary
 
 
 def test_read_dictionary_skips_what_is_no_pair_of_words(files):

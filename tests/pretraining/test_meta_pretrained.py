@@ -20,7 +20,6 @@ from modeling.backbone import ARCHITECTURES
 from pretraining.recipe import Phase
 from pretraining.start.initialization import Start
 from pretraining.start.meta_pretrained import BODY, EMBEDDINGS, HEAD, POSITIONS, SPECIAL_IDS, TOKEN_TYPES, WORDS
-from pretraining.trainable import is_trainable
 
 WORDS_OF_TEXT = ["the", "sun", "is", "warm", "moon", "and", "cold"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -161,7 +160,7 @@ def test_build_model_starts_cross_attention_by_the_seed(sources, start):
     assert torch.equal(first[name], again[name]) and not torch.equal(first[name], other[name])
     assert torch.equal(first[f"roberta.{DENSE}"], other[f"roberta.{DENSE}"])
     phase = Phase(name="a", steps=1, learning_rate=1.0, freeze_body=True)
-    assert is_trainable(name, phase) and not is_trainable(f"roberta.{DENSE}", phase)
+    assert phase.trains(name) and not phase.trains(f"roberta.{DENSE}")
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ import pytest
 
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
-from pretraining.data.sources import match_corpora, open_sources, row_key, training_texts
+from pretraining.data.sources import open_sources, row_key, training_texts
+from pretraining.recipe import match_corpora
 from zoo_core.tables import Table, load_table
 
 EN_DE = {"source_language": "en", "target_language": "de"}

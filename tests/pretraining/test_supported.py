@@ -1,11 +1,11 @@
-"""`python -m pretraining.supported`: its table agrees with training."""
+"""`python -m pretraining.plan`: its table agrees with training."""
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from modeling import MODEL_TYPES
-from pretraining import supported
+from pretraining import plan
 from pretraining.plan import objectives_of
 from pretraining.start.pretrained import Pretrained
 
@@ -28,7 +28,7 @@ def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer
     checkpoint = Pretrained(str(tmp_path), "CHECKPOINT")
     can = {name for model in MODEL_TYPES for name in objectives_of(model, checkpoint)[0].split(", ")}
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - can == without
-    supported.main([str(tmp_path)])
+    plan.main([str(tmp_path)])
     assert "newly initialized: nothing" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import T5Config
 
 from modeling.modeling_veco import VecoForConditionalGeneration
-from pretraining import supported
+from pretraining import plan
 from pretraining.checkpoints import checkpoints_of, open_run_folder, save_checkpoint, start_run_folder
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
@@ -143,7 +143,7 @@ def test_run_refuses_a_translation_model_as_start(fails, zoo_model_dir, tmp_path
 def test_run_refuses_a_start_that_lacks_weights_of_the_encoder(
     prefix, train, fails, zoo_model_dir, tmp_path, capsys, caplog
 ):
-    """Names of a wrapper, or a missing layer; `supported` gives the same error. A missing head is listed."""
+    """Names of a wrapper, or a missing layer; the plan gives the same error. A missing head is listed."""
     folder = zoo_model_dir("xlm_align", copy=True)
     settings = [f"model.start_from={folder}", "model.config={}", "phases.0.steps=1"]
     weights = load_file(folder / "model.safetensors")
@@ -159,7 +159,7 @@ def test_run_refuses_a_start_that_lacks_weights_of_the_encoder(
     message = fails(*settings)
     assert named in message and "model.start_from" in message and not (tmp_path / "run").exists()
     with pytest.raises(SystemExit) as stop:
-        supported.main([str(folder)])
+        plan.main([str(folder)])
     assert stop.value.code == 2 and named in capsys.readouterr().err
 
 
