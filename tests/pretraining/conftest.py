@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
@@ -229,19 +227,15 @@ def cut_back():
     return copy
 
 
-def launched(by: str | None) -> list[dict[str, str]]:
-    """The environment of each process: of one, or of two started by `accelerate launch` with a configuration `by` from
-    pretraining/accelerate."""
-    if by is None:
+def launched(processes: int) -> list[dict[str, str]]:
+    """What `accelerate launch` sets in the environment of each of several processes on a CPU."""
+    if processes == 1:
         return [{}]
     with socket.socket() as server:  # of the system: a run in this process seeds `random`
         server.bind(("127.0.0.1", 0))
         port = str(server.getsockname()[1])
-    flags = f"--config_file pretraining/accelerate/{by}.yaml --num_processes 2 --main_process_port {port} run.py"
-    options, *_ = _validate_launch_command(launch_command_parser().parse_args(flags.split()))
-    common = {name: value for name, value in prepare_multi_gpu_env(options).items() if name not in os.environ}
-    common |= dict(ACCELERATE_USE_CPU="true", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return [common | {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "x"} for rank in "01"]
+    common = dict(ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(processes))
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 @pytest.fixture
@@ -359,15 +353,15 @@ class Run:
 
 @pytest.fixture(scope="session")
 def fork_server(pytestconfig, sample_tokenizer_dir):
-    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python code that runs first
-    and may change `arguments`; for `by` see `launched`."""
+    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, processes)`; `fault` is Python code that
+    runs first and may change `arguments`."""
     environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
     options = dict(cwd=pytestconfig.rootpath, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     command = [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)]
     server = subprocess.Popen(command, env=environment, **options)
 
-    def start(arguments: list[str], log: Path, fault: str = "", by: str | None = None) -> Run:
-        job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(by)}
+    def start(arguments: list[str], log: Path, fault: str = "", processes: int = 1) -> Run:
+        job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(processes)}
         server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
         return Run(json.loads(server.stdout.readline()), log, lambda: json.loads(server.stdout.readline()))
@@ -379,13 +373,13 @@ def fork_server(pytestconfig, sample_tokenizer_dir):
 
 @pytest.fixture
 def started(fork_server, recipe_file, tmp_path):
-    """`started("phases.0.steps=2", fault="...", by="ddp")`: the user's command, in separate processes."""
+    """`started("phases.0.steps=2", fault="...", processes=2)`: the user's command, in separate processes."""
     runs = []
 
-    def start(*arguments: str, fault: str = "", by: str | None = None) -> Run:
+    def start(*arguments: str, fault: str = "", processes: int = 1) -> Run:
         log = tmp_path / "log.txt"
         log.unlink(missing_ok=True)
-        runs.append(fork_server(["--config", str(recipe_file), *map(str, arguments)], log, fault, by))
+        runs.append(fork_server(["--config", str(recipe_file), *map(str, arguments)], log, fault, processes))
         return runs[-1]
 
     yield start

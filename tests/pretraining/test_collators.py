@@ -53,18 +53,6 @@ def gold(fields):
     return torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
 
 
-def test_a_batch_has_the_fields_of_the_design(examples, sample_tokenizer):
-    batch = collate(examples, sample_tokenizer, probability=0.5)
-    assert list(batch) == ["mlm", "tlm"]
-    for fields in batch.values():
-        assert set(fields) == ROW_FIELDS | {"languages", "examples"}
-        assert all(fields[key].dtype == torch.int64 for key in (*ROW_FIELDS, "examples"))
-        assert (fields["labels"][fields["special_tokens_mask"] == 1] == IGNORED).all()
-        assert (fields["labels"] != IGNORED).any()
-    assert batch["mlm"]["languages"] == ["en"] * 3 and batch["tlm"]["languages"] == ["en-de"] * 2
-    assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
-
-
 def test_rows_have_xlm_rs_form(examples, sample_tokenizer):
     batch = collate(examples, sample_tokenizer)
     texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
@@ -171,15 +159,6 @@ def test_the_lists_of_objectives_agree():
     assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
     for model in models:
         assert {name: OBJECTIVES[name].reads for name in model.objectives if OBJECTIVES[name].reads} == model.reads
-
-
-@pytest.mark.parametrize("name", COLLATORS)
-def test_an_objective_says_whether_its_masks_are_its_own(name, sample_tokenizer):
-    example = {"text": "a b c", "language": "en"}
-    example |= {"source": "a b c", "target": "d e f", "source_language": "en", "target_language": "de"}
-    (sub_batch,) = COLLATORS[name](sample_tokenizer, languages=LANGUAGES)([example]).values()
-    masks = [field for fields in inputs_of(sub_batch) for key, field in fields.items() if key.endswith("_mask")]
-    assert any(mask.dim() == 3 for mask in masks) == COLLATORS[name].own_mask
 
 
 def test_recipes_are_read_without_the_libraries_that_take_seconds():

@@ -34,9 +34,3 @@ def test_levels_are_drawn(drawn):
     assert list(panels) == ["mlm loss (nats)", "tlm loss (nats)", "retrieval accuracy, best layer", "learning rate"]
     assert [list(line.get_ydata()) for line in panels["mlm loss (nats)"]] == [[7.0, 7.0], [5.0, 5.0], [6.0, 6.0]]
     assert [list(line.get_ydata()) for line in panels["retrieval accuracy, best layer"]] == [[0.5, 0.5], [0.1, 0.1]]
-
-
-def test_events_without_figures_draw_nothing(tmp_path):
-    (tmp_path / "events.jsonl").write_text('{"step": 2, "phase": "a"}\n')
-    plot_curves(tmp_path)
-    assert not (tmp_path / "curves.png").exists()

@@ -48,23 +48,6 @@ def test_a_run_learns_logs_and_resumes(train, recipe_file, difference, cut_back,
 
 
 @pytest.mark.slow
-def test_the_baseline_of_a_run_has_its_text_and_masks(train, tmp_path):
-    """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without. -TLM (Table 3)
-    still reads the pairs."""
-    zero = "phases.0.objectives.{}.weight=0"
-    runs = {"with": [DWA], "zero": [DWA, zero.format("dwa")], "without": [], "-tlm": [DWA, zero.format("tlm")]}
-    for name, overrides in runs.items():
-        train(*overrides, "phases.0.steps=2", f"output_dir={tmp_path / name}")
-    lines = {name: read_events(tmp_path / name) for name in runs}
-    first = {name: events[0] for name, events in lines.items()}
-    assert first["with"]["loss/tlm/en-de"] == first["zero"]["loss/tlm/en-de"] == first["without"]["loss/tlm/en-de"]
-    assert lines["zero"][-1]["loss"] == lines["without"][-1]["loss"] != lines["with"][-1]["loss"]
-    assert "loss/dwa/en-de" not in first["zero"]
-    assert "loss/dwa/en-de" in first["-tlm"] and "loss/tlm/en-de" not in first["-tlm"]
-    assert first["with"]["predictions"] > first["zero"]["predictions"]
-
-
-@pytest.mark.slow
 def test_the_recipe_for_ones_own_translations(recipe_file, train, zoo_model_dir, tmp_path, monkeypatch, pytestconfig):
     """`source ||| target` lines, no monolingual text: two steps from a model of this zoo."""
     lines = [f"ein Satz {number} ||| sentence {number}" for number in range(200)] + ["", "allein |||"]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -10,10 +9,10 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from pretraining import training
-from pretraining.checkpoints import checkpoints_of, newest_checkpoint
+from pretraining.checkpoints import checkpoints_of
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Phase, Recipe
+from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
@@ -60,7 +59,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
 
 
 def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
-    train, difference, cut_back, assert_same_run, files, tmp_path, capsys
+    train, difference, cut_back, assert_same_run, files, tmp_path
 ):
     """Texts of two words in batches of two: a step has a masked token or not."""
     words = "the house is small and we go home today with many people".split()
@@ -70,11 +69,10 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     settings += ["phases.0.steps=8", "phases.0.schedule=linear", "optimizer.weight_decay=0.1"]
     settings += ["save_every_steps=1", "keep_checkpoints=0", "evaluation.held_out_fraction=0"]
     train(*settings)
-    said, events = capsys.readouterr().err, read_events(tmp_path / "run")
+    events = read_events(tmp_path / "run")
     assert [event["step"] for event in events] == list(range(1, 9))
     empty = [event["step"] for event in events if not event["predictions"]]
     assert 2 <= len(empty) <= 6 and empty[0] > 1
-    assert re.search(rf"\b{len(empty)} of 8\b", said)
     rates = [event["learning_rate"] for event in events]
     assert rates == pytest.approx([1e-3 * (1 - step / 8) for step in range(8)])  # also with empty steps
 
@@ -91,24 +89,6 @@ def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
     resumed = cut_back(tmp_path / "run", empty[0], tmp_path / "resumed")
     train(*settings, f"output_dir={resumed}", "--resume")
     assert_same_run(resumed, tmp_path / "run")
-    assert re.search(rf"\b{len(empty)} of 8\b", capsys.readouterr().err)
-
-
-def test_a_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_path, capsys):
-    train("phases.0.steps=12")
-    assert [path.name for path in checkpoints_of(tmp_path / "run")] == ["step-10", "step-12"]
-    for step, said in ((10, "step-10"), (0, "no checkpoint: from the beginning")):
-        resumed = cut_back(tmp_path / "run", step, tmp_path / f"resumed-{step}")
-        capsys.readouterr()
-        train("phases.0.steps=12", f"output_dir={resumed}", "--resume")
-        assert said in capsys.readouterr().err
-        assert_same_run(resumed, tmp_path / "run")
-
-
-def test_checkpoint_steps_by_default():
-    for steps, every in ((60, 10), (2500, 250)):
-        recipe = Recipe(output_dir="x", phases=[Phase(name="a", steps=steps, learning_rate=1.0)])
-        assert recipe.checkpoint_steps == every
 
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
@@ -133,7 +113,7 @@ EMPTY = {  # model type -> objectives in addition to these, or in their place
 
 
 @pytest.mark.parametrize("model_type", EMPTY)
-def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teacher_dir, tmp_path, capsys):
+def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teacher_dir, tmp_path):
     """Training and held-out evaluation, of every objective."""
     objectives = json.dumps(MLM_TLM | EMPTY[model_type])
     settings = [f"model.type={model_type}", f"phases.0.objectives={objectives}", "phases.0.steps=2"]
@@ -144,7 +124,6 @@ def test_a_run_in_which_no_objective_predicts_anything(model_type, train, teache
     *events, _ = read_events(tmp_path / "run")
     assert [event["predictions"] for event in events if "predictions" in event] == [0, 0]
     assert not [key for event in events for key in event if key.startswith(("loss", "held_out", "unigram"))]
-    assert re.search(r"\b2 of 2\b", capsys.readouterr().err)
 
 
 @pytest.mark.slow
@@ -162,20 +141,16 @@ def test_vecos_two_phases(train, veco_phases, difference, cut_back, tmp_path):
     assert moved and all(".crossattention." in name for name in moved)
     moved = {name for name in after if not torch.equal(between[name], after[name])}
     assert any(".crossattention." in name for name in moved) and any("embeddings" in name for name in moved)
-    events = read_events(run)
-    of_first = {key.split("/")[1] for key in events[0] if key.startswith("loss/")}
+    of_first, of_second = (
+        {key.split("/")[1] for key in event if key.startswith("loss/")}
+        for event in (read_events(run)[0], read_events(run)[-2])
+    )
     assert of_first == {"ca_mlm_segments.cross", "ca_mlm_pairs.cross"}
-    of_second = {key.split("/")[1] for key in events[-2] if key.startswith("loss/")}
     assert of_second == of_first | {"ca_mlm_segments.inner", "ca_mlm_pairs.inner"}
-    # both terms are looked at in both phases, and the sentences are compared plugged out
-    held_out = [event for event in events if "held_out/ca_mlm_pairs.inner/en-de" in event]
-    assert [event["step"] for event in held_out] == [2, 4]
-    assert all("unigram_entropy/ca_mlm_pairs.cross/en-de" in e and "retrieval/en-de" in e for e in held_out)
     for step in (2, 3):  # between the phases, and in the second
         resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
         train(*settings, f"output_dir={resumed}", "--resume")
         assert difference(resumed, run) == 0
-        assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
 
 def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
@@ -208,7 +183,7 @@ def test_a_carried_optimizer_keeps_what_both_phases_train(train, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
+def test_a_carried_phase_continues_the_schedule(train, cut_back, tmp_path):
     """Two phases have the learning rates of one phase of both lengths, also after resuming within the second."""
     rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
     every = ["log_every_steps=1", "save_every_steps=1", "keep_checkpoints=0"]
@@ -217,21 +192,13 @@ def test_a_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_
     def rates(run):
         return [event["learning_rate"] for event in read_events(tmp_path / run) if "learning_rate" in event]
 
-    def moments(run):
-        state = torch.load(newest_checkpoint(tmp_path / run) / "optimizer.bin", weights_only=True)
-        return {int(entry["step"]) for entry in state["state"].values()}
-
     train(f"phases=[{{name: a, steps: 6, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'one'}", *every)
     carried = f"phases=[{head}, {{name: b, optimizer: carried, steps: 4, {objectives}}}]"
     train(carried, f"output_dir={tmp_path / 'two'}", *every)
     assert rates("two") == rates("one") == pytest.approx([0.0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
-    assert moments("two") == {4, 6}
     resumed = cut_back(tmp_path / "two", 4, tmp_path / "resumed")
     train(carried, f"output_dir={resumed}", *every, "--resume")
     assert rates(resumed.name) == rates("one")
-
-    train(f"phases=[{head}, {{name: b, steps: 4, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'fresh'}", *every)
-    assert rates("fresh") == pytest.approx([0.0, 5e-4, 0.0, 5e-4, 1e-3, 5e-4]) and moments("fresh") == {4}
 
 
 @pytest.mark.slow
@@ -255,15 +222,11 @@ def test_training_learns_and_draws(train, tmp_path):
     events = read_events(folder)
     logged = [event for event in events if "loss" in event]
     assert logged[-1]["loss"] < logged[0]["loss"]
-    losses = {key for event in logged for key in event if key.startswith("loss/")}
-    assert losses == {*(f"loss/mlm/{name}" for name in ("en", "de", "zh")), "loss/tlm/en-de", "loss/tlm/en-zh"}
     evaluations = [event for event in events if "held_out/mlm/en" in event]
     assert [event["step"] for event in evaluations] == [8, 16]
     assert 3 < evaluations[0]["unigram_entropy/mlm/en"] < 7
     assert 0 <= evaluations[0]["retrieval/en-de"] <= 1 and len(evaluations[0]["retrieval_by_layer/en-de"]) == 3
     assert (folder / "curves.png").exists()
-    facts = json.loads((folder / "run.json").read_text())
-    assert facts["steps"] == 16 and facts["parameters"] > 0 and len(facts["corpora"]) == 5
 
 
 def test_dry_run_plans_and_writes_nothing(train, tmp_path, capsys):
@@ -271,3 +234,13 @@ def test_dry_run_plans_and_writes_nothing(train, tmp_path, capsys):
     train("--dry_run", "model.type=veco", pairs)
     printed = capsys.readouterr().out
     assert "en-zh" in printed and "<mask>" in printed and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("links", ["0-0 1-1", ""])
+def test_dry_run_of_word_links(links, train, files, tmp_path, capsys):
+    row = {"source": "das Haus", "target": "the house", "links": links}
+    table = {"path": files.jsonl("gold.jsonl", [row] * 8), "source_language": "de", "target_language": "en"}
+    objectives = {"word_links": {"batch_size": 4, "max_length": 32}}
+    train("--dry_run", f"linked={json.dumps([table])}", f"phases.0.objectives={json.dumps(objectives)}")
+    printed = capsys.readouterr().out
+    assert "word_links" in printed and "de-en" in printed and not (tmp_path / "run").exists()
