@@ -32,7 +32,9 @@ from zoo_core.masking import IGNORED
 COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
 CODES = ["zh", "en", "de"]
-CORPORA = [SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en-de", "en-zh", "de-zh")]
+CORPORA = [
+    SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en", "en-de", "en-zh", "de-zh")
+]
 LANGUAGES = Languages.of(SimpleNamespace(languages=CODES), CORPORA, alpha=0.5)
 HALF = 0.5  # mask_probability
 GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}

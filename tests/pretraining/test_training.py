@@ -36,8 +36,9 @@ def test_a_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recip
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
-    """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor."""
-    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0"]
+    """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor. Adam's first
+    moment, (1 - beta) g, has the norm after clipping."""
+    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "optimizer.max_grad_norm=0.5"]
     train(*settings)
     recipe = load_recipe(Recipe, str(recipe_file), settings)
     start = Start(recipe)
@@ -55,7 +56,10 @@ def test_the_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     (event,) = (event for event in read_events(tmp_path / "run") if "grad_norm" in event)
     assert event["predictions"] == count
-    assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4) and norm > 0.5
+    adam = torch.load(tmp_path / "run" / "checkpoints" / "step-1" / "optimizer.bin", weights_only=True)
+    moments = torch.nn.utils.get_total_norm([entry["exp_avg"] for entry in adam["state"].values()])
+    assert moments.item() == pytest.approx((1 - recipe.optimizer.betas[0]) * 0.5, rel=1e-4)
 
 
 def test_a_step_that_predicts_nothing_counts_and_changes_no_weights(
