@@ -35,6 +35,29 @@ WITHOUT_DROPOUT = (
 )
 SETTINGS = (*WITHOUT_DROPOUT, "model.config.hidden_dropout_prob=0.1")
 
+# Calls `told` with every event of Python's that opens, makes, renames or removes something in the run folder.
+FILE_EVENTS = """
+import json, os, signal, sys
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copyfile")
+def hook(event, arguments):
+    if event in CHANGES and any({folder!r} in str(argument) for argument in arguments):
+        told([event, *map(str, arguments)])
+sys.addaudithook(hook)
+"""
+RECORD = """
+log = os.open({log!r}, os.O_WRONLY | os.O_CREAT)
+def told(event):
+    os.write(log, (json.dumps(event) + "\\n").encode())
+"""
+KILL = """
+seen = 0
+def told(event):
+    global seen
+    seen += bool(seen) or {begin!r} in " ".join(event)
+    if seen == {at}:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 # Holds the last step but one until a signal has come, to this process or, with `gate`, to another: on a slow machine
 # too, no signal comes too late.
 HOLD = f"""
@@ -134,13 +157,12 @@ def resume(folder):
     return ["--resume"] if (folder / "recipe.yaml").exists() else []
 
 
-def files_of(reference):
-    return [json.loads(line) for line in (reference.parent / "files.jsonl").read_text().splitlines()]
-
-
-def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
+def test_kill_9_at_files(started, finished, goes_on, folder, tmp_path):
     """Kills at a random file of each checkpoint and after it, before the first one, and during publishing."""
-    chance, events = random.Random(0), files_of(whole(*SETTINGS))
+    recorded, log = tmp_path / "recorded" / "run", tmp_path / "files.jsonl"
+    record = FILE_EVENTS.format(folder=str(recorded)) + RECORD.format(log=str(log))
+    finished(*SETTINGS, f"output_dir={recorded}", fault=record)
+    chance, events = random.Random(0), [json.loads(line) for line in log.read_text().splitlines()]
 
     def first(name):
         return next(place for place, event in enumerate(events) if name in " ".join(event))
@@ -152,11 +174,12 @@ def test_kill_9_at_files(started, whole, kill_at_file, goes_on, folder):
         # an event comes before the action: at the event of the renaming, the final name does not exist yet
         kills.append((begin, chance.randint(1, renamed - start + 1), kept))
         kept = f"step-{step}"
-        kills.append((final, chance.randint(2, end - renamed), kept))
+        kills.append((final, 2 if step == 4 else chance.randint(2, end - renamed), kept))  # 2: at once
     published = next(n for n, event in enumerate(events) if event[0] == "os.rename" and event[2].endswith("/run/model"))
     kills += [(".model.tmp", chance.randint(1, published - first(".model.tmp") + 1), kept) for _ in range(2)]
     for begin, at, kept in kills:
-        run = started(*SETTINGS, *resume(folder), fault=kill_at_file(folder, begin, at))
+        fault = FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
+        run = started(*SETTINGS, *resume(folder), fault=fault)
         assert run.wait() == -signal.SIGKILL, (begin, at, run.printed()[-3000:])
         newest = newest_checkpoint(folder)
         assert (newest and newest.name) == kept, (begin, at)
@@ -256,13 +279,13 @@ def test_a_signal_to_the_launcher(finished, whole, difference, recipe_file, fold
 def test_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder, loss, more):
     """The weights do not change, the step is named, and the run can be resumed from the state before."""
     accumulation = len(more) or 1
-    for done in (0, 2)[: 1 + loss]:  # the second time in a resumed run
-        at = 3 * accumulation
-        run = started(*SETTINGS, *more, *resume(folder), fault=POISON.format(at=at, loss=loss))
+    for step, at in ((4, 4), (5, 2))[: 1 + loss]:  # the second time in a resumed run
+        fault = POISON.format(at=at * accumulation, loss=loss)
+        run = started(*SETTINGS, *more, *resume(folder), fault=fault)
         assert run.wait() == 2
         printed, kept = run.printed(), newest_checkpoint(folder)
-        assert kept.name == f"step-{done + 2}" and "Traceback" not in printed
-        assert f"at step {done + 3} " in " ".join(printed.split())
+        assert kept.name == f"step-{step - 1}" and "Traceback" not in printed
+        assert f"at step {step} " in " ".join(printed.split())
         assert all(torch.isfinite(weight).all() for weight in load_file(kept / "model" / "model.safetensors").values())
     goes_on(*more)
 
