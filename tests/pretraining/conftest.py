@@ -1,13 +1,10 @@
 """Fixtures of these tests: small recipes on the sample corpus and on their own files, and the command itself."""
 
-import contextlib
+import functools
 import json
-import os
+import multiprocessing
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
@@ -28,6 +23,7 @@ from pretraining.data.batches import Feed
 from pretraining.recipe import Recipe
 from pretraining.tracking import read_events
 from tests.conftest import forget_accelerate
+from tests.pretraining import forked
 from zoo_core.recipes import load_recipe
 
 LANGUAGES = ("en", "de", "zh")
@@ -229,21 +225,6 @@ def cut_back():
     return copy
 
 
-def launched(by: str | None) -> list[dict[str, str]]:
-    """The environment of each process: of one, or of two started by `accelerate launch` with a configuration `by` from
-    pretraining/accelerate."""
-    if by is None:
-        return [{}]
-    with socket.socket() as server:  # of the system: a run in this process seeds `random`
-        server.bind(("127.0.0.1", 0))
-        port = str(server.getsockname()[1])
-    flags = f"--config_file pretraining/accelerate/{by}.yaml --num_processes 2 --main_process_port {port} run.py"
-    options, *_ = _validate_launch_command(launch_command_parser().parse_args(flags.split()))
-    common = {name: value for name, value in prepare_multi_gpu_env(options).items() if name not in os.environ}
-    common |= dict(ACCELERATE_USE_CPU="true", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    return [common | {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "x"} for rank in "01"]
-
-
 @pytest.fixture
 def fails(train, capsys):
     """The message of a command that stops with an error."""
@@ -257,135 +238,57 @@ def fails(train, capsys):
     return message
 
 
-FORK_SERVER = """
-import gc, json, os, signal, sys, traceback
-from pathlib import Path
-from unittest.mock import MagicMock
-import matplotlib.figure
-from transformers import AutoTokenizer
-from modeling import modeling_ernie_m, modeling_metaxlm, modeling_veco, modeling_xlm_align
-from pretraining.data.examples import encode_texts
-from pretraining import run, training
-
-# imported and known before: a run then starts at once
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or its threads would be lost in the forks
-encode_texts(["a word"], AutoTokenizer.from_pretrained(sys.argv[1]))
-# drawing takes longer than all the rest of these runs; what is done with the file stays
-drawn = {"savefig": lambda path, **settings: Path(path).write_bytes(b"drawn")}
-matplotlib.figure.Figure = lambda **settings: MagicMock(**drawn)
-
-def start(job):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-    signal.alarm(300)  # what hangs ends
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1), os.dup2(log, 2)
-    try:
-        exec(job["fault"], {"arguments": job["arguments"]})
-        run.main(job["arguments"])
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
-    sys.exit(0)
-
-gc.freeze()  # a run would copy all of it only to look at it
-for line in sys.stdin:
-    job, children = json.loads(line), []
-    for environment in job["environments"]:
-        children.append(os.fork())
-        if not children[-1]:
-            os.environ.update(environment)
-            start(job)
-    print(json.dumps(children), flush=True)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
-"""
-
-# Calls `told` with every event of Python's that opens, makes, renames or removes something in the run folder.
-FILE_EVENTS = """
-import json, os, signal, sys
-CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "shutil.copyfile")
-def hook(event, arguments):
-    if event in CHANGES and any({folder!r} in str(argument) for argument in arguments):
-        told([event, *map(str, arguments)])
-sys.addaudithook(hook)
-"""
-RECORD = """
-log = os.open({log!r}, os.O_WRONLY | os.O_CREAT)
-def told(event):
-    os.write(log, (json.dumps(event) + "\\n").encode())
-"""
-KILL = """
-seen = 0
-def told(event):
-    global seen
-    seen += bool(seen) or {begin!r} in " ".join(event)
-    if seen == {at}:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 class Run:
-    """A run of the command in separate processes: their `pids`, output and exit codes."""
+    """A run of the command in processes of their own: what they print, and their exit codes."""
 
-    def __init__(self, pids: list[int], log: Path, wait):
-        self.pids, self.log, self._wait, self._codes = pids, log, wait, None
+    def __init__(self, arguments: list[str], log: Path, fault: str = "", processes: int = 1):
+        """Starts it. `fault` is Python code that runs first; several processes get what `accelerate launch` sets."""
+        context, self.log, self.processes = multiprocessing.get_context("forkserver"), log, []
+        context.set_forkserver_preload(["tests.pretraining.forked"])
+        with socket.socket() as server:  # of the system: a run in this process seeds `random`
+            server.bind(("127.0.0.1", 0))
+            port = str(server.getsockname()[1])
+        for rank in map(str, range(processes)):
+            environment = dict(ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank)
+            environment |= dict(LOCAL_RANK=rank, WORLD_SIZE=str(processes))
+            given = (list(arguments), environment if processes > 1 else {}, str(log), fault)
+            self.processes.append(context.Process(target=forked.start, args=given))
+            self.processes[-1].start()
+        self.pids = [process.pid for process in self.processes]
 
     def printed(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def wait(self) -> int:
         """Returns the exit code, or the negative signal, which must be the same for all processes."""
-        self._codes = self._codes or self._wait()
-        assert len(set(self._codes)) == 1, (self._codes, self.printed()[-3000:])
-        return self._codes[0]
-
-    def runs(self, pid: int) -> bool:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return not self._codes and state != "Z"
-        return False
+        for process in self.processes:
+            process.join()
+        codes = {process.exitcode for process in self.processes}
+        assert len(codes) == 1, (codes, self.printed()[-3000:])
+        return codes.pop()
 
     def until(self, condition) -> None:
         """Waits until `condition(printed text)`; fails if the run ends before."""
         while not condition(self.printed()):
-            assert all(map(self.runs, self.pids)), f"the run has ended\n{self.printed()[-3000:]}"
+            assert all(process.is_alive() for process in self.processes), f"the run has ended\n{self.printed()[-3000:]}"
             time.sleep(0.01)  # leaves the processor to the run
 
     def end(self) -> None:
-        """Kills the run if it has not ended, so that the next one can begin."""
-        for pid in filter(self.runs, self.pids):
-            os.kill(pid, signal.SIGKILL)
-        self._codes = self._codes or self._wait()
-
-
-@pytest.fixture(scope="session")
-def fork_server(pytestconfig, sample_tokenizer_dir):
-    """Starts runs fast, one at a time: `fork_server(arguments, log, fault, by)`; `fault` is Python code that runs first
-    and may change `arguments`; for `by` see `launched`."""
-    environment = os.environ | {"PYTHONPATH": str(pytestconfig.rootpath), "PYTHONWARNINGS": "ignore"}
-    options = dict(cwd=pytestconfig.rootpath, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    command = [sys.executable, "-c", FORK_SERVER, str(sample_tokenizer_dir)]
-    server = subprocess.Popen(command, env=environment, **options)
-
-    def start(arguments: list[str], log: Path, fault: str = "", by: str | None = None) -> Run:
-        job = {"arguments": arguments, "log": str(log), "fault": fault, "environments": launched(by)}
-        server.stdin.write(json.dumps(job) + "\n")
-        server.stdin.flush()
-        return Run(json.loads(server.stdout.readline()), log, lambda: json.loads(server.stdout.readline()))
-
-    with server:
-        yield start
-        server.stdin.close()
+        """Kills the run if it has not ended."""
+        for process in self.processes:
+            process.kill()
+            process.join()
 
 
 @pytest.fixture
-def started(fork_server, recipe_file, tmp_path):
-    """`started("phases.0.steps=2", fault="...", by="ddp")`: the user's command, in separate processes."""
+def started(recipe_file, tmp_path):
+    """`started("phases.0.steps=2", fault="...", processes=2)`: the user's command, in separate processes."""
     runs = []
 
-    def start(*arguments: str, fault: str = "", by: str | None = None) -> Run:
+    def start(*arguments: str, fault: str = "", processes: int = 1) -> Run:
         log = tmp_path / "log.txt"
         log.unlink(missing_ok=True)
-        runs.append(fork_server(["--config", str(recipe_file), *map(str, arguments)], log, fault, by))
+        runs.append(Run(["--config", str(recipe_file), *map(str, arguments)], log, fault, processes))
         return runs[-1]
 
     yield start
@@ -406,29 +309,18 @@ def finished(started):
 
 
 @pytest.fixture(scope="session")
-def whole(fork_server, sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
-    """`whole(*settings)`: the folder of an uninterrupted run, read-only, made once for the same settings. Next to it,
-    files.jsonl lists what the run did to files of the folder, as Python's audit events and their arguments."""
-    made: dict[tuple[str, ...], Path] = {}
+def whole(sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
+    """`whole(*settings)`: the folder of an uninterrupted run, read-only, made once for the same settings."""
 
+    @functools.cache
     def folder_of(*settings: str) -> Path:
-        if settings not in made:
-            home = tmp_path_factory.mktemp("whole")
-            recipe = write_recipe(home, sample_tokenizer_dir, sample_corpus_dir)
-            record = FILE_EVENTS.format(folder=str(home / "run")) + RECORD.format(log=str(home / "files.jsonl"))
-            run_ = fork_server(["--config", str(recipe), *settings], home / "log.txt", record)
-            assert run_.wait() == 0, run_.printed()[-3000:]
-            made[settings] = home / "run"
-        return made[settings]
+        home = tmp_path_factory.mktemp("whole")
+        recipe = write_recipe(home, sample_tokenizer_dir, sample_corpus_dir)
+        run_ = Run(["--config", str(recipe), *settings], home / "log.txt")
+        assert run_.wait() == 0, run_.printed()[-3000:]
+        return home / "run"
 
     return folder_of
-
-
-@pytest.fixture
-def kill_at_file():
-    """`kill_at_file(folder, begin, at)`: a fault that kills a run at its `at`-th event of files in `folder` (see
-    `whole`), counted from the first event with `begin` in its arguments."""
-    return lambda folder, begin, at: FILE_EVENTS.format(folder=str(folder)) + KILL.format(begin=begin, at=at)
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,7 @@
+"""Collators: rows and masks, as data collators of a DataLoader and in transformers' Trainer."""
+
+import json
+import math
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -6,74 +10,62 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments
 
-from pretraining.data.examples import Example, Texts, encode_texts
+from crosslingual_zoo import picture
+from modeling.configuration_ernie_m import ErnieMConfig
+from modeling.modeling_ernie_m import ErnieMForPreTraining
+from pretraining.data.examples import Example, Texts, cut_pair, encode_texts
 from pretraining.data.languages import Languages
 from pretraining.objectives import OBJECTIVES, Collator
+from pretraining.objectives.btmlm import BtmlmCollator
+from pretraining.objectives.ca_mlm import CaMlmPairsCollator
+from pretraining.objectives.camlm import CamlmCollator
+from pretraining.objectives.mlm import MlmCollator
+from pretraining.objectives.tlm import TlmCollator
 from pretraining.recipe import ModelStart
 from pretraining.rows import encode_rows, inputs_of
 from pretraining.start.initialization import learnable, model_class
 from zoo_core.masking import IGNORED
 
-COLLATORS = {
-    name: found for name, found in OBJECTIVES.items() if issubclass(found, Collator) and found.text != "linked"
-}
+COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
 ROW_FIELDS = {"input_ids", "labels", "attention_mask", "special_tokens_mask", "segment_ids"}
+CODES = ["zh", "en", "de"]
+CORPORA = [
+    SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en", "en-de", "en-zh", "de-zh")
+]
+LANGUAGES = Languages.of(SimpleNamespace(languages=CODES), CORPORA, alpha=0.5)
+HALF = 0.5  # mask_probability
+GOOD = {"source": "The house is small.", "target": "Das Haus ist klein."}
+BOTH = {"languages": ["en", "de"]}
 
 
 @pytest.fixture(scope="module")
-def examples(sample_tokenizer):
-    def tokens(text):
-        return np.array(encode_texts([text], sample_tokenizer)[0], dtype=np.int32)
-
-    texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
-    return [Example([tokens(text)], "en", number) for number, text in enumerate(texts)] + [
-        Example([tokens("The train is late."), tokens("Der Zug hat Verspätung.")], "en-de", 5),
-        Example([tokens("Rain."), tokens("Es regnet heute den ganzen Tag.")], "en-de", 6),
-    ]
-
-
-HALF = 0.5  # mask_probability
-CORPORA = [
-    SimpleNamespace(name=name, languages=name.split("-"), size=100) for name in ("en", "de", "en-de", "en-zh", "de-zh")
-]
-LANGUAGES = Languages.of(SimpleNamespace(languages=["zh", "en", "de"]), CORPORA, alpha=0.5)
-
-
-def collate(examples, tokenizer, probability=0.15, seed=1):
-    own = {"mlm": [e for e in examples if len(e.sides) == 1], "tlm": [e for e in examples if len(e.sides) == 2]}
-    return {
-        name: COLLATORS[name](tokenizer, mask_probability=probability).sub_batch(Texts.of(some), (seed, 0))
-        for name, some in own.items()
-        if some
-    }
+def pairs(sample_corpus_dir):
+    """English and German sentences as a user may have them: texts with the codes of their languages."""
+    sides = []
+    for code in ("en", "de"):
+        lines = (sample_corpus_dir / code / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        sides.append({row["id"]: row["text"] for row in map(json.loads, lines)})
+    common = [key for key in sides[0] if key in sides[1]][:64]
+    codes = {"source_language": "en", "target_language": "de", "language": "en"}
+    return [{"source": sides[0][key], "target": sides[1][key], "text": sides[0][key], **codes} for key in common]
 
 
 def gold(fields):
-    return torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
+    """The rows before they were masked, without padding."""
+    ids = torch.where(fields["labels"] == IGNORED, fields["input_ids"], fields["labels"])
+    return [row[segments >= 0].tolist() for row, segments in zip(ids, fields["segment_ids"], strict=True)]
 
 
-def test_collate_has_the_fields_of_the_design(examples, sample_tokenizer):
-    batch = collate(examples, sample_tokenizer, probability=0.5)
-    assert list(batch) == ["mlm", "tlm"]
-    for fields in batch.values():
-        assert set(fields) == ROW_FIELDS | {"languages", "examples"}
-        assert all(fields[key].dtype == torch.int64 for key in (*ROW_FIELDS, "examples"))
-        assert (fields["labels"][fields["special_tokens_mask"] == 1] == IGNORED).all()
-        assert (fields["labels"] != IGNORED).any()
-    assert batch["mlm"]["languages"] == ["en"] * 3 and batch["tlm"]["languages"] == ["en-de"] * 2
-    assert batch["mlm"]["examples"].tolist() == [0, 1, 2] and batch["tlm"]["examples"].tolist() == [5, 6]
-
-
-def test_collate_rows_have_xlm_r_s_form(examples, sample_tokenizer):
-    batch = collate(examples, sample_tokenizer)
-    texts = ["Anna bakes fresh bread every Sunday morning.", "The train is late.", "Rain."]
-    wanted = sample_tokenizer(texts, padding=True, return_tensors="pt")
-    assert torch.equal(gold(batch["mlm"]), wanted["input_ids"])
-    assert torch.equal(batch["mlm"]["attention_mask"], wanted["attention_mask"])
-    pairs = [["The train is late.", "Rain."], ["Der Zug hat Verspätung.", "Es regnet heute den ganzen Tag."]]
-    wanted = sample_tokenizer(*pairs, padding=True, return_tensors="pt", return_special_tokens_mask=True)
-    assert torch.equal(gold(batch["tlm"]), wanted["input_ids"])
+def test_collate_rows_have_xlm_r_s_form(sample_tokenizer):
+    texts = ["Anna bakes fresh bread.", "The train is late.", "Rain."]
+    others = ["Anna backt frisches Brot.", "Der Zug ist spät.", "Es regnet heute den ganzen Tag."]
+    mlm = MlmCollator(sample_tokenizer)([{"text": text} for text in texts])["mlm"]
+    assert gold(mlm) == sample_tokenizer(texts)["input_ids"]
+    tlm = TlmCollator(sample_tokenizer)([{"source": x, "target": y} for x, y in zip(texts, others, strict=True)])["tlm"]
+    assert gold(tlm) == sample_tokenizer(texts, others)["input_ids"]
 
 
 def test_collate_segments_of_a_pair(sample_tokenizer):
@@ -123,8 +115,8 @@ def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
                 assert torch.equal(one[key][0], real) and other[key][row].sum() == real.sum()
 
 
-def test_mask_depends_on_seed_epoch_objective_corpus_and_example(examples, sample_tokenizer):
-    sides = examples[0].sides
+def test_mask_depends_on_seed_epoch_objective_corpus_and_example(sample_tokenizer):
+    sides = [np.arange(10, 30)]
     kinds = [
         ((1, 0), Example(sides, "en", 0), "mlm"),
         ((2, 0), Example(sides, "en", 0), "mlm"),
@@ -173,16 +165,128 @@ def test_objectives_agree_with_the_models():
         assert {name: OBJECTIVES[name].reads for name in model.objectives if OBJECTIVES[name].reads} == model.reads
 
 
-@pytest.mark.parametrize("name", COLLATORS)
-def test_objectives_say_whether_their_masks_are_their_own(name, sample_tokenizer):
-    example = {"text": "a b c", "language": "en"}
-    example |= {"source": "a b c", "target": "d e f", "source_language": "en", "target_language": "de"}
-    (sub_batch,) = COLLATORS[name](sample_tokenizer, languages=LANGUAGES)([example]).values()
-    masks = [field for fields in inputs_of(sub_batch) for key, field in fields.items() if key.endswith("_mask")]
-    assert any(mask.dim() == 3 for mask in masks) == COLLATORS[name].own_mask
-
-
 def test_objectives_import_no_library_that_takes_seconds():
     code = "import sys, pretraining.recipe; print(sorted({'torch', 'transformers', 'datasets'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_collators_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path):
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    sizes |= dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **sizes)
+    options = dict(
+        learning_rate=1e-2, num_train_epochs=6, eval_strategy="epoch", logging_strategy="epoch", use_cpu=True
+    )
+    options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True)
+    options |= dict(remove_unused_columns=False)  # the collator reads the texts
+    arguments = TrainingArguments(output_dir=str(tmp_path), **options)
+    dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
+    trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    evaluated = [line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line]
+    assert losses[0] == pytest.approx(math.log(len(sample_tokenizer)), abs=1.0)  # a mean, accumulated or not
+    assert losses[-1] < losses[0] - 0.5 and evaluated[-1] < evaluated[0] - 0.3
+    norms = [line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line]
+    assert all(norm < 20 for norm in norms)  # a sum's would be hundreds
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_collators_masks_change_with_each_call_and_are_repeated_by_torch_s_seed(name, pairs, sample_tokenizer):
+    collate = COLLATORS[name](sample_tokenizer, languages=CODES)
+
+    def labels(seed=None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        (sub_batch,) = collate(pairs).values()
+        return [fields["labels"] for fields in inputs_of(sub_batch)]
+
+    def same(one, other):
+        return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+    first, second = labels(seed=1), labels()
+    assert not same(first, second)
+    assert same(first, labels(seed=1)) and same(second, labels())
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_collators_of_texts_and_ids_give_the_same_rows(name, pairs, sample_tokenizer):
+    collate = COLLATORS[name](sample_tokenizer, languages=CODES, max_length=16)
+    tokens = {key: encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in collate.keys}
+    ids = [pair | {key: tokens[key][number] for key in collate.keys} for number, pair in enumerate(pairs)]
+    found = []
+    for examples in (pairs, ids):
+        torch.manual_seed(0)
+        (sub_batch,) = collate(examples).values()
+        found.append([gold(fields) for fields in inputs_of(sub_batch)])
+        assert max(fields["input_ids"].shape[1] for fields in inputs_of(sub_batch)) == 16
+    assert found[0] == found[1]
+
+
+def test_collators_cut_pairs_as_the_loop_and_texts_to_windows(pairs, sample_tokenizer):
+    sides = [encode_texts([pair[key] for pair in pairs], sample_tokenizer) for key in ("source", "target")]
+    kept = cut_pair(np.array([[len(ids) for ids in side] for side in sides]), 16 - 4)
+    rows = gold(TlmCollator(sample_tokenizer, max_length=16)(pairs)["tlm"])
+    for number, row in enumerate(rows):
+        x, y = (side[number][: kept[of, number]] for of, side in enumerate(sides))
+        assert row == [0, *x, 2, 2, *y, 2]
+    (apart,) = CaMlmPairsCollator(sample_tokenizer, max_length=8)(pairs).values()
+    assert gold(apart["y"]) == [[0, *ids[:6], 2] for ids in sides[1]]
+    offsets = set()
+    for _ in range(20):
+        (row,) = gold(MlmCollator(sample_tokenizer, max_length=8)(pairs[:1])["mlm"])
+        begins = [n for n in range(len(sides[0][0]) - 5) if sides[0][0][n : n + 6] == row[1:-1]]
+        assert begins
+        offsets.update(begins)
+    assert len(offsets) > 2  # every part of a long text is seen
+
+
+def test_collators_languages_are_those_of_the_model(pairs, sample_tokenizer):
+    codes = ["zh", "de", "en"]
+    fields = CamlmCollator(sample_tokenizer, languages=codes)(pairs)["camlm"]
+    assert set(fields["language_ids"].unique().tolist()) <= {0, 1, 2} and fields["languages"] == ["en-de"] * len(pairs)
+    first = fields["language_ids"][:, 0]  # en or de, as either side may be first
+    assert set(first.tolist()) == {1, 2}
+    written = BtmlmCollator(sample_tokenizer, languages=codes)(pairs)["btmlm"]
+    assert set(written["language_ids"][written["segment_ids"] == 1].unique().tolist()) == {0, 1}  # not its own
+    assert "language_ids" not in CamlmCollator(sample_tokenizer)(pairs)["camlm"]
+
+
+MISTAKES = [  # collator, options, examples, what is named
+    (CamlmCollator, {}, [GOOD, {"source": "A", "trget": "B"}], "'target'"),
+    (CamlmCollator, {}, [GOOD | {"target": ""}], "'target' of example 0"),
+    (CamlmCollator, {}, [GOOD | {"target": [10, 10**6]}], "1000000"),
+    (CamlmCollator, {}, [GOOD | {"target": [0, 50, 2]}], "special"),
+    (CamlmCollator, BOTH, [GOOD | {"source_language": "en", "target_language": "fr"}], "'fr'"),
+    (CamlmCollator, {"mask_probability": 15}, [GOOD], "mask_probability"),
+    (BtmlmCollator, {"languages": ["en"]}, [GOOD], "languages"),
+]
+
+
+@pytest.mark.parametrize(("collator_class", "options", "examples", "named"), MISTAKES)
+def test_collators_refuse(collator_class, options, examples, named, sample_tokenizer):
+    with pytest.raises(ValueError, match=named):
+        collator_class(sample_tokenizer, **options)(examples)
+
+
+def test_collators_of_two_processes_draw_other_masks_of_one_seed(pairs, sample_tokenizer, monkeypatch):
+    """The Trainer seeds all processes alike."""
+    collate, labels = MlmCollator(sample_tokenizer), []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (0, 1, 0):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(1)
+        labels.append(collate(pairs)["mlm"]["labels"])
+    assert torch.equal(labels[0], labels[2])
+    assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
+
+
+def test_picture_of_each_collator(sample_tokenizer, capsys):
+    picture(CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD]))
+    name, head, *lines = capsys.readouterr().out.splitlines()
+    assert name == "camlm" and len(lines) == len(head.split())
+    sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
+    for sign, *row in (line.split() for line in lines):
+        assert row == ["x" if other in sees[sign] else "." for other in head.split()]

@@ -219,9 +219,6 @@ def test_recipe_entry_of_several_corpora_is_one_for_each():
     "entry",
     [
         "monolingual=[{language: '{language}', path: a}]",
-        "monolingual=[{language: de, path: 'a/{language}', languages: [de, fr]}]",
-        "monolingual=[{language: '{language}', path: a, languages: [de], language_names: {sw: x}}]",
-        "monolingual=[{language: '{language}', path: a, languages: [de], sizes: {en: 1}}]",
         "bitext=[{source_language: '{source}', target_language: '{target}', pairs: [ende]}]",
     ],
 )

@@ -3,7 +3,6 @@ another number of processes. They are forked with the environment of `accelerate
 """
 
 import json
-from collections import Counter, defaultdict
 
 import pytest
 import torch
@@ -14,35 +13,6 @@ from pretraining.tracking import read_events
 
 pytestmark = pytest.mark.slow
 
-# Writes the (objective, corpus, example) of each batch as the loop takes it, a line each, to a file of this process.
-RECORD_EXAMPLES = """
-import json, os
-from pretraining.data.batches import Feed
-batches = Feed.training
-def recorded(feed, phase, index, start):
-    rank = feed.process_index
-    for number, batch in enumerate(batches(feed, phase, index, start)):
-        step = start + number // feed.recipe.gradient_accumulation_steps
-        seen = [
-            (name, corpus, int(example))
-            for name, sub_batch in batch.items()
-            for corpus, example in zip(sub_batch["languages"], sub_batch["examples"], strict=True)
-        ]
-        with open(f"{record}-{{rank}}.jsonl", "a") as file:
-            print(json.dumps({{"step": step, "seen": seen}}), file=file)
-        yield batch
-Feed.training = recorded
-"""
-# The type in which a layer of the wrapped model computes.
-PRINT_TYPE = """
-from pretraining import training
-start = training.Training._start_phase
-def looking(self, index):
-    start(self, index)
-    dense = next(module for name, module in self.model.named_modules() if name.endswith("intermediate.dense"))
-    hook = dense.register_forward_hook(lambda module, inputs, output: (hook.remove(), print("in", output.dtype))[1])
-training.Training._start_phase = looking
-"""
 CA_MLM = [
     f"phases.0.objectives.ca_mlm_{kind}={{batch_size: 8, max_length: 48, mask_probability: 0.25}}"
     for kind in ("segments", "pairs")
@@ -73,8 +43,8 @@ def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, diffe
     one = whole(*settings)
     if name == "few masks":
         assert {0, 1} <= {event.get("predictions") for event in read_events(one)}
-    finished(*settings, f"output_dir={tmp_path / 'two'}", by="ddp")
-    finished(*settings, f"output_dir={tmp_path / 'four'}", "gradient_accumulation_steps=2", by="ddp")
+    finished(*settings, f"output_dir={tmp_path / 'two'}", processes=2)
+    finished(*settings, f"output_dir={tmp_path / 'four'}", "gradient_accumulation_steps=2", processes=2)
     for two in (tmp_path / "two", tmp_path / "four"):
         assert difference(one, two) < 1e-5
         for ours, theirs in zip(read_events(one), read_events(two), strict=True):
@@ -84,68 +54,37 @@ def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, diffe
                     # the norm of no gradient is None
                     value = ours[key] and pytest.approx(ours[key], rel=1e-4, abs=1e-4)
                     assert theirs[key] == value, key
-        configs = [json.loads((folder / "model" / "config.json").read_text()) for folder in (one, two)]
-        names = [sorted(path.name for path in (folder / "model").iterdir()) for folder in (one, two)]
-        assert configs[0] == configs[1] and names[0] == names[1]
         assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
 
 
 def test_run_of_two_processes_in_bfloat16_is_that_of_one(whole, finished, tmp_path):
-    """Weights, gradients and what is sent stay float32; layers compute in bfloat16."""
+    """What is kept stays float32."""
     options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
-    assert "in torch.bfloat16" in finished(*options, fault=PRINT_TYPE, by="ddp").printed()
+    finished(*options, processes=2)
     for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
         assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
-    state = torch.load(newest_checkpoint(tmp_path / "run") / "optimizer.bin", weights_only=True)["state"]
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    kept = [*weights.values(), *(value for entry in state.values() for value in entry.values())]
-    assert all(tensor.dtype == torch.float32 for tensor in kept)
-
-
-def test_run_goes_on_with_more_or_fewer_processes(finished, difference, cut_back, tmp_path):
-    """And every example is seen once."""
-    common = ("phases.0.steps=4", "save_every_steps=2", "keep_checkpoints=0", "gradient_accumulation_steps=2")
-    seen = {}
-
-    def run(name, processes, *arguments):
-        record, by = tmp_path / f"record-{name}", "ddp" if processes == 2 else None
-        fault = RECORD_EXAMPLES.format(record=record)
-        finished(*common, f"output_dir={tmp_path / name}", *arguments, fault=fault, by=by)
-        files = list(tmp_path.glob(f"record-{name}-*"))
-        assert len(files) == processes
-        seen[name] = defaultdict(Counter)  # step -> how often each example was seen, by all processes
-        for line in (json.loads(line) for file in files for line in file.read_text().splitlines()):
-            seen[name][line["step"]].update(map(tuple, line["seen"]))
-
-    run("one", 1)
-    run("two", 2)
-    assert sorted(seen["one"]) == [0, 1, 2, 3]
-    for step, examples in seen["one"].items():
-        assert sum(examples.values()) == 16 and set(examples.values()) == {1}, step  # 8 of mlm, 8 of tlm
-    assert seen["two"] == seen["one"]
-    for start, processes in (("one", 2), ("two", 1)):
-        name = f"{start}-then-{processes}"
-        cut_back(tmp_path / start, 2, tmp_path / name)
-        run(name, processes, "--resume")
-        assert seen[name] == {step: seen["one"][step] for step in (2, 3)}
-        assert difference(tmp_path / name, tmp_path / "one") < 1e-5
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, tmp_path):
     """Dropout is on: the random states of both processes are restored."""
     options = ("model.config.hidden_dropout_prob=0.1", "save_every_steps=1", "keep_checkpoints=0")
-    finished(*options, f"output_dir={tmp_path / 'whole'}", by="ddp")
+    finished(*options, f"output_dir={tmp_path / 'whole'}", processes=2)
     cut_back(tmp_path / "whole", 1, tmp_path / "resumed")
-    finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", by="ddp")
+    finished(*options, f"output_dir={tmp_path / 'resumed'}", "--resume", processes=2)
     assert difference(tmp_path / "resumed", tmp_path / "whole") == 0
+    states = (newest_checkpoint(tmp_path / "whole") / f"random_states_{rank}.pkl" for rank in (0, 1))
+    first, second = (torch.load(state, weights_only=False)["torch_manual_seed"] for state in states)
+    assert not torch.equal(first, second)  # the processes drop other units
 
 
 def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finished, difference, cut_back, tmp_path):
     """VECO's two phases, Adam's moments carried over. Checkpoints are resumed by the other kind of run."""
-    settings = [*veco_phases, "model.gradient_checkpointing=true"]
+    settings = [*veco_phases, "model.gradient_checkpointing=true", "gradient_accumulation_steps=2"]
     finished(*settings, f"output_dir={tmp_path / 'whole'}")
-    finished(*settings, f"output_dir={tmp_path / 'two'}", by="ddp")
+    finished(*settings, f"output_dir={tmp_path / 'two'}", processes=2)
     for step in (1, 2, 3, 4):
         checkpoints = [tmp_path / name / "checkpoints" / f"step-{step}" for name in ("whole", "two")]
         assert difference(*checkpoints) < 1e-5
@@ -155,9 +94,9 @@ def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finishe
             for name, value in entry.items():
                 assert torch.allclose(value, theirs["state"][number][name], atol=1e-5), (step, number, name)
     # in the first phase, and in the second
-    for start, by, step in (("two", None, 1), ("whole", "ddp", 3)):
+    for start, processes, step in (("two", 1, 1), ("whole", 2, 3)):
         folder = cut_back(tmp_path / start, step, tmp_path / f"resumed-{start}")
-        finished(*settings, f"output_dir={folder}", "--resume", by=by)
+        finished(*settings, f"output_dir={folder}", "--resume", processes=processes)
         assert newest_checkpoint(folder).name == "step-4"
         assert difference(folder, tmp_path / "whole") < 1e-5
 
@@ -167,7 +106,7 @@ def test_run_on_machines_that_do_not_share_its_folder(started, tmp_path):
         "import os\nfrom pretraining import checkpoints\ncheckpoints.SECONDS_TO_APPEAR = 0\n"
         f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
     )
-    assert started(fault=fault, by="ddp").wait() == 2
+    assert started(fault=fault, processes=2).wait() == 2
     assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
 
 

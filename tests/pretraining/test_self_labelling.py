@@ -1,11 +1,9 @@
 """Denoising word alignment from recipe to checkpoint: it reads and labels TLM's rows, and reports its labels."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
-import yaml
 
 from pretraining.data.examples import Example, Texts
 from pretraining.objectives.tlm import TlmCollator
@@ -26,42 +24,6 @@ def test_dwa_has_no_rows_of_its_own_and_leaves_tlm_s_as_they_are(sample_tokenize
     assert len(ordinary.unique()) == len(ordinary) and ordinary.min() >= 0 and ordinary.max() < 2**31
     again = read.sub_batch(Texts.of(examples[::-1]), (1, 0))
     assert (again["draws"].flip(0) == draws).all()  # by example, however they are batched
-
-
-@pytest.mark.slow
-def test_run_of_dwa_learns_logs_and_resumes(train, recipe_file, difference, cut_back, tmp_path):
-    """A phase of MLM and TLM comes first, as in a cold start; a resumed run is bit-equal."""
-    first = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["phases"][0] | {"steps": 1}
-    second = first | {"name": "dwa", "steps": 2, "objectives": first["objectives"] | {"dwa": {"weight": 2.0}}}
-    settings = [f"phases={json.dumps([first, second])}", "save_every_steps=1", "keep_checkpoints=0"]
-    settings += [f"model.config.{field}" for field in ("query_positions=unmasked", "hidden_dropout_prob=0.1")]
-    train(*settings, "evaluation.held_out_fraction=0.1")
-    lines = read_events(tmp_path / "run")
-    keys = [{key for key in line if key.split("/")[0] in ("loss", "held_out", "unigram_entropy")} for line in lines]
-    assert not any("dwa" in key for key in keys[0] | keys[1])
-    assert {"loss/dwa/en-de", "loss/dwa/en-zh"} <= keys[2] | keys[3]
-    assert {"held_out/dwa/en-de", "held_out/tlm/en-de"} <= keys[-1]
-    assert not any(key.startswith("unigram_entropy/dwa") for key in keys[-1])
-    resumed = cut_back(tmp_path / "run", 2, tmp_path / "resumed")
-    train(*settings, "evaluation.held_out_fraction=0.1", f"output_dir={resumed}", "--resume")
-    assert difference(resumed, tmp_path / "run") == 0
-
-
-@pytest.mark.slow
-def test_run_of_the_baseline_has_its_text_and_masks(train, tmp_path):
-    """Weight 0 is -DWA: the same TLM losses at the first step as with it, and those of a recipe without. -TLM (Table 3)
-    still reads the pairs."""
-    zero = "phases.0.objectives.{}.weight=0"
-    runs = {"with": [DWA], "zero": [DWA, zero.format("dwa")], "without": [], "-tlm": [DWA, zero.format("tlm")]}
-    for name, overrides in runs.items():
-        train(*overrides, "phases.0.steps=2", f"output_dir={tmp_path / name}")
-    lines = {name: read_events(tmp_path / name) for name in runs}
-    first = {name: events[0] for name, events in lines.items()}
-    assert first["with"]["loss/tlm/en-de"] == first["zero"]["loss/tlm/en-de"] == first["without"]["loss/tlm/en-de"]
-    assert lines["zero"][-1]["loss"] == lines["without"][-1]["loss"] != lines["with"][-1]["loss"]
-    assert "loss/dwa/en-de" not in first["zero"]
-    assert "loss/dwa/en-de" in first["-tlm"] and "loss/tlm/en-de" not in first["-tlm"]
-    assert first["with"]["predictions"] > first["zero"]["predictions"]
 
 
 @pytest.mark.slow

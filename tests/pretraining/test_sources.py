@@ -12,6 +12,7 @@ from zoo_core.tables import Table, load_table
 EN_DE = {"source_language": "en", "target_language": "de"}
 TLM = {"tlm": {"batch_size": 8, "max_length": 64}}
 BOTH = {"mlm": {"batch_size": 8, "max_length": 32}, **TLM}
+BY_ID = {"join_on": "id"}
 
 
 def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(files, sample, recipe_of, sample_tokenizer, examples_of):
@@ -108,79 +109,53 @@ def test_open_sources_holds_out_by_the_joined_column(files, recipe_of, sample_to
     assert [e.sides[0].tolist() for e in mono.held_out] == [e.sides[0].tolist() for e in pair.held_out]
 
 
-def of(path, **fields):
-    return {"monolingual": [{"language": "en", "path": path} | fields]}
+def pair(**tables):
+    return {"bitext": [EN_DE | {side: {"path": path} for side, path in tables.items()}]}
 
 
-def pair(**fields):
-    """A bitext; of paths tables are made."""
-    tables = {side: {"path": value} if isinstance(value, str) and side in ("table", "source", "target") else value
-              for side, value in fields.items()}  # fmt: skip
-    return {"bitext": [EN_DE | tables]}
-
-
-ERRORS = {
-    "one name twice": ({"monolingual": [of("a.jsonl")["monolingual"][0]] * 2}, "en/a"),
-    "one language on both sides": (pair(target_language="en"), "en-en"),
-    "no text": (of("empty.jsonl"), "en"),
+ERRORS = {  # fields of the recipe, and what is named
+    "no text": ({"monolingual": [{"language": "en", "path": "empty.jsonl"}]}, "en"),
     "no pair": (pair(table="halves.jsonl"), "en-de"),
-    "pattern": (of("a.jsonl", language="english") | {"corpora": ["englsh"]}, "'english'"),
-    "no text for an objective": (pair(table="pairs.jsonl") | {"objectives": BOTH, "corpora": ["en-de"]}, "mlm"),
-    "batch too small": ({"gradient_accumulation_steps": 16}, r"phases.0.objectives.mlm.batch_size"),
-    "unequal lines": (pair(source="a.jsonl", target="b.jsonl"), "en-de"),
-    "separator missing": (pair(table="barred.txt", separator="|||"), "en-de, row 2"),
-    "separator of two tables": (pair(source="a.jsonl", target="a.jsonl", separator="|||"), "separator"),
-    "duplicate ids": (pair(source="a.jsonl", target="twice.jsonl", join_on="id"), r"\(7\)"),
-    "no common id": (pair(source="a.jsonl", target="c.jsonl", join_on="id"), r"'0'.*'x'"),
-    "join of one table": (pair(table="pairs.jsonl", join_on="id"), "join_on"),
-    "no table": (pair(), "`table`"),
     "no columns": (pair(table="a.jsonl"), "column en"),
-    "one column twice": (pair(table="a.jsonl", source_column="text", target_column="text"), "target_column"),
-    "column without text": (of("a.jsonl", text_column="id"), "int64"),
-    "stream without max_rows": (of("a.jsonl", streaming=True), "max_rows"),
-    "unequal streams": (pair(source={"path": "a.jsonl", "streaming": True}, target="b.jsonl", max_rows=3), "en-de"),
+    "column without text": ({"monolingual": [{"language": "en", "path": "a.jsonl", "text_column": "id"}]}, "int64"),
+    "unequal lines": (pair(source="a.jsonl", target="b.jsonl"), "en-de"),
+    "separator missing": ({"bitext": [EN_DE | {"table": {"path": "barred.txt"}, "separator": "|||"}]}, "en-de, row 2"),
+    "duplicate ids": ({"bitext": [pair(source="a.jsonl", target="twice.jsonl")["bitext"][0] | BY_ID]}, r"\(7\)"),
+    "no common id": ({"bitext": [pair(source="a.jsonl", target="c.jsonl")["bitext"][0] | BY_ID]}, r"'0'.*'x'"),
 }
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_open_sources_refuses(files, recipe_of, sample_tokenizer, case, monkeypatch):
+def test_load_corpora_refuses(files, recipe_of, sample_tokenizer, case, monkeypatch):
     monkeypatch.chdir(files.folder)
-    files.jsonl("a.jsonl", [{"id": n, "text": f"text {n}"} for n in range(3)])
-    files.jsonl("b.jsonl", [{"id": n, "text": f"text {n}"} for n in range(2)])
-    files.jsonl("c.jsonl", [{"id": n, "text": f"text {n}"} for n in "xy"])
-    files.jsonl("twice.jsonl", [{"id": n, "text": f"text {n}"} for n in (0, 7, 7)])
+    for name, ids in {"a": range(3), "b": range(2), "c": "xy", "twice": (0, 7, 7)}.items():
+        files.jsonl(f"{name}.jsonl", [{"id": n, "text": f"text {n}"} for n in ids])
     files.jsonl("empty.jsonl", [{"text": ""}, {"text": " "}])
     files.lines("barred.txt", ["text ||| Text", "text || Text"])
-    files.jsonl("pairs.jsonl", [{"en": f"text {n}", "de": f"Text {n}"} for n in range(3)])
     files.jsonl("halves.jsonl", [{"en": "text", "de": ""}, {"en": "", "de": "Text"}])
-    fields, message = ERRORS[case]
-    with pytest.raises(ValueError, match=message):
-        load_corpora(recipe_of(**of("a.jsonl") | fields), sample_tokenizer)
+    fields, named = ERRORS[case]
+    with pytest.raises(ValueError, match=named):
+        load_corpora(recipe_of(TLM if "bitext" in fields else None, **fields), sample_tokenizer)
 
 
-def test_open_sources_patterns_over_names():
-    assert match_corpora(["en*"], ["en", "de", "en-de", "fr-en"], "x") == ["en", "en-de"]
-    assert match_corpora(["*-*"], ["en", "de", "en-de", "fr-en"], "x") == ["en-de", "fr-en"]
-    several = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr"]
-    assert match_corpora(["en"], several, "x") == several[:2]
-    assert match_corpora(["en-de"], several, "x") == several[2:4]
-    assert match_corpora(["*-*"], several, "x") == several[2:]
-    assert match_corpora(["en-de/ntrex", "*/news"], several, "x") == several[1:4]
-    assert match_corpora(["*"], several, "x") == several
-    with pytest.raises(ValueError, match="'en-fr/ntrex'"):
-        match_corpora(["en-fr/ntrex"], several, "x")
+@pytest.mark.parametrize(
+    "pattern, places",
+    [("en", [0, 1]), ("en-de", [2, 3]), ("en*", [0, 1, 2, 3, 4]), ("*-*", [2, 3, 4]), ("*/news", [1, 3])],
+)
+def test_match_corpora(pattern, places):
+    names = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr", "de"]
+    assert match_corpora([pattern], names, "x") == [names[place] for place in places]
 
 
-def test_open_sources_names_corpora_by_their_source(recipe_of):
-    wiki, ntrex = {"path": "owner/wiki-1.5"}, {"table": {"path": "local/ntrex"}}
-    sides = {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}}
+def test_named_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
+    table = {"path": "owner/wiki-1.5"}
     languages = {"en/wiki-1.5": {"language": "en"}, "en/new": {"language": "en", "name": "new", "config": "b"}}
-    languages |= {"de": {"language": "de"}, "sw/web": {"language": "sw", "name": "web"}}
+    languages |= {"de": {"language": "de"}}
+    lines = {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}}
     pairs = {
-        "en-de/ntrex": EN_DE | ntrex,
+        "en-de/ntrex": EN_DE | {"table": {"path": "local/ntrex"}},
         "de-en/news.v18": dict(source_language="de", target_language="en", table={"path": "data/news.v18.tsv"}),
-        "en-de/train": EN_DE | sides,
-        "en-fr": EN_DE | ntrex | {"target_language": "fr"},
+        "en-de/train": EN_DE | lines,
     }
-    recipe = recipe_of(BOTH, monolingual=[of | wiki for of in languages.values()], bitext=list(pairs.values()))
+    recipe = recipe_of(BOTH, monolingual=[of | table for of in languages.values()], bitext=list(pairs.values()))
     assert list(recipe.named_corpora()) == [*languages, *pairs]

@@ -95,13 +95,6 @@ def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenize
     assert "80" in corpora[0].facts()["tables"][0]["fingerprint"]
 
 
-@pytest.mark.parametrize("max_rows", [40, 400])
-def test_load_corpora_max_rows_of_a_table(files, recipe_of, sample_tokenizer, max_rows):
-    table = {"language": "en", "path": files.lines("a.txt", lines_of(60, 1)), "max_rows": max_rows}
-    (corpus,) = load_corpora(recipe_of(monolingual=[table]), sample_tokenizer)
-    assert corpus.counts["rows"] == min(max_rows, 60)
-
-
 def test_load_corpora_tokenizes_a_column_once(files, recipe_of, sample_tokenizer, tokenized_texts):
     def column_of(lines, tokenizer=sample_tokenizer):
         recipe = recipe_of(monolingual=[{"language": "en", "path": files.lines("a.txt", lines)}])

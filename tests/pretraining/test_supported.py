@@ -30,10 +30,3 @@ def test_supported_objectives_of_an_architecture(kind, without, sample_tokenizer
     assert {"mlm", "tlm", "dwa", "camlm", "btmlm", "kd", "ca_mlm_segments", "ca_mlm_pairs"} - can == without
     plan.main([str(tmp_path)])
     assert "newly initialized: nothing" in capsys.readouterr().out
-
-
-def test_supported_objectives_of_a_zoo_folder(zoo_model_dir):
-    checkpoint = Pretrained(str(zoo_model_dir("metaxlm on deberta-v2")), "CHECKPOINT")
-    found = {model: objectives_of(model, checkpoint) for model in MODEL_TYPES}
-    assert found["metaxlm"][0] == "mlm, tlm, kd" and "deberta-v2" in found["metaxlm"][1]
-    assert found["ernie_m"][0] == "mlm, tlm" and "deberta-v2" in found["veco"][1]

@@ -1,6 +1,3 @@
-import json
-
-import pytest
 from transformers import AutoTokenizer, XLMRobertaTokenizer
 
 from pretraining.data.sources import row_key
@@ -15,8 +12,6 @@ def test_train_tokenizer_has_xlm_rs_form(sample_tokenizer_dir):
     assert specials == [0, 1, 2, 3, len(tokenizer) - 1]
     text = "Anna bakes fresh bread every Sunday morning."
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
-    config = json.loads((sample_tokenizer_dir / "tokenizer_config.json").read_text())
-    assert not {"is_local", "local_files_only", "name_or_path"} & set(config)
 
 
 def test_train_tokenizer_reads_long_texts_and_repeats(tmp_path):
@@ -27,29 +22,12 @@ def test_train_tokenizer_reads_long_texts_and_repeats(tmp_path):
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
-@pytest.mark.parametrize("texts, size, named", [(["", " "], 100, "text"), (["abcdefghijklmnopqrstuvwxyz"], 8, "size")])
-def test_train_tokenizer_refuses(tmp_path, texts, size, named):
-    with pytest.raises(ValueError, match=named):
-        train_tokenizer(texts, tmp_path, size)
-
-
-def test_main_leaves_held_out_rows_out(files, tmp_path):
+def test_main_leaves_held_out_rows_out(files, recipe_of, tmp_path):
     rows = [{"id": number, "text": f"word{chr(97 + number % 26) * 3} again"} for number in range(200)]
-    secret = [row["id"] for row in rows if row_key(row["id"]) < 0.1 * 2**63]
     for row in rows:
-        if row["id"] in secret:
+        if row_key(row["id"]) < 0.1 * 2**63:
             row["text"] = "ωμέγα"
-    values = {
-        "output_dir": str(tmp_path / "run"),
-        "model": {"type": "veco"},
-        "monolingual": [{"language": "en", "path": files.jsonl("en.jsonl", rows)}],
-        "phases": [{"name": "a", "steps": 1, "learning_rate": 1, "objectives": {"mlm": {"batch_size": 1}}}],
-        "evaluation": {"held_out_fraction": 0.1},
-    }
-    recipe = files.lines("recipe.yaml", [json.dumps(values)])
-    main(["--config", recipe, "--vocab_size", "80", "--output", str(tmp_path / "kept")])
+    table = {"language": "en", "path": files.jsonl("en.jsonl", rows)}
+    recipe_of(monolingual=[table], evaluation={"held_out_fraction": 0.1})
+    main(["--config", str(tmp_path / "recipe.yaml"), "--vocab_size", "80", "--output", str(tmp_path / "kept")])
     assert "ω" not in "".join(AutoTokenizer.from_pretrained(tmp_path / "kept").get_vocab())
-    for size, folder in (("0", "no"), ("5", "no"), ("80", "kept")):  # too small; a folder that holds something
-        with pytest.raises(SystemExit) as stop:
-            main(["--config", recipe, "--vocab_size", size, "--output", str(tmp_path / folder)])
-        assert stop.value.code == 2

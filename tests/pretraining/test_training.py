@@ -9,36 +9,20 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from pretraining import training
-from pretraining.checkpoints import checkpoints_of, newest_checkpoint
+from pretraining.checkpoints import checkpoints_of
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.recipe import Phase, Recipe
+from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from pretraining.tracking import read_events
 from zoo_core.recipes import load_recipe
 
 
-def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
-    """Those of two processes, of all models: test_processes.py."""
-    settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
-    train(*settings, f"output_dir={tmp_path / 'one'}")
-    train(*settings, f"output_dir={tmp_path / 'two'}", "gradient_accumulation_steps=2")
-    assert difference(tmp_path / "one", tmp_path / "two") < 1e-5
-    for a, b in zip(read_events(tmp_path / "one"), read_events(tmp_path / "two"), strict=True):
-        assert a["predictions"] == b["predictions"]
-        assert abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-4
-    # what makes it mean something: of micro-batches of equal counts a mean of means would give the same step
-    recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
-    tokenizer = Start(recipe).load_tokenizer()
-    loader = Feed(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
-    counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
-    assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
-
-
-@pytest.mark.parametrize("further", [[], ["phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]])
-def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path, further):
-    """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor."""
-    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "evaluation.held_out_fraction=0", *further]
+def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_file, tmp_path):
+    """Its norm before clipping: Adam and clipping would hide a gradient that is too small by any factor. Adam's first
+    moment, (1 - beta) g, has the norm after clipping."""
+    settings = ["phases.0.steps=1", "gradient_accumulation_steps=2", "optimizer.max_grad_norm=0.5"]
+    settings.append("phases.0.objectives.dwa={}")  # its predictions are counted after the forward pass
     train(*settings)
     recipe = load_recipe(Recipe, str(recipe_file), settings)
     start = Start(recipe)
@@ -47,33 +31,21 @@ def test_run_gradient_is_that_of_the_mean_over_all_predictions(train, recipe_fil
     corpora = load_corpora(recipe, tokenizer)
     loss_sum, count = 0.0, 0
     for batch in Feed(recipe, corpora, tokenizer).training(recipe.phases[0], 0):
+        aligned = model(**batch, objective_weights={"dwa": 1.0, "mlm": 0.0, "tlm": 0.0})
+        loss_sum, count = loss_sum + aligned.loss_sum, count + len(aligned.token_losses["dwa"])
         for fields in batch.values():
             labels = fields["labels"]
             states = model.roberta(fields["input_ids"], attention_mask=fields["attention_mask"]).last_hidden_state
             losses = cross_entropy(model.lm_head(states).flatten(0, 1), labels.flatten(), reduction="sum")
             loss_sum, count = loss_sum + losses, count + int(labels.ne(-100).sum())
-        if further:
-            of_dwa = model(tlm=batch["tlm"], objective_weights={"tlm": 0.0})
-            loss_sum, count = loss_sum + of_dwa.loss_sum, count + len(of_dwa.token_losses["dwa"])
     (loss_sum / count).backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     (event,) = (event for event in read_events(tmp_path / "run") if "grad_norm" in event)
     assert event["predictions"] == count
-    assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
-
-
-def test_run_clips_the_gradient(train, recipe_file, tmp_path):
-    """With an epsilon far above the gradients, Adam's first step is proportional to them."""
-    moved, settings = [], ["phases.0.steps=1", "phases.0.learning_rate=1", "optimizer.epsilon=100"]
-    settings += ["optimizer.weight_decay=0", "evaluation.held_out_fraction=0"]
-    start = Start(load_recipe(Recipe, str(recipe_file), settings))
-    before = start.build_model(start.build_config(start.load_tokenizer())).state_dict()
-    for name, norm in (("clipped", 0.01), ("whole", 0)):
-        train(*settings, f"optimizer.max_grad_norm={norm}", f"output_dir={tmp_path / name}")
-        after = load_file(tmp_path / name / "model" / "model.safetensors")
-        moved.append(torch.stack([(after[key] - before[key]).norm() for key in after]).norm())
-    event = next(event for event in read_events(tmp_path / "whole") if "grad_norm" in event)
-    assert moved[0] / moved[1] == pytest.approx(0.01 / event["grad_norm"], rel=1e-3)
+    assert event["grad_norm"] == pytest.approx(norm.item(), rel=1e-4) and norm > 0.5
+    adam = torch.load(tmp_path / "run" / "checkpoints" / "step-1" / "optimizer.bin", weights_only=True)
+    moments = torch.nn.utils.get_total_norm([entry["exp_avg"] for entry in adam["state"].values()])
+    assert moments.item() == pytest.approx((1 - recipe.optimizer.betas[0]) * 0.5, rel=1e-4)
 
 
 def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(
@@ -107,23 +79,6 @@ def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(
     resumed = cut_back(tmp_path / "run", empty[0], tmp_path / "resumed")
     train(*settings, f"output_dir={resumed}", "--resume")
     assert_same_run(resumed, tmp_path / "run")
-
-
-def test_run_saves_a_checkpoint_unasked(train, cut_back, assert_same_run, tmp_path, capsys):
-    train("phases.0.steps=12")
-    assert [path.name for path in checkpoints_of(tmp_path / "run")] == ["step-10", "step-12"]
-    for step, said in ((10, "step-10"), (0, "no checkpoint: from the beginning")):
-        resumed = cut_back(tmp_path / "run", step, tmp_path / f"resumed-{step}")
-        capsys.readouterr()
-        train("phases.0.steps=12", f"output_dir={resumed}", "--resume")
-        assert said in capsys.readouterr().err
-        assert_same_run(resumed, tmp_path / "run")
-
-
-def test_checkpoint_steps_by_default():
-    for steps, every in ((60, 10), (2500, 250)):
-        recipe = Recipe(output_dir="x", phases=[Phase(name="a", steps=steps, learning_rate=1.0)])
-        assert recipe.checkpoint_steps == every
 
 
 @pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
@@ -176,20 +131,16 @@ def test_run_of_veco_s_two_phases(train, veco_phases, difference, cut_back, tmp_
     assert moved and all(".crossattention." in name for name in moved)
     moved = {name for name in after if not torch.equal(between[name], after[name])}
     assert any(".crossattention." in name for name in moved) and any("embeddings" in name for name in moved)
-    events = read_events(run)
-    of_first = {key.split("/")[1] for key in events[0] if key.startswith("loss/")}
+    of_first, of_second = (
+        {key.split("/")[1] for key in event if key.startswith("loss/")}
+        for event in (read_events(run)[0], read_events(run)[-2])
+    )
     assert of_first == {"ca_mlm_segments.cross", "ca_mlm_pairs.cross"}
-    of_second = {key.split("/")[1] for key in events[-2] if key.startswith("loss/")}
     assert of_second == of_first | {"ca_mlm_segments.inner", "ca_mlm_pairs.inner"}
-    # both terms are looked at in both phases, and the sentences are compared plugged out
-    held_out = [event for event in events if "held_out/ca_mlm_pairs.inner/en-de" in event]
-    assert [event["step"] for event in held_out] == [2, 4]
-    assert all("unigram_entropy/ca_mlm_pairs.cross/en-de" in e and "retrieval/en-de" in e for e in held_out)
     for step in (2, 3):  # between the phases, and in the second
         resumed = cut_back(run, step, tmp_path / f"resumed-{step}")
         train(*settings, f"output_dir={resumed}", "--resume")
         assert difference(resumed, run) == 0
-        assert [event["step"] for event in read_events(resumed)] == [event["step"] for event in events]
 
 
 def test_run_carries_an_optimizer(train, tmp_path):
@@ -222,7 +173,7 @@ def test_run_carries_an_optimizer(train, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tmp_path):
+def test_run_carried_phase_continues_the_schedule(train, cut_back, tmp_path):
     """Two phases have the learning rates of one phase of both lengths, also after resuming within the second."""
     rate, objectives = "learning_rate: 1.0e-3, warmup_steps: 2", "objectives: {mlm: {batch_size: 8, max_length: 64}}"
     every = ["log_every_steps=1", "save_every_steps=1", "keep_checkpoints=0"]
@@ -231,21 +182,13 @@ def test_run_carried_phase_goes_on_with_moments_and_schedule(train, cut_back, tm
     def rates(run):
         return [event["learning_rate"] for event in read_events(tmp_path / run) if "learning_rate" in event]
 
-    def moments(run):
-        state = torch.load(newest_checkpoint(tmp_path / run) / "optimizer.bin", weights_only=True)
-        return {int(entry["step"]) for entry in state["state"].values()}
-
     train(f"phases=[{{name: a, steps: 6, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'one'}", *every)
     carried = f"phases=[{head}, {{name: b, optimizer: carried, steps: 4, {objectives}}}]"
     train(carried, f"output_dir={tmp_path / 'two'}", *every)
     assert rates("two") == rates("one") == pytest.approx([0.0, 5e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4])
-    assert moments("two") == {4, 6}
     resumed = cut_back(tmp_path / "two", 4, tmp_path / "resumed")
     train(carried, f"output_dir={resumed}", *every, "--resume")
     assert rates(resumed.name) == rates("one")
-
-    train(f"phases=[{head}, {{name: b, steps: 4, {rate}, {objectives}}}]", f"output_dir={tmp_path / 'fresh'}", *every)
-    assert rates("fresh") == pytest.approx([0.0, 5e-4, 0.0, 5e-4, 1e-3, 5e-4]) and moments("fresh") == {4}
 
 
 @pytest.mark.slow
@@ -269,15 +212,11 @@ def test_run_learns_and_draws(train, tmp_path):
     events = read_events(folder)
     logged = [event for event in events if "loss" in event]
     assert logged[-1]["loss"] < logged[0]["loss"]
-    losses = {key for event in logged for key in event if key.startswith("loss/")}
-    assert losses == {*(f"loss/mlm/{name}" for name in ("en", "de", "zh")), "loss/tlm/en-de", "loss/tlm/en-zh"}
     evaluations = [event for event in events if "held_out/mlm/en" in event]
     assert [event["step"] for event in evaluations] == [8, 16]
     assert 3 < evaluations[0]["unigram_entropy/mlm/en"] < 7
     assert 0 <= evaluations[0]["retrieval/en-de"] <= 1 and len(evaluations[0]["retrieval_by_layer/en-de"]) == 3
     assert (folder / "curves.png").exists()
-    facts = json.loads((folder / "run.json").read_text())
-    assert facts["steps"] == 16 and facts["parameters"] > 0 and len(facts["corpora"]) == 5
 
 
 def test_dry_run_plans_and_writes_nothing(train, tmp_path, capsys):
@@ -285,3 +224,13 @@ def test_dry_run_plans_and_writes_nothing(train, tmp_path, capsys):
     train("--dry_run", "model.type=veco", pairs)
     printed = capsys.readouterr().out
     assert "en-zh" in printed and "<mask>" in printed and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("links", ["0-0 1-1", ""])
+def test_dry_run_of_word_links(links, train, files, tmp_path, capsys):
+    row = {"source": "das Haus", "target": "the house", "links": links}
+    table = {"path": files.jsonl("gold.jsonl", [row] * 8), "source_language": "de", "target_language": "en"}
+    objectives = {"word_links": {"batch_size": 4, "max_length": 32}}
+    train("--dry_run", f"linked={json.dumps([table])}", f"phases.0.objectives={json.dumps(objectives)}")
+    printed = capsys.readouterr().out
+    assert "word_links" in printed and "de-en" in printed and not (tmp_path / "run").exists()
