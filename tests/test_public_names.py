@@ -86,13 +86,12 @@ def test_public_names_examples_run(name, names_of_examples, model_of, zoo_model_
     (tmp_path / "intfloat").mkdir()
     (tmp_path / "intfloat/multilingual-e5-small").symlink_to(zoo_model_dir("xlm_align", "Model"))
     (tmp_path / "sample_corpus").symlink_to(Path(__file__).parents[1] / "sample_corpus")
-    if name.endswith(("Collator", "Collators")):
+    if name.endswith("Collator"):
         prefix = LEARNS.get(name.removesuffix("Collator"), "XlmAlign")
         given["model"] = model_of(getattr(crosslingual_zoo, f"{prefix}ForPreTraining"))
         languages = {"languages": ["de", "en"]} if name == "BtmlmCollator" else {}
         given["examples"] = [EXAMPLE]
-        if name != "Collators":
-            given["collate"] = value(given["tokenizer"], **languages)
+        given["collate"] = value(given["tokenizer"], **languages)
     elif inspect.isclass(value) and issubclass(value, PreTrainedModel) and name != "VecoForConditionalGeneration":
         given["model"] = model_of(value)
     run_examples(name, given)
