@@ -28,9 +28,6 @@ class WithoutDevice(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is torch.Tensor.backward:  # torch would run it, and so a backward of ours, without the mode
-            with self:
-                return torch.autograd.backward(*args, **kwargs)
         if func in CONSTRUCTORS and kwargs.get("device") is None:
             caller = sys._getframe(1)
             follows = func in FOLLOWS_ITS_DATA and isinstance(args[0], torch.Tensor)

@@ -75,6 +75,7 @@ def test_metadata_is_what_the_hub_reads(made_up_run):
     assert ModelCardData(**loaded).to_dict()["model-index"] == loaded["model-index"]
     data = ModelCard.load(card).data
     assert data.language == ["en", "de"]  # learned from; Swahili was only evaluated
+    assert "/home/" not in card.read_text(encoding="utf-8")
     assert data.base_model == "FacebookAI/xlm-roberta-base"
     assert data.datasets == ["owner/text", "owner/bitext"]  # neither what was evaluated nor what is not on the Hub
     assert (data.pipeline_tag, data.library_name, data.license) == ("fill-mask", "transformers", "apache-2.0")
