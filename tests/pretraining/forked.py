@@ -1,6 +1,7 @@
 """The user's command, in a process forked from one that has imported everything: a run starts at once."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import warnings
@@ -16,6 +17,7 @@ def start(arguments: list[str], environment: dict[str, str], log: str, fault: st
     gc.freeze()  # a run would copy all of it only to look at it
     warnings.simplefilter("ignore")
     os.environ.update(environment)
+    multiprocessing.set_start_method("fork", force=True)  # of data-loading workers, as in a run of the shell
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     signal.alarm(300)  # what hangs ends
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
