@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pretraining.tracking import read_events
+
 DEEP = '{"a":' * 9999 + "1" + "}" * 9999
 FINE_TUNE = ("finetuning.run", "--config", "finetuning/recipes/xlm_align/sample.yaml", "model={model}", "--check_data")
 PRE_TRAIN = (
@@ -152,3 +154,10 @@ def test_commands_refuse_files(refused, zoo_model_dir, tmp_path, name, command):
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     assert name in refused(command, file=file, model=zoo_model_dir("xlm_align"))
+
+
+@pytest.mark.parametrize("content", ["[1]\n", f"{DEEP}\n", '{"step": "x"}\n', "\xff\n"])
+def test_commands_refuse_torn_events_of_a_run(tmp_path, content):
+    (tmp_path / "events.jsonl").write_text(content)
+    with pytest.raises(ValueError, match="events.jsonl"):
+        read_events(tmp_path)

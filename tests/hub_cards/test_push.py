@@ -132,3 +132,9 @@ def test_push_of_a_faulty_folder_reaches_no_hub(hub, run, ready_folder, tmp_path
         status, printed = run(model, repo=repo)
         assert status == 2 and named in printed
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("other", ["owner/model-large", "co-owner/model"])
+def test_push_of_a_card_for_another_repository(hub, run, ready_folder, other):
+    status, printed = run(ready_folder(repo=other))
+    assert status == 2 and REPO in printed and hub.requests == []

@@ -107,3 +107,15 @@ def test_sentence_transformer_layer_and_pooling(zoo_model_dir, options, layer, p
     assert write_modules(folder, **options) == (layer, pooling)
     found = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(found, our_vectors(folder, layer, pooling), atol=1e-5, rtol=0)
+
+
+def test_write_modules_keeps_modules_that_exist(zoo_model_dir):
+    folder = zoo_model_dir("metaxlm", copy=True)
+    write_modules(folder)
+    files = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    (folder / "modules.json").write_text("[]")
+    with pytest.raises(ValueError, match="modules.json"):
+        write_modules(folder)
+    assert (folder / "modules.json").read_text() == "[]"
+    write_modules(folder, overwrite=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == files

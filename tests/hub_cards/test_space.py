@@ -198,3 +198,17 @@ def test_space_refuses_files(address):
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     with pytest.raises(urllib.error.HTTPError, match="413"):
         urllib.request.urlopen(urllib.request.Request(f"http://{address}/gradio_api/upload", body, form))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+    ],
+)
+def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, spoil):
+    folder = zoo_model_dir("veco", copy=True)
+    spoil(folder)
+    with pytest.raises((ValueError, OSError)):
+        app.load(str(folder))
