@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from finetuning.metrics import load_metric
 from finetuning.tasks.question_answering.spans import best_spans, predicted_answers, text_of
 from finetuning.tasks.question_answering.task import span_cross_entropy
-from finetuning.tasks.question_answering.windows import at_token_boundaries, encode_windows, shorten, windowing
+from finetuning.tasks.question_answering.windows import encode_windows, shorten, windowing
 from pretraining.tools.train_tokenizer import train_tokenizer
 
 SENTENCES = {
@@ -44,7 +44,7 @@ def rows_of(language, number):
         start, end = words[begin].start(), words[begin + draw.randint(0, 2)].end()
         text = context[start:end]
         row = {"question": SENTENCES[language][: 5 + 3 * length], "context": context, "answers": [text]}
-        rows.append({**row, "places": [start], "start": start, "end": end})
+        rows.append({**row, "start": start, "end": end})
     return datasets.Dataset.from_list(rows)
 
 
@@ -131,7 +131,7 @@ def test_encode_windows_are_a_stride_apart(sample_tokenizer):
 
 
 def test_encode_windows_cuts_long_questions(sample_tokenizer):
-    row = {"context": SENTENCES["en"] * 4, "answers": ["tower"], "places": [4], "start": 4, "end": 9}
+    row = {"context": SENTENCES["en"] * 4, "answers": ["tower"], "start": 4, "end": 9}
     questions = (SENTENCES["en"] * 3, "Who?", "  \t" + "\ufdfa" * 9)  # the last: one character, many tokens
     rows = datasets.Dataset.from_list([row | {"question": question} for question in questions])
     windows = encoded(rows, sample_tokenizer)
@@ -146,7 +146,7 @@ def test_encode_windows_cuts_long_questions(sample_tokenizer):
 
 def test_encode_windows_of_training_rows(sample_tokenizer):
     windows = encoded(rows_of("en", 3), sample_tokenizer, is_train=True)
-    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split", "inexact"}
+    assert set(windows.column_names) == {"input_ids", "attention_mask", "labels", "length", "cut", "split"}
 
 
 def test_windowing_refuses(sample_tokenizer):
@@ -229,7 +229,7 @@ def test_encode_windows_of_removed_characters(tokenizer):
     contexts = [f"The tower {zero_width} was built.", zero_width * 3]
     row = {"question": "Who?", "answers": [zero_width]}
     rows = [
-        row | {"context": context, "places": [start], "start": start, "end": start + 1}
+        row | {"context": context, "start": start, "end": start + 1}
         for context, start in zip(contexts, (10, 0), strict=True)
     ]
     windows = encoded(datasets.Dataset.from_list(rows), tokenizer)
@@ -237,15 +237,3 @@ def test_encode_windows_of_removed_characters(tokenizer):
     logits = np.zeros((2, 2, max(windows["length"][:])))
     first, second = predicted_answers(windows, tuple(logits), 20, 30)[0]
     assert contexts[0].startswith(first) and second == ""
-
-
-def test_at_token_boundaries_and_inexact(sample_tokenizer):
-    context = "A girl is dancing with a dog in the street. She smiles."
-    answers = ("girl", " girl ", "ancin", "girl is dancing with a dog", "cat")
-    offsets = sample_tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    exact = [at_token_boundaries(context, answer, context.find(answer), np.array(offsets)) for answer in answers[:4]]
-    assert exact == [True, True, False, True]
-    places = [context.find(answer) for answer in answers]  # that of the last is -1
-    row = {"question": "Who?", "context": context, "answers": answers, "places": places, "start": -1, "end": -1}
-    windows = encoded(datasets.Dataset.from_list([row]), sample_tokenizer, max_length=28, stride=4)
-    assert windows["inexact"][:] == [1] + [0] * (len(windows) - 1) and len(windows) > 1
