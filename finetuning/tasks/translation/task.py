@@ -41,8 +41,6 @@ from finetuning.training import SeedProgress, check_weights, diverged, finish, f
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
-RATIO_OF_ALARM = 0.5  # ratio of the translations' length to the references'; below it, or above its inverse, warn
-
 
 class TranslationTask(Task[TranslationRecipe]):
     """An encoder-decoder that is trained on pairs of sentences; every pair of languages is evaluated by itself.
@@ -56,8 +54,8 @@ class TranslationTask(Task[TranslationRecipe]):
     counts = {"long_pairs": "too long", "empty_pairs": "empty, left out"}
 
     def open(self) -> Start:
-        check_architecture(self.recipe)
         start = super().open()
+        check_architecture(self.recipe, start.config)
         return start._replace(tokenizer=names_as_text(start.tokenizer))
 
     def read(self) -> TaskData:
@@ -226,15 +224,7 @@ class TranslationTask(Task[TranslationRecipe]):
         }
 
     def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
-        """Adds translations of half or twice the references' length: the model stops too early, or never."""
-        warnings = table_warnings(self.recipe, self.recipe.test, "max_test_examples", "max_train_examples")
-        return warnings + [
-            f"seed {record['seed']}: translations of {row['language']} have {row['value']:.2f} times the references' "
-            "length"
-            for record in records
-            for row in record["scores"]
-            if row["metric"] == "length_ratio" and not RATIO_OF_ALARM <= row["value"] <= 1 / RATIO_OF_ALARM
-        ]
+        return table_warnings(self.recipe, self.recipe.test, "max_test_examples", "max_train_examples")
 
     def lines(self, results: Results) -> list[str]:
         facts, settings = results["protocol"], results["hyperparameters"]
