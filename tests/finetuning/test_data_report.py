@@ -42,8 +42,8 @@ def test_check_data_counts_tagging_and_translation(topics, captions, tmp_path, c
     printed = capsys.readouterr().out
     printed, _, labels = printed.partition("words by label")
     assert rows_of(labels, "train")["all"] == rows_of(labels, "evaluation")["de"] == ["40", "20"]
-    rows, inputs, longest, split, without = rows_of(printed, "evaluation")["de"]
-    assert (rows, split, without) == ("1", "1", "20") and int(inputs) > 1 and int(longest) <= 24
+    rows, inputs, longest, split = rows_of(printed, "evaluation")["de"]
+    assert (rows, split) == ("1", "1") and int(inputs) > 1 and int(longest) <= 24
     assert "warning: the labels mark no chunks" in printed
 
     main([*captions, "--check_data", "too_long=cut", "max_target_length=12"])

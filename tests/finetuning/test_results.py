@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from finetuning.data.task_tables import table_warnings
 from finetuning.page import label_table, lines_of, score_table, warnings_of, write_results
 from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.results import Protocol, load_results
@@ -99,8 +100,10 @@ def test_results_chance_warnings_name_the_seed():
         (["max_evaluation_examples=9"], "max_evaluation_examples is 9"),
     ],
 )
-def test_results_warnings(overrides, warning):
-    assert any(warning in line for line in results(*overrides)["warnings"])
+def test_table_warnings(overrides, warning):
+    recipe = load_recipe(Recipe, None, [*BASE, *overrides])
+    (found,) = table_warnings(recipe, recipe.evaluation, "max_evaluation_examples")
+    assert warning in found
 
 
 def test_score_table_published_scores_are_looked_up_and_their_average_is_of_the_same_languages():
