@@ -1,10 +1,6 @@
 """A tiny XLM-R with the sample corpus' tokenizer, and a recipe that fine-tunes it in a second."""
 
-import contextlib
 import functools
-import io
-import json
-import random
 import shutil
 from pathlib import Path
 
@@ -13,8 +9,10 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, set_seed
 
+from finetuning.run import main as finetune
 from tests.finetuning.feature_recipes import FEATURE_RECIPES
-from tests.finetuning.labeled_rows import ANSWERS, WORDS, row_of, sentences, write_rows
+from tests.finetuning.labeled_rows import ANSWERS, WORDS, sentences, write_rows
+from tests.finetuning.plug_in_kinds import questions
 
 # of the aligner: two of the pairs have no words on a side
 PAIRS = [
@@ -28,12 +26,12 @@ PAIRS = [
 
 @pytest.fixture(scope="session")
 def tiny_model(sample_tokenizer, tmp_path_factory):
-    """Folder of a random model of 2 layers of 32, as pre-training would leave it: a masked-LM head, a tokenizer."""
+    """Folder of a random model, as pre-training would leave it; its states, and so its labels, differ between texts."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     set_seed(0)
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=1)
     sizes |= dict(vocab_size=len(sample_tokenizer), max_position_embeddings=66)
-    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2, initializer_range=0.2)
     dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     XLMRobertaForMaskedLM(XLMRobertaConfig(**sizes, **special, **dropout)).save_pretrained(folder)
     sample_tokenizer.save_pretrained(folder)
@@ -50,7 +48,7 @@ def topics_recipe(sample_corpus_dir, tiny_model):
         f"train=[{{{table}, config: en}}]",
         f"evaluation=[{{{table}, config: '{{language}}', languages: [en, de, zh]}}]",
         *"task=topics selection=source_dev evaluate_every_steps=2 max_length=24 seeds=[1,2]".split(),
-        *"training.learning_rate=1e-2 training.batch_size=48 training.epochs=1".split(),
+        *"training.learning_rate=1e-3 training.batch_size=48 training.epochs=1".split(),
     ]
 
 
@@ -60,24 +58,11 @@ def topics(topics_recipe, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def printed_by():
-    """printed_by(arguments) -> what finetuning/run.py prints with them; for fixtures whose run several tests read."""
-
-    def printed(arguments):
-        from finetuning.run import main
-
-        with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.redirect_stderr(stream):
-            main(arguments)
-        return stream.getvalue()
-
-    return printed
-
-
-@pytest.fixture(scope="session")
-def topics_run(topics_recipe, printed_by, tmp_path_factory):
-    """Folder of the run of `topics`, for reading alone, and what it printed."""
+def topics_run(topics_recipe, tmp_path_factory):
+    """Folder of the run of `topics`, for reading alone."""
     folder = tmp_path_factory.mktemp("topics") / "out"
-    return folder, printed_by(topics_recipe(folder))
+    finetune(topics_recipe(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -179,9 +164,8 @@ def write(tmp_path):
 @pytest.fixture
 def refused(capsys):
     """refused(arguments) -> the error message of finetuning/run.py, or of another `program`."""
-    from finetuning.run import main
 
-    def message(arguments, program=main):
+    def message(arguments, program=finetune):
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             program(arguments)
@@ -203,53 +187,92 @@ def feature_recipe(sample_corpus_dir, tiny_model):
 
 
 @pytest.fixture(scope="session")
-def feature_run(feature_recipe, printed_by, tmp_path_factory):
-    """feature_run(kind) -> folder of a run of that recipe, for reading alone, and what it printed."""
+def feature_run(feature_recipe, tmp_path_factory):
+    """feature_run(kind) -> folder of a run of that recipe, for reading alone."""
 
     @functools.cache
     def run(kind):
         folder = tmp_path_factory.mktemp(kind)
-        return folder / "out", printed_by(feature_recipe(kind, folder))
+        finetune(feature_recipe(kind, folder))
+        return folder / "out"
 
     return run
 
 
 @pytest.fixture
-def places(sample_corpus_dir, tiny_model, tmp_path):
-    """Overrides of a recipe: which word follows a number, in contexts of several windows, in en, de and zh."""
-    draw = random.Random(0)
-    for language in ("en", "de", "zh"):
-        lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        texts = [json.loads(line)["text"] for line in lines]
-        rows = []
-        for number in range(12):
-            words = " ".join(draw.sample(texts, 4)).split()
-            words.insert(draw.randrange(len(words)), f"{number} {10 * number}")
-            rows.append(row_of(f"{number} ?", " ".join(words), str(10 * number)))
-        write_rows(tmp_path / f"{language}.jsonl", rows)
-        write_rows(tmp_path / f"{language}-dev.jsonl", rows[:3])
+def places(tiny_model, tmp_path):
+    """Overrides of a recipe: which word follows a number, in contexts of several windows, English to German."""
+    rows, names = questions(25)[:24], ("question", "context", "answers")
+    for language, suffix in (("de", ""), ("en", "_en")):
+        own = [{"id": row["id"], **{name: row[name + suffix] for name in names}} for row in rows]
+        write_rows(tmp_path / f"{language}.jsonl", own[:12])
+        write_rows(tmp_path / f"{language}-train.jsonl", own[12:])
     return [
         f"model={tiny_model}",
         f"output_dir={tmp_path / 'out'}",
         *"kind=question_answering task=places selection=last metric=mlqa seeds=[1]".split(),
-        f"train=[{{path: {tmp_path}/en-dev.jsonl, {ANSWERS}}}]",
-        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de, zh], {ANSWERS}}}]",
+        f"train=[{{path: {tmp_path}/en-train.jsonl, {ANSWERS}}}]",
+        f"evaluation=[{{path: '{tmp_path}/{{language}}.jsonl', languages: [en, de], {ANSWERS}}}]",
         *"max_length=40 doc_stride=12 max_question_length=8".split(),
         *"training.learning_rate=1e-3 training.batch_size=8 training.epochs=1".split(),
     ]
 
 
-@pytest.fixture
-def people(tiny_model, tmp_path):
-    """Overrides of a tagging recipe: English to German, one seed of 12 steps."""
-    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9), ("dev", "en", 6)):
-        Dataset.from_list(sentences(language, count)).to_parquet(tmp_path / f"{name}.parquet")
-    return [
+@pytest.fixture(scope="session")
+def people_recipe(tiny_model, tmp_path_factory):
+    """people_recipe(folder) -> overrides of a tagging recipe: English to German, one seed of 12 steps."""
+    data = tmp_path_factory.mktemp("people")
+    for name, language, count in (("train", "en", 48), ("test.en", "en", 9), ("test.de", "de", 9)):
+        Dataset.from_list(sentences(language, count)).to_parquet(data / f"{name}.parquet")
+    return lambda folder: [
         f"model={tiny_model}",
-        f"output_dir={tmp_path / 'out'}",
+        f"output_dir={folder}",
         *"task=people kind=tagging selection=source_dev evaluate_every_steps=4 max_length=40".split(),
-        f"train=[{{path: {tmp_path}/train.parquet, {WORDS}}}]",
-        f"evaluation=[{{path: '{tmp_path}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
+        f"train=[{{path: {data}/train.parquet, {WORDS}}}]",
+        f"evaluation=[{{path: '{data}/test.{{language}}.parquet', languages: [en, de], {WORDS}}}]",
         *"training.learning_rate=1e-2 training.batch_size=16 training.max_steps=12".split(),
         "training.layerwise_decay=0.9",
     ]
+
+
+@pytest.fixture
+def people(people_recipe, tmp_path):
+    return people_recipe(tmp_path / "out")
+
+
+@pytest.fixture(scope="session")
+def people_run(people_recipe, tmp_path_factory):
+    """Folder of the run of `people`, for reading alone."""
+    folder = tmp_path_factory.mktemp("people") / "out"
+    finetune(people_recipe(folder))
+    return folder
+
+
+@pytest.fixture
+def word_align(tiny_model, capsys):
+    """word_align(*arguments) -> (stdout, stderr) of the command with the tiny model."""
+    from finetuning.align.command import main
+
+    def run(*arguments, model=tiny_model):
+        main([*map(str, arguments), "--model", str(model)])
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def align_refused(word_align, refused):
+    """align_refused(*arguments) -> the words with which the command refuses them."""
+    return lambda *given, **model: " ".join(refused(given, lambda of: word_align(*of, **model)).split())
+
+
+@pytest.fixture(scope="session")
+def aligner(tiny_model):
+    """aligner(**options) -> WordAligner of the tiny model."""
+    from transformers import AutoModel, AutoTokenizer
+
+    from modeling.word_alignment import WordAligner
+
+    model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    return lambda **options: WordAligner(model, tokenizer, **options)

@@ -1,12 +1,55 @@
-"""Helpers for tests of tasks: reading without a run, and reading the files of a run."""
+"""Helpers for tests of tasks: programs in processes, reading without a run, and reading the files of a run."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 
 from safetensors.torch import load_file
 
 from finetuning.models import Start
 from finetuning.tasks.registry import task_of
 from zoo_core.recipes import load_recipe
+
+
+def run_in(processes, program, argument, folder):
+    """(exit codes, what all printed) of a Python program that reads `argument` as JSON from its first argument."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    shared |= {"WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, "-c", program, json.dumps(argument)]
+    with (folder / "printed").open("w+", encoding="utf-8") as printed:
+        started = []
+        for rank in map(str, range(processes)):
+            environment = os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank}
+            started.append(subprocess.Popen(command, env=environment, stdout=printed, stderr=printed))
+        try:
+            codes = [process.wait(timeout=600) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        printed.seek(0)
+        return codes, printed.read()
+
+
+RUNS = """
+import json, sys
+from finetuning.run import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as stopped:
+        sys.stdout.write(f"ended with {stopped.code}\\n")
+"""
+
+
+def main_in(processes, arguments, folder):
+    """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
+    codes, said = run_in(processes, RUNS, arguments, folder)
+    assert codes == [0] * processes, said
+    return said
 
 
 def recipe_with(recipe_class, train, evaluation, *overrides):

@@ -14,7 +14,6 @@ from finetuning.align.command import main
 from finetuning.align.common import load_aligner, make_screen
 from finetuning.align.links import read_options
 from zoo_core.recipes import read_yaml
-from zoo_core.run_folders import run_lock
 
 TAB = "\t"
 
@@ -68,14 +67,7 @@ def gold(sample_corpus_dir, tmp_path_factory):
     return path
 
 
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main(["adapt", *map(str, arguments)])
-    assert stopped.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
-
-
-def test_the_folder_is_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
+def test_adapt_leaves_a_checkpoint_that_recommends_a_layer(adapted, tiny_model, pairs, capsys):
     before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model, adapted))
     layers = [name for name in after if "encoder.layer" in name]
     assert layers and not any(after[name].equal(before[name]) for name in layers)
@@ -92,7 +84,7 @@ def test_the_folder_is_a_checkpoint_that_recommends_a_layer(adapted, tiny_model,
     assert not list(adapted.with_name("model.training").rglob("*.safetensors"))
 
 
-def test_what_is_trained_on_and_what_is_held_out(adapted):
+def test_adapt_holds_out_a_tenth(adapted):
     lines = (adapted.with_name("model.training") / "pairs.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     assert len(rows) == 216  # of 240, a tenth is held out
@@ -102,27 +94,7 @@ def test_what_is_trained_on_and_what_is_held_out(adapted):
     assert recipe["phases"][0]["objectives"]["tlm"]["max_length"] == 64  # the model's positions
 
 
-def test_scores_before_and_after(short, pairs, tiny_model, tmp_path, monkeypatch, capsys):
-    """Training is skipped: the model and both scores stay unchanged."""
-
-    def nothing(options, work, layer, length, has_pairs, has_gold, screen):
-        from modeling.modeling_xlm_align import XlmAlignForPreTraining
-
-        (work / "run" / "checkpoints").mkdir(parents=True)
-        XlmAlignForPreTraining.from_pretrained(tiny_model).save_pretrained(work / "run" / "model")
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            (work / "run" / "model" / name).write_bytes((tiny_model / name).read_bytes())
-
-    monkeypatch.setattr(adaptation, "train", nothing)
-    main(["adapt", str(pairs), f"--model={tiny_model}", f"--output={tmp_path / 'a'}"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("24 ") and len(lines) == 2
-    words = lines[0].split()
-    before, after = (float(words[words.index(name) - 1]) for name in ("before,", "after"))
-    assert before == after and before > 0
-
-
-def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gold, tiny_model, tmp_path, capsys):
+def test_adapt_to_gold_alone_trains_layers_and_calibration(short, gold, tiny_model, tmp_path):
     main(["adapt", "--gold", str(gold), f"--model={tiny_model}", f"--output={tmp_path / 'model'}"])
     rows = (tmp_path / "model.training" / "gold.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 15  # of 20, 5 are held out
@@ -143,8 +115,8 @@ def test_gold_alone_teaches_the_layers_and_how_far_probabilities_hold(short, gol
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
-    number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, capsys
+def test_adapt_resumes_after_a_stop_and_ends_as_without_one(
+    number, adapted, short, pairs, tiny_model, tmp_path, monkeypatch, align_refused
 ):
     monkeypatch.setattr(adaptation, "SECONDS_A_LOOK", 0.05)
     given = [f"--model={tiny_model}", str(pairs), f"--output={tmp_path / 'model'}"]
@@ -169,28 +141,15 @@ def test_a_stopped_run_goes_on_and_ends_as_an_unstopped_one(
         signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 128 + number and not (tmp_path / "model").exists()
     assert list((tmp_path / "model.training" / "run" / "checkpoints").glob("step-*"))
-    assert "--resume" in refused(capsys, *given)
+    assert "--resume" in align_refused("adapt", *given)
     main(["adapt", *given, "--resume"])
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "model", adapted))
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_refusals(pairs, gold, short, tiny_model, tmp_path, monkeypatch, capsys):
-    for name, path, lines in (("few.txt", pairs, 40), ("few.tsv", gold, 10)):
-        of = path.read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
-        (tmp_path / name).write_text("".join(of), encoding="utf-8")
-    for name in ("taken", "stopped.training"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-    model = f"--model={tiny_model}"
-    for arguments, named in (
-        (("few.txt", model, "--output=a"), "39 pairs"),
-        (("--gold", "few.tsv", model, "--output=a"), "10 sentences"),
-        ((pairs, model, "--output=taken"), "exists"),
-        ((pairs, model, "--output=stopped"), "--resume"),
-        ((pairs, model, "--output=a", "--layer=1"), "--layer"),
-    ):
-        assert named in refused(capsys, *arguments), arguments
-        assert not (tmp_path / "a").exists() and not (tmp_path / "a.training").exists()
-    with run_lock("busy.training"):
-        assert "in use" in refused(capsys, pairs, model, "--output=busy", "--resume")
+def test_adapt_refuses_few_sentences_and_an_existing_folder(gold, short, tmp_path, align_refused):
+    (tmp_path / "few.tsv").write_text("".join(gold.read_text(encoding="utf-8").splitlines(keepends=True)[:10]))
+    given = ("adapt", "--gold", tmp_path / "few.tsv")
+    assert "10 sentences" in align_refused(*given, f"--output={tmp_path / 'a'}")
+    assert "exists" in align_refused(*given, f"--output={tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["few.tsv"]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.page import MARKER, MATRIX_WORDS, check_page, write_page
+from finetuning.align.page import MARKER, MATRIX_WORDS, write_page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
@@ -50,16 +50,8 @@ def test_write_makes_no_markup_of_words_and_loads_nothing(write):
     assert "default-src 'none'" in text and MARKER in text
 
 
-def test_page_overwrites_only_a_page(write, tmp_path):
-    write([])
-    check_page(tmp_path / "page.html")
-    (own := tmp_path / "thesis.html").write_text("<h1>years of work</h1>")
-    with pytest.raises(ValueError, match="thesis.html exists and is no page of word links"):
-        check_page(own)
-
-
 @pytest.mark.parametrize("options", [(), ("--link-all",)])
-def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
+def test_page_of_the_command_has_the_first_pairs(tiny_model, tmp_path, capsys, monkeypatch, options):
     monkeypatch.setattr("finetuning.align.links.LINES_ON_PAGE", 3)
     pairs, page = tmp_path / "pairs.txt", tmp_path / "page.html"
     pairs.write_text("ein Mann ||| a man\n\nzwei Hunde ||| two dogs\nSchnee ||| snow\n", encoding="utf-8")
@@ -78,7 +70,7 @@ def test_the_command_writes_the_first_pairs(tiny_model, tmp_path, capsys, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_in_a_browser(write, tmp_path, width):
+def test_page_in_a_browser(write, tmp_path, width):
     from tests.browser import open_browser
 
     with open_browser() as browser:

@@ -2,8 +2,6 @@
 
 import csv
 
-import pytest
-
 from finetuning.compare import main
 from finetuning.results import Results
 from finetuning.suite import Suite, published_of, scores_of
@@ -67,14 +65,8 @@ def test_scores_of_are_means_of_languages_metrics_and_tasks_seed_by_seed():
     assert found["xquad"] == {"scores": [45.0, 55.0], "mean": 50.0, "sd": 50**0.5}
     assert found["average"]["scores"] == [60.0, 66.0]
     assert list(scores_of(suite_of(), {"xnli": xnli})) == ["xnli", "average"]
-    # other seeds: no deviation; tasks that train nothing count for each seed
-    other = made_up("xquad", XQUAD, seeds=[3, 4])
-    assert scores_of(suite_of(), {"xnli": xnli, "xquad": other})["average"] == {"scores": [], "mean": 63.0, "sd": None}
-    one = {name: {language: values[:1] for language, values in of.items()} for name, of in XQUAD.items()}
-    untrained = made_up("xquad", one, seeds=[3], training_data=None)
-    assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [60.0, 61.0]
-    with pytest.raises(ValueError, match="exact_match"):
-        scores_of(suite_of(), {"xquad": xnli})
+    untrained = made_up("xquad", XQUAD, seeds=[3, 4], training_data=None)  # counts with its mean for every seed
+    assert scores_of(suite_of(), {"xnli": xnli, "xquad": untrained})["average"]["scores"] == [62.5, 63.5]
 
 
 def test_published_of_names_tasks_that_were_measured_in_another_way():
@@ -92,12 +84,9 @@ def test_published_of_names_tasks_that_were_measured_in_another_way():
     quoted, own = columns.values()
     assert (quoted["udpos"], own["bucc"]) == ("72.6", "85.0") and "average" not in own
     assert "other tokens, other languages" in lines[0] and lines[1].endswith("pooling cls")  # VECO's is ours
-    suite.published[0].table, suite.published[0].row = "Table 9", rows[1]
-    with pytest.raises(ValueError, match="columns for languages"):
-        published_of(suite, found)
 
 
-def test_suites_are_compared_where_they_were_measured_alike(tmp_path, capsys, refused):
+def test_compare_of_suites_where_they_were_measured_alike(tmp_path):
     one = folder_of(tmp_path / "one", made_up("xnli", XNLI), made_up("xquad", XQUAD))
     other = folder_of(tmp_path / "other", made_up("xnli", XNLI, fine_tuned_before=["tatoeba"]))
     out = tmp_path / "out"
@@ -105,12 +94,9 @@ def test_suites_are_compared_where_they_were_measured_alike(tmp_path, capsys, re
     page = (out / "comparison.md").read_text(encoding="utf-8")
     assert "| xnli | 76.0 ± 1.4 | 76.0 ± 1.4 |" in page and "| xquad | 50.0 ± 7.1 |  |" in page
     assert "- xquad is missing in VECO" in page and (out / "comparison.png").is_file()
-    cut = folder_of(tmp_path / "cut", made_up("xnli", XNLI, max_length=64))
-    message = refused(["--run", "XLM", one, "--run", "cut", cut, "--output", str(tmp_path / "no")], main)
-    assert "xnli was measured by different protocols: protocol.max_length" in message
 
 
-def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_path, capsys, refused):
+def test_compare_of_seeds_in_folders_lists_differences(tmp_path, capsys, refused):
     folders = [
         run_of(tmp_path / str(seed), made_up("xnli", {"accuracy": {"en": [score], "de": [70.0]}}, [seed]))
         for seed, score in ((1, 16.0), (2, 18.0))
@@ -125,20 +111,5 @@ def test_seeds_of_several_folders_are_one_run_and_differences_are_listed(tmp_pat
     with (out / "comparison.csv").open(encoding="utf-8") as stream:
         assert len(list(csv.DictReader(stream))) == 8
     assert "seeds [1, 1]" in refused(["--run", "A", folders[0], folders[0], "--output", str(out)], main)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"task": "news"}, "news"),
-        ({"format": 1}, "format 1"),
-        (None, "has no results.json"),
-    ],
-)
-def test_runs_that_cannot_be_compared_are_refused(tmp_path, refused, change, expected):
-    xlm, other = run_of(tmp_path / "xlm", made_up("xnli", XNLI)), tmp_path / "other"
-    other.mkdir()
-    if change:
-        write_json(other / "results.json", {**made_up("xnli", XNLI), **change})
-    arguments = ["--run", "XLM", xlm, "--run", "other", str(other), "--output", str(tmp_path / "out")]
-    assert expected in " ".join(refused(arguments, main).split()) and not (tmp_path / "out").exists()
+    other = run_of(tmp_path / "news", made_up("news", XNLI))
+    assert "news" in refused(["--run", "A", folders[0], "--run", "B", other, "--output", str(out)], main)

@@ -1,28 +1,37 @@
-"""Layer-wise learning-rate decay: every parameter of every model and head, along the schedule, and after a resume."""
+"""Layer-wise decay of the learning rate: every parameter of every model and head, along the schedule and resumed."""
 
+import importlib
 import re
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from finetuning.layerwise_decay import LayerwiseDecay, layer_scales
-from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.translation.trainer import TranslationTrainer
 from finetuning.trainer import FineTuningTrainer
-from tests.finetuning import small_models
-from tests.finetuning.small_models import EACH, HEADS
+
+MODELS = {"veco": "Veco", "ernie_m": "ErnieM", "xlm_align": "XlmAlign", "metaxlm": "MetaXlm"}
+HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+EACH = list(zip(MODELS, (*HEADS, HEADS[0]), strict=True))  # every model, and every head
+
+
+def build(name, head=HEADS[0], **fields):
+    """A model with random weights; `fields` are those of its configuration."""
+    sizes = dict(vocab_size=60, hidden_size=8, num_attention_heads=2, intermediate_size=16, max_position_embeddings=20)
+    if name == "ernie_m":
+        sizes |= {"num_languages": 3, "mask_token_id": 49}
+    config_class = getattr(importlib.import_module(f"modeling.configuration_{name}"), f"{MODELS[name]}Config")
+    config = config_class(**sizes | {"num_labels": 3, "num_hidden_layers": DEPTH} | fields)
+    return getattr(importlib.import_module(f"modeling.modeling_{name}"), MODELS[name] + head)(config)
+
 
 DECAY, DEPTH = 0.8, 12
 
 
 class DecayTrainer(LayerwiseDecay, Trainer):
     layerwise_decay = DECAY
-
-
-def build(name, head, **fields):
-    return small_models.build(name, head, **{"num_hidden_layers": DEPTH} | fields)
 
 
 def expected_scale(name):
@@ -99,34 +108,6 @@ def test_layer_scales_of_a_decoder(decoder, indices, tmp_path):
     assert scales[id(tied)] == pytest.approx(DECAY ** (DEPTH + 1))
 
 
-def test_create_optimizer_after_a_resume(tmp_path):
-    class Watch(TrainerCallback):
-        def __init__(self):
-            self.seen = {}
-
-        def on_pre_optimizer_step(self, args, state, control, **kwargs):
-            names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
-            self.seen[state.global_step] = {
-                names[id(p)]: group["lr"] for group in kwargs["optimizer"].param_groups for p in group["params"]
-            }
-
-    rows = [{"input_ids": torch.tensor([0, 5 + n, 2]), "labels": torch.tensor(n % 3)} for n in range(8)]
-    runs = []
-    for resumed in (None, str(tmp_path / "checkpoint-4")):
-        torch.manual_seed(0)
-        options = dict(max_steps=8, save_steps=4, per_device_train_batch_size=2, warmup_steps=2, disable_tqdm=True)
-        trainer = trainer_of(build("ernie_m", HEADS[0], hidden_dropout_prob=0.0), tmp_path, **options)
-        trainer.train_dataset, watch = rows, Watch()
-        trainer.add_callback(watch)
-        trainer.train(resume_from_checkpoint=resumed)
-        runs.append((watch.seen, trainer.model.state_dict()))
-    (whole, weights), (resumed, resumed_weights) = runs
-    assert list(resumed) == [4, 5, 6, 7] and all(resumed[step] == whole[step] for step in resumed)
-    peak = whole[2]
-    assert all(rate == pytest.approx(1e-3 * expected_scale(name)) for name, rate in peak.items())
-    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
-
-
 @pytest.mark.parametrize("backbone", ["modernbert", "eurobert", "deberta-v2"])
 def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     from modeling.modeling_metaxlm import MetaXlmForTokenClassification
@@ -142,35 +123,20 @@ def test_layer_scales_of_other_architectures(backbone, zoo_model_dir):
     assert seen == {-1, 0, 1, 2}
 
 
-def test_create_optimizer_without_decay(tmp_path):
-    trainer = trainer_of(build("veco", HEADS[0], num_hidden_layers=1), tmp_path)
-    trainer.layerwise_decay = 1.0
-    trainer.create_optimizer()
-    assert len(trainer.optimizer.param_groups) == 2
-
-
-def test_layer_scales_refuses_unknown_names(tmp_path):
-    class Flat(torch.nn.Linear):
-        config = build("veco", HEADS[0], num_hidden_layers=1).config
-
-    trainer = trainer_of(Flat(2, 2), tmp_path)
-    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Flat has unknown names.*layerwise_decay=1"):
-        trainer.create_optimizer()
-
-
-SHARED = {
-    "roberta.encoder.layer.1.output.dense.weight": (0.5e-2, 0.1),
-    "roberta.embeddings.word_embeddings.weight": (0.125e-2, 0.1),
-}
-CROSS = "decoder.layer.0.crossattention.output.dense.weight"
-OF_CAPTIONS = {CROSS: (0.25e-2, 0.1), "lm_head.dense.weight": (1e-2, 0.1)}
-OF_TOPICS = {"roberta.encoder.layer.0.output.dense.bias": (0.25e-2, 0.0), "classifier.out_proj.weight": (1e-2, 0.1)}
+def test_layer_scales_refuses_unknown_names():
+    flat = torch.nn.Linear(2, 2)
+    flat.config = build("veco", num_hidden_layers=1).config
+    with pytest.raises(ValueError, match="layerwise_decay is 0.8, and Linear"):
+        layer_scales(flat, DECAY)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "trainer_class", "own"),
-    [("captions", TranslationTrainer, OF_CAPTIONS), ("topics", FineTuningTrainer, OF_TOPICS)],
+    [
+        ("captions", TranslationTrainer, {"decoder.layer.0.crossattention.output.dense.weight": 0.25e-2}),
+        ("topics", FineTuningTrainer, {"classifier.out_proj.weight": 1e-2}),
+    ],
 )
 def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
     seen, create = [], trainer_class.create_optimizer
@@ -181,8 +147,7 @@ def test_run_decays(kind, trainer_class, own, request, tmp_path, monkeypatch):
         return optimizer
 
     monkeypatch.setattr(trainer_class, "create_optimizer", watched)
-    short = ["seeds=[1]", "training.max_steps=1", "training.layerwise_decay=0.5", "training.weight_decay=0.1"]
-    main([*request.getfixturevalue(kind), *short])
-    for name, (rate, weight_decay) in (SHARED | own).items():
-        assert seen[0][name] == (pytest.approx(rate), weight_decay)
-    assert read_results(tmp_path / "out")["hyperparameters"]["layerwise_decay"] == 0.5
+    short = "max_steps=1 layerwise_decay=0.5 weight_decay=0.1 learning_rate=1e-2".split()
+    main([*request.getfixturevalue(kind), "seeds=[1]", *(f"training.{field}" for field in short)])
+    own["roberta.embeddings.word_embeddings.weight"] = 0.125e-2
+    assert {name: seen[0][name] for name in own} == {name: (pytest.approx(rate), 0.1) for name, rate in own.items()}

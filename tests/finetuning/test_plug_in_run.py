@@ -1,33 +1,27 @@
 """Translate-train-all, plug-out and plug-in: the tables, what is refused, and runs of a few steps."""
 
-import functools
 import inspect
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file
-from transformers import AutoTokenizer, DataCollatorWithPadding
+from transformers import AutoTokenizer
 
-from finetuning.recipe import Recipe
+from finetuning.recipe import Recipe, TaggingRecipe
 from finetuning.run import main
+from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer, TwoSidedCollator, join
-from tests.finetuning.plug_in_kinds import CORPUS, KINDS, PLUG_IN, texts
-from tests.finetuning.tasks import encode, read_alike, recipe_with, record_of, task_with
+from tests.finetuning.plug_in_kinds import KINDS, PLUG_IN, questions, sentences, texts
+from tests.finetuning.tasks import encode, predictions, read_alike, recipe_with, record_of, task_with
 from zoo_core.recipes import load_recipe
 
-RECIPES = Path(__file__).parents[2] / "finetuning" / "recipes" / "veco"
 ALL = PLUG_IN[:2]
 
 
 def read(train, evaluation, *overrides):
     return read_alike(recipe_with(Recipe, train, evaluation, *overrides))
-
-
-# --- translate-train-all, plug-out ---
 
 
 def test_read_every_table_and_language(write, tmp_path):
@@ -41,34 +35,6 @@ def test_read_every_table_and_language(write, tmp_path):
     assert len(data.train) == 20 and "gold 0" in data.train["text"][:] and "fr 3" in data.train["text"][:]
     assert [table["languages"] for table in data.protocol["training_data"]] == [["en"], ["de"], ["fr"], ["sw", "zh"]]
     assert data.protocol["plug_in"] is False and data.protocol["translations"] == "Anna"
-    data = read([{**mixed, "languages": ["sw"]}], test, *ALL)
-    assert len(data.train) == 4
-    with pytest.raises(ValueError, match="train.en.parquet does not exist"):
-        read([gold, {"path": one_each["path"]}], test, *ALL)
-    with pytest.raises(ValueError, match="setting is translate_train_all"):
-        read([gold], test, *ALL)
-    with pytest.raises(ValueError, match="train.0.languages"):
-        read([one_each], test)
-
-
-def test_read_refuses_to_hold_out_translated_rows(tmp_path, write):
-    gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
-    translated = {"path": write("de", texts()), "languages": ["de"]}
-    with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
-        read([gold, translated], [test], *ALL, "selection=source_dev")
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for split in ("train", "validation"):
-        Dataset.from_list(texts(language="en") + texts(language="de")).to_parquet(folder / f"{split}.parquet")
-    # a translated table's dev_split is not the source language's
-    other = {"path": str(folder), "dev_split": "validation", "languages": ["de"], "language_column": "language"}
-    with pytest.raises(ValueError, match="source_dev.* of en"):
-        read([gold, other], [test], *ALL, "selection=source_dev")
-    data = read([{**other, "languages": []}], [test], *ALL, "selection=source_dev")
-    assert list(data.dev) == ["en"] and len(data.dev["en"]) == 4 and len(data.train) == 8
-
-
-# --- plug-in: where the translations come from ---
 
 
 def test_read_translations_of_columns(write, sample_tokenizer):
@@ -87,12 +53,6 @@ def test_read_translations_of_columns(write, sample_tokenizer):
     assert row["labels"] == row["translation_labels"] == 1
     # an evaluated translation has no label: only x is scored
     assert set(encoded.evaluation["de"].column_names) == set(encoded.train.column_names) - {"translation_labels"}
-    long = encode(Recipe(max_length=len(row["input_ids"])), data, sample_tokenizer)
-    assert long.protocol["cut_texts"]["train"]["all"] == sum(
-        len(sample_tokenizer(*sides)["input_ids"]) > len(row["input_ids"])
-        for text in data.train
-        for sides in ((text["text"], text["pair"]), (text["translation_text"], text["translation_pair"]))
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,93 +73,20 @@ def test_read_joined_translations(kind, write):
     assert found.protocol["training_data"][0]["translations"]["join_on"] == "id"
 
 
-WITH = {"translation_columns": ["question_en", "context_en", "answers_en"]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "train", "test", "changes", "named"),
-    [
-        ("classification", {"translation_columns": None}, {}, {}, "train.0.*translation_columns"),
-        ("classification", {"translations": {"path": "x"}}, {}, {}, "train.0.*translations"),
-        ("classification", {"translation_columns": ["text_en", "text"]}, {}, {}, "train.0.*text_en, text .*Name 1"),
-        ("classification", {}, {}, {"text_en": " "}, "row 1 .*column text_en"),
-        ("tagging", {}, {}, {"tokens_en": [], "labels_en": []}, "row 1 .*translation"),
-        ("question_answering", {}, WITH, {}, "evaluation.0.*Name 2"),
-    ],
-)
-def test_read_refuses_missing_translations(kind, train, test, changes, named, write):
-    of = KINDS[kind]
-    rows = of.rows(6)
-    evaluated = of.table(write("test", rows), False, **test)
-    rows[1] |= changes
-    with pytest.raises(ValueError, match=named):
-        of.read(of.table(write("train", rows), True, **train), evaluated)
-
-
-@pytest.mark.parametrize(
-    ("other", "fields", "named"),
-    [
-        (texts("aba"), {}, "1 of 4 rows .* column id"),
-        (texts("abab") + texts("a"), {}, "row 4 .* column id"),
-    ],
-)
-def test_read_refuses_what_cannot_be_joined(write, other, fields, named):
-    table = {"languages": ["de"], "translations": {"path": write("other", other), **fields}}
-    with pytest.raises(ValueError, match=named):
-        read([{"path": write("train", texts()), **table}], [{"path": write("test", texts()), **table}], *PLUG_IN)
-
-
-def test_check_refuses_contradictory_settings():
-    for overrides in ("plug_in=true", "setting=translate_train_all", "translations_from=Anna"):
-        recipe = load_recipe(Recipe, str(RECIPES / "sample.yaml"), ["model=x", overrides])
-        with pytest.raises(ValueError, match="plug_in|translations_from"):
-            recipe.check()
-
-
-# --- runs ---
-
-
-def topics():
-    """German and Chinese of the sample corpus with its English, three steps."""
-    table = f"path: {CORPUS}, config: '{{language}}', label_column: topic, languages: [de, zh]"
-    table += f", translations: {{path: {CORPUS}, config: en}}"
-    return [
-        f"--config={RECIPES / 'sample_plug_in.yaml'}",
-        f"train=[{{{table}, split: 'train[:200]'}}]",
-        f"evaluation=[{{{table}, split: test, dev_split: 'train[200:]'}}]",
-        *("selection=mean_dev", "evaluate_every_steps=2", "max_length=24"),
-        *("training.batch_size=48", "training.max_steps=3", "seeds=[1]"),
-    ]
-
-
 def recipe_of(kind, folder, model):
     """Overrides of a run of a few steps."""
-    places = [f"model={model}", f"output_dir={folder / 'out'}"]
-    if kind == "classification":
-        return [*topics(), *places]
     paths = [str(folder / f"{part}.parquet") for part in ("train", "test")]
     for path, count in zip(paths, (48, 9), strict=True):
         Dataset.from_list(KINDS[kind].rows(count)).to_parquet(path)
-    return KINDS[kind].overrides(*paths, *places, "training.batch_size=16", "training.max_steps=12")
-
-
-@pytest.fixture(scope="module")
-def plug_in_run(plug_in_veco, tmp_path_factory):
-    """plug_in_run(kind) -> folder of a run, for reading alone."""
-
-    @functools.cache
-    def run(kind):
-        folder = tmp_path_factory.mktemp(kind)
-        main(recipe_of(kind, folder, plug_in_veco))
-        return folder / "out"
-
-    return run
+    short = ["training.batch_size=16", "training.max_steps=12"]
+    return KINDS[kind].overrides(*paths, f"model={model}", f"output_dir={folder / 'out'}", *short)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_run):
-    out = plug_in_run(kind)
+def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_path):
+    main(recipe_of(kind, tmp_path, plug_in_veco))
+    out = tmp_path / "out"
     folder = out / "seed-1" / "model"
     recipe = load_recipe(KINDS[kind].recipe, str(out / "recipe.yaml"), [])
     task = task_with(recipe, AutoTokenizer.from_pretrained(folder, trust_remote_code=True))
@@ -222,12 +109,11 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_run):
         if task.kept:
             kept = [task.kept(torch.tensor(logits[0]), None) for logits in batches]
             batches = [ids.numpy() if torch.is_tensor(ids) else tuple(part.numpy() for part in ids) for ids in kept]
-            ids = [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
-            assert len(np.unique(np.concatenate(ids, axis=None))) > 1
-        predictions = join(batches, np.arange(len(rows)))
-        outcome = task.score(data, "evaluation", language, predictions)
+        outcome = task.score(data, "evaluation", language, join(batches, np.arange(len(rows))))
         assert outcome.scores == pytest.approx(scores[language])
-        assert [record["row"] for record in outcome.records()] == data.as_read[language]["row"][:]
+        for row, own in zip(predictions(out / "seed-1", language), outcome.records(), strict=True):
+            close = {"probability": pytest.approx(own["probability"], abs=1e-5)} if "probability" in own else {}
+            assert row == {"language": language, **own} | close
         elsewhere = logits_of(
             rows[0], next(row for row in rows if row["translation_input_ids"] != rows[0]["translation_input_ids"])
         )
@@ -244,12 +130,13 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
     trainer = FineTuningTrainer(task, model, data, task.arguments(1, tmp_path / "trainer"))
     fields = [*inspect.signature(model.forward).parameters, "labels"]
     collate = TwoSidedCollator(task.collator(sample_tokenizer), fields)
-    whole = collate(data.train.to_list())
+    rows = data.train.to_list()
+    whole = collate(rows)
 
     def loss(*cuts):
-        """Loss of micro-batches, padded to one width: question answering reads padding too."""
+        """Loss of micro-batches, which are padded to one width: question answering reads padding too."""
         parts = [slice(*ends) for ends in itertools.pairwise((0, *cuts, None))]
-        batches = iter([{name: values[part] for name, values in whole.items()} for part in parts])
+        batches = iter([collate(rows[part]) for part in parts])
         batches, items = trainer.get_batch_samples(batches, len(parts), "cpu")
         return sum(trainer.compute_loss(model, batch, num_items_in_batch=items) for batch in batches)
 
@@ -261,27 +148,85 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
     torch.testing.assert_close(loss(1, 5), expected)
 
 
-@pytest.mark.slow
-def test_step_of_both_sides_accumulated(plug_in_veco, tmp_path):
-    one = [*recipe_of("tagging", tmp_path, plug_in_veco), "training.max_steps=2", "training.max_grad_norm=0.01"]
-    main(one)
-    main([*one, f"output_dir={tmp_path / 'four'}", "training.gradient_accumulation_steps=4"])
-    whole, split = (load_file(tmp_path / name / "seed-1" / "model" / "model.safetensors") for name in ("out", "four"))
-    assert all(torch.allclose(whole[name], split[name], atol=1e-5) for name in whole)
+def test_read_refuses_to_hold_out_translated_rows_and_translations_that_do_not_fit(write):
+    gold, test = {"path": write("gold", texts())}, {"path": write("test", texts()), "languages": ["de"]}
+    translated = {"path": write("de", texts()), "languages": ["de"]}
+    with pytest.raises(ValueError, match="source_dev.*translate_train_all"):
+        read([gold, translated], [test], *ALL, "selection=source_dev")
+    for other, named in ((texts("aba"), "column id"), (texts("abab") + texts("a"), "row 4 .* column id")):
+        table = {"path": gold["path"], "languages": ["de"], "translations": {"path": write("other", other)}}
+        with pytest.raises(ValueError, match=named):
+            read([table], [table | {"path": test["path"]}], *PLUG_IN)
+    blank = {**translated, "path": write("blank", texts(text_en=" ")), "translation_columns": ["text_en"]}
+    with pytest.raises(ValueError, match="row 0 .*column text_en"):
+        read([blank], [blank | {"path": test["path"]}], *PLUG_IN)
 
 
-def test_two_sided_collator(sample_tokenizer):
-    fields = ["input_ids", "attention_mask", "labels"]
-    collate = TwoSidedCollator(DataCollatorWithPadding(sample_tokenizer), fields)
-    lengths = [(3, 5), (4, 2)]
-    rows = [
-        {"input_ids": [7] * x, "attention_mask": [1] * x, "labels": n, "length": x + y}
-        for n, (x, y) in enumerate(lengths)
-    ]
-    for row, (_, y) in zip(rows, lengths, strict=True):
-        row |= {"translation_input_ids": [8] * y, "translation_attention_mask": [1] * y}
-    batch = collate(rows)
-    assert batch["input_ids"].tolist() == [[7, 7, 7, 1], [7, 7, 7, 7]]
-    assert batch["translation_input_ids"].tolist() == [[8] * 5, [8, 8, 1, 1, 1]]
-    assert batch["translation_attention_mask"].sum(1).tolist() == [5, 2]
-    assert batch["labels"].tolist() == [0, 1] and "length" not in batch
+def test_windows_of_with_the_whole_translation(write, sample_tokenizer):
+    rows = sentences(12)
+    data = KINDS["tagging"].read(write("train", rows), write("test", rows))
+    encoded = encode(TaggingRecipe(max_length=32, label_subword="first"), data, sample_tokenizer)
+    assert "translation_labels" not in encoded.evaluation["de"].column_names
+    split = [number for number in range(12) if encoded.train["sentence"][:].count(number) > 1]
+    cut = 0
+    for number, row in enumerate(rows):
+        windows = [window for window in encoded.train if window["sentence"] == number]
+        whole = sample_tokenizer(row["tokens_en"], is_split_into_words=True)
+        kept = whole["input_ids"] if len(whole["input_ids"]) <= 32 else [*whole["input_ids"][:31], 2]
+        cut += kept != whole["input_ids"]
+        words = whole.word_ids()
+        firsts = {words.index(word): tag for word, tag in enumerate(row["labels_en"])}
+        expected = [
+            data.label_names.index(firsts[place]) if place in firsts and place < 31 else -100
+            for place in range(len(kept))
+        ]
+        for place, window in enumerate(windows):
+            assert window["translation_input_ids"] == kept and set(window["translation_attention_mask"]) == {1}
+            assert window["translation_labels"] == (expected if place == 0 else [-100] * len(kept))
+            assert window["length"] == len(window["input_ids"]) + len(kept)
+            assert len(window["input_ids"]) <= 32
+    assert split == [0, 4, 8] and cut == 4
+    assert encoded.protocol["cut_translations"]["train"] == {"all": 4}
+    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": 4}
+    assert encoded.protocol["split_texts"]["train"] == {"all": 3}
+
+
+def test_encode_windows_with_those_of_the_translation(write, sample_tokenizer):
+    of, rows = KINDS["question_answering"], questions(8)
+    recipe = of.load(write("train", rows), write("test", rows))
+    encoded = encode(recipe, task_of(recipe).read(), sample_tokenizer)
+
+    def alone(suffix):
+        """The windows of the columns of a side, read as a text of its own."""
+        swapped = [{name: row[name + suffix] for name in ("question", "context", "answers")} for row in rows]
+        names = (
+            {"translation_columns": ["question", "context", "answers"]},
+            {"translation_columns": ["question", "context"]},
+        )
+        paths = write(f"train{suffix}2", swapped), write(f"test{suffix}2", swapped)
+        own = [of.table(path, True, **fields) for path, fields in zip(paths, names, strict=True)]
+        return encode(recipe, of.read(*own), sample_tokenizer).evaluation["de"].to_list()
+
+    x, y = alone(""), alone("_en")
+    found = encoded.evaluation["de"].to_list()
+    assert [window["input_ids"] for window in found] == [window["input_ids"] for window in x]
+    assert not any("positions" in name for name in encoded.evaluation["de"].column_names)
+    unread = 0
+    place = 0
+    for row in range(len(rows)):
+        own, others = ([window for window in side if window["row"] == row] for side in (found, y))
+        unread += len(others) > len(own)
+        for number, window in enumerate(own):
+            other = others[min(number, len(others) - 1)]
+            assert window["translation_input_ids"] == other["input_ids"]
+            assert window["length"] == len(window["input_ids"]) + len(other["input_ids"])
+            trained = encoded.train[place]
+            place += 1
+            assert trained["translation_input_ids"] == other["input_ids"]
+            positions = [trained["translation_start_positions"], trained["translation_end_positions"]]
+            if row == len(rows) - 1 or number >= len(others):
+                assert min(positions) > 40  # ignored: not known, or learned before
+            else:
+                assert positions == other["labels"]
+    assert unread and any(len([w for w in y if w["row"] == row]) > 1 for row in range(8))
+    assert encoded.protocol["cut_translations"]["evaluation"] == {"de": unread}

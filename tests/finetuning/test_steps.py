@@ -1,16 +1,26 @@
-"""The steps of an epoch: rows of similar length, the same however a step is divided, also in a resumed epoch."""
+"""The steps of an epoch, however they are divided; all languages in one pass; what depends on the seed."""
 
 import itertools
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from accelerate import skip_first_batches
 from datasets import Dataset
+from safetensors.torch import load_file
 
+from finetuning.models import describe_model
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from finetuning.results import read_results
+from finetuning.run import main
 from finetuning.steps import LengthGroups, MicroBatches
-from finetuning.trainer import CountedRows
+from finetuning.tasks.registry import task_of
+from finetuning.trainer import CountedRows, FineTuningTrainer
+from tests.finetuning.tasks import record_of, task_with
 from zoo_core.masking import IGNORED
+from zoo_core.recipes import load_recipe
 
 ROWS, SIZE = 50, 12  # 5 steps an epoch, the last one of 2 rows
 LENGTHS = np.random.default_rng(0).integers(5, 60, ROWS).tolist()
@@ -66,5 +76,74 @@ def test_counted_rows_without_labels():
     assert filler == {"input_ids": [1, 2], "labels": [IGNORED] * 2, **ignored}
 
 
-def test_length_groups_of_few_rows():
-    assert [len(rows) for rows in LengthGroups([5, 6, 7], SIZE, seed=1).updates(0)] == [3]
+KINDS = {"people": TaggingRecipe, "places": QuestionAnsweringRecipe}
+
+
+def task_and_data(overrides, recipe_class, folder):
+    """The task of a recipe, its data, and a function that makes a trainer of some data, of the same random model."""
+    recipe = load_recipe(recipe_class, None, [*overrides, "evaluation_batch_size=7"])
+    path, _, tokenizer, _ = describe_model(recipe.model)
+    task = task_with(recipe, tokenizer)
+    data = task.encode(task.read())
+    model = task.load_model(path, 3, data)
+    return task, data, lambda some: FineTuningTrainer(task, model, some, task.arguments(3, folder))
+
+
+def scores_of(trainer):
+    return {language: found.scores for language, found in trainer.outcomes().items()}
+
+
+@pytest.mark.parametrize("fixture", KINDS)
+def test_outcomes_of_all_languages_are_those_of_each(fixture, request, tmp_path):
+    task, data, make = task_and_data(request.getfixturevalue(fixture), KINDS[fixture], tmp_path)
+    data = replace(data, dev=data.evaluation)
+    trainer = make(data)
+    passes = []
+    trainer.model.register_forward_pre_hook(lambda *_: passes.append(None))
+    together, dev = scores_of(trainer), trainer.evaluate()
+    rows = sum(len(rows) for rows in data.evaluation.values())
+    assert len(passes) == 2 * -(-rows // 7)  # no batch is cut short where a language ends
+    main_score = task.recipe.main_score
+    assert dev["eval_selection"] == pytest.approx(np.mean([scores[main_score] for scores in together.values()]))
+    for language, rows in data.evaluation.items():
+        single = replace(data, evaluation={language: rows})
+        assert scores_of(make(single)) == {language: together[language]}
+        assert {name: dev[f"eval_{language}_{name}"] for name in together[language]} == together[language]
+
+
+@pytest.mark.slow
+def test_run_depends_on_the_seed_alone(topics, topics_run, tmp_path):
+    main([*topics, "seeds=[2, 1]"])
+
+    def of(folder, seed):
+        record = record_of(folder / f"seed-{seed}")
+        losses = [entry["eval_loss"] for entry in record["history"] if "eval_loss" in entry]
+        tensors = load_file(folder / f"seed-{seed}" / "model" / "model.safetensors")
+        return (record["scores"], record["selected_step"], losses), tensors
+
+    for seed in (1, 2):  # also where the seeds come in another order
+        (first, weights), (second, other) = of(topics_run, seed), of(tmp_path / "out", seed)
+        assert first == second and all(torch.equal(weights[name], other[name]) for name in weights)
+    (first, weights), (second, other) = of(topics_run, 1), of(topics_run, 2)
+    assert first[2] != second[2]  # of all steps, not the scores alone, which may be equal by chance
+    assert not any(torch.equal(weights[name], other[name]) for name in weights if "classifier" in name)
+
+
+@pytest.mark.slow
+def test_load_model_names_fresh_parameters_and_draws_them_by_the_seed(topics_run):
+    out = topics_run
+    fresh = read_results(out)["protocol"]["fresh_parameters"]
+    names = [f"classifier.{name}.{kind}" for name in ("dense", "out_proj") for kind in ("bias", "weight")]
+    labels = len(read_results(out)["protocol"]["labels"])
+    assert fresh == {"count": 32 * 32 + 32 + 32 * labels + labels, "names": names, "seeds": [1, 2]}
+
+    tuned = out / "seed-1" / "model"  # whose head is of this task
+
+    def loaded(seed, labels):
+        return task_of(Recipe()).load_model(str(tuned), seed, SimpleNamespace(label_names=["a"] * labels))
+
+    assert loaded(1, labels).fresh_parameters == {"count": 0, "names": []}
+    one, two, again = (loaded(seed, 2) for seed in (1, 2, 1))  # another number of labels: a new layer
+    assert one.fresh_parameters["names"] == [f"classifier.out_proj.{kind}" for kind in ("bias", "weight")]
+    one, two, again = (model.classifier.out_proj.weight for model in (one, two, again))
+    assert torch.equal(one, again) and not torch.equal(one, two)

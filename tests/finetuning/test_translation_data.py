@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from finetuning.steps import MicroBatches
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
@@ -14,11 +13,11 @@ from finetuning.tasks.translation.batches import (
     Masking,
     UpdatePlan,
     collate,
-    cut_by_tokens,
     evaluation_batches,
     layout_of,
 )
 from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.trainer import saved_steps
 from tests.finetuning.tasks import encode
 from zoo_core.masking import IGNORED
 from zoo_core.recipes import load_recipe
@@ -51,84 +50,6 @@ def test_read_joins_two_tables(captions, sample_corpus_dir):
         lines = (sample_corpus_dir / language / "train.jsonl").read_text(encoding="utf-8").splitlines()
         rows[language] = [json.loads(line)["text"] for line in lines]
     assert (data.train["source"][:], data.train["target"][:]) == (rows["en"], rows["de"])
-    assert data.protocol["evaluation_data"][0]["languages"] == ["en-de"]
-    assert data.protocol["training_data"][0]["rows"] == 240
-
-
-def test_read_split_of_the_sources(files, tmp_path):
-    for language in ("en", "de"):
-        folder = tmp_path / "set" / language
-        folder.mkdir(parents=True)
-        for split, size in (("train", 5), ("test", 3), ("validation", 3)):
-            rows = [{"id": i, "text": f"{language} {split} {i}"} for i in range(size)]
-            Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
-    table = f"path: {tmp_path / 'set' / 'en'}, source_column: text, target_column: text, join_on: id"
-    target = f"path: {tmp_path / 'set' / 'de'}"
-
-    def read_test(target, *more):
-        return task_of(recipe_of(files, f"test=[{{{table}, target: {{{target}}}}}]", *more)).read()
-
-    data = read_test(target)
-    assert data.evaluation["en-de"]["target"][:] == ["de test 0", "de test 1", "de test 2"]
-    assert data.protocol["evaluation_data"][0]["target"]["split"] == "test"
-    data = read_test(f"{target}, split: validation")
-    assert data.evaluation["en-de"]["target"][:] == ["de validation 0", "de validation 1", "de validation 2"]
-    assert data.protocol["evaluation_data"][0]["target"]["split"] == "validation"
-    # references that are trained on, as a side or on both
-    for train in (
-        f"{{{table}, target: {{{target}, split: test}}, split: validation}}",
-        f"{{{target}, split: test, source_column: text, target_column: text, source_mask_probability: 0.5}}",
-    ):
-        with pytest.raises(ValueError, match="train.0 and test.0 .*de, split test"):
-            read_test(target, f"train=[{train}]")
-
-
-def test_read_counts_empty_sides(files, tmp_path):
-    rows = [("a house", "ein Haus"), ("", "leer"), ("empty", "  "), ("a tree", "ein Baum")]
-    train, dev = write_tsv(tmp_path / "t.tsv", rows), write_tsv(tmp_path / "d.tsv", rows[:2])
-    data = task_of(recipe_of(files, f"train=[{{path: {train}, {TSV}}}]", f"dev=[{{path: {dev}, {TSV}}}]")).read()
-    assert data.train["source"][:] == ["a house", "a tree"] and len(data.dev["en-de"]) == 1
-    assert data.protocol["empty_pairs"] == {"train": {"all": 2}, "dev": {"en-de": 1}}
-
-
-JOIN = "target: {path: FOLDER/two.tsv}, source_column: b, target_column: b"
-SAME = f"{{path: FOLDER/one.tsv, {TSV}}}"
-
-
-@pytest.mark.parametrize(
-    ("tables", "named"),
-    [
-        ({"train": "{path: FOLDER/rows.jsonl, source_column: a, target_column: n}"}, "train.0.target_column .*int64"),
-        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}, join_on: a}}"}, "row 1 .*'1' in column a"),
-        ({"train": f"{{path: FOLDER/one.tsv, {JOIN}}}"}, "2 and 3 rows.*join_on"),
-        ({"test": f"{{path: FOLDER/blank.tsv, {TSV}}}"}, "blank.tsv, .*row 0 .*a side is empty"),
-        ({"test": f"{{path: FOLDER/one.tsv, {TSV}}}, {{path: FOLDER/two.tsv, {TSV}}}"}, "en-de', 'en-de"),
-        ({"train": SAME, "test": SAME}, "train.0 and test.0"),
-    ],
-)
-def test_read_refuses(files, tmp_path, tables, named):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"a": "x", "b": "y", "n": 1}))
-    write_tsv(tmp_path / "one.tsv", [("1", "x"), ("2", "y")])
-    write_tsv(tmp_path / "two.tsv", [("1", "u"), ("1", "v"), ("3", "w")])
-    write_tsv(tmp_path / "blank.tsv", [("a", " "), ("", "b")])
-    tables = [f"{part}=[{table.replace('FOLDER', str(tmp_path))}]" for part, table in tables.items()]
-    with pytest.raises(ValueError, match=named):
-        task_of(recipe_of(files, *tables)).read()
-
-
-def test_read_each_pair_of_languages(files, tmp_path):
-    more = write_tsv(tmp_path / "more.tsv", [("x", "y")])
-    tables = f"test=[{{path: {tmp_path / 'test.tsv'}, {TSV}}}, {{path: {more}, target_language: fr, {TSV}}}]"
-    assert list(task_of(recipe_of(files, tables)).read().evaluation) == ["en-de", "en-fr"]
-
-
-def test_encode_pairs(files, sample_tokenizer):
-    recipe = recipe_of(files)
-    data = encode(recipe, task_of(recipe).read(), sample_tokenizer)
-    row = data.train[0]
-    assert row["source_ids"] == sample_tokenizer("a house").input_ids
-    assert row["target_ids"] == [*sample_tokenizer("ein Haus", add_special_tokens=False).input_ids, 2]
-    assert (row["source_length"], row["target_length"]) == (len(row["source_ids"]), len(row["target_ids"]))
 
 
 def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
@@ -150,8 +71,6 @@ def test_encode_drops_or_cuts_long_pairs(files, sample_tokenizer, tmp_path):
     cut = encoded("too_long=cut")
     assert cut.train["source_length"][:2] == [len(sample_tokenizer("a house").input_ids), 20]
     assert cut.train["target_length"][2] == 16 and cut.train[2]["target_ids"][-1] == 2
-    with pytest.raises(ValueError, match="All training pairs are longer .*4"):
-        encoded("max_source_length=4", "max_target_length=4")
 
 
 @pytest.fixture
@@ -177,33 +96,16 @@ def test_update_plan_holds_every_pair_once(lengths):
     assert len(firsts) == 3  # order changes with the epoch and with the seed
 
 
-def test_update_plan_refuses_long_pairs(lengths):
-    longest = int(max(map(max, lengths)))
-    UpdatePlan(*lengths, longest, seed=1)
-    with pytest.raises(ValueError, match=f"max_tokens is {longest - 1}, and the longest .* {longest} tokens.*Raise it"):
-        UpdatePlan(*lengths, longest - 1, seed=1)
-
-
-@pytest.mark.parametrize(("accumulation", "processes"), [(1, 1), (2, 2), (1, 4), (8, 1)])
-def test_micro_batches_of_an_update_plan(lengths, accumulation, processes):
-    plan = UpdatePlan(*lengths, 120, seed=1)
-    parts = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
-    for part in parts:
-        part.set_epoch(3)
-    batches = [list(part) for part in parts]
-    assert all(len(part) == len(found) == len(plan) * accumulation for part, found in zip(parts, batches, strict=True))
-    for number, rows in enumerate(plan.updates(3)):
-        mine = [keys for found in batches for keys in found[number * accumulation : (number + 1) * accumulation]]
-        assert sorted(row for keys in mine for row, _, counts in keys if counts) == sorted(rows.tolist())
-        assert all(keys and all(epoch == 3 for _, epoch, _ in keys) for keys in mine)
-
-
-def test_evaluation_batches_hold_each_row_once():
-    sizes = np.array([5, 50, 7, 6, 5, 300])
-    batches = [batch for process in (0, 1) for batch in evaluation_batches(sizes, 100, 2, process)]
-    assert sorted(row for batch in batches for row in batch) == [0, 1, 2, 3, 4, 5]
-    assert all(len(batch) * sizes[batch].max() <= 100 or len(batch) == 1 for batch in batches)
-    assert cut_by_tokens(np.array([300, 5, 5]), 10) == [0, 1, 3]
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ("training.max_steps=0 training.epochs=2.5 evaluate_every_steps=0", [10, 20, 25]),
+        ("training.max_steps=6 evaluate_every_steps=4", [4, 6]),
+        ("training.max_steps=8 evaluate_every_steps=0 save_every_steps=4", [4, 8]),
+    ],
+)
+def test_saved_steps_end_with_the_last(overrides, steps, captions):
+    assert saved_steps(recipe_of(captions, *overrides.split()), range(10)) == steps  # ten steps an epoch
 
 
 @pytest.fixture
@@ -226,11 +128,16 @@ def test_collate_pads_and_shifts():
     }
 
 
-def examples_of(layout, masking, count=40):
+def examples_of(layout, *maskings, count=40):
+    """Examples of as many tables as maskings, a row of each in turn."""
     rng = np.random.default_rng(0)
     sources = [[0, *rng.integers(4, 200, 12).tolist(), 2] for _ in range(count)]
-    rows = {"source_ids": sources, "target_ids": [ids[1:] for ids in sources], "table": [0] * count}
-    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=[masking])
+    rows = {
+        "source_ids": sources,
+        "target_ids": [ids[1:] for ids in sources],
+        "table": [n % len(maskings) for n in range(count)],
+    }
+    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=list(maskings))
 
 
 def test_examples_masks_depend_on_seed_epoch_and_row(layout):
@@ -241,11 +148,14 @@ def test_examples_masks_depend_on_seed_epoch_and_row(layout):
     later = examples.__getitems__([(row, 3, True) for row in range(40)])
     changed = np.mean([not np.array_equal(a["source"], b["source"]) for a, b in zip(together, later, strict=True)])
     assert changed > 0.9
-    # the whole target is predicted, and special tokens stay
-    assert all(np.array_equal(row["labels"], row["target"]) for row in together)
     assert all((row["source"][0], row["source"][-1]) == (0, 2) for row in together)
-    plain = Examples(examples.rows, layout)
-    assert np.array_equal(plain[(0, 0, True)]["source"], examples.rows[0]["source_ids"])
+
+
+def test_examples_of_each_table_have_its_masking(layout):
+    examples = examples_of(layout, Masking(), Masking(0.5))
+    rows = examples.__getitems__([(row, 0, True) for row in range(40)])
+    is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"][:], strict=True)]
+    assert is_masked == [False, True] * 20 and all((row["labels"] != IGNORED).all() for row in rows)
 
 
 def test_examples_predict_masked_tokens_alone(layout):
@@ -264,7 +174,22 @@ def test_examples_predict_masked_tokens_alone(layout):
     assert np.mean(shares) == pytest.approx(0.25, abs=0.01)
 
 
-def test_examples_that_fill_a_gap(layout):
+def test_examples_that_fill_a_gap_have_no_labels(layout):
     for masking in (Masking(), Masking(0.5, predict_masked=True)):
-        row = examples_of(layout, masking)[(0, 0, False)]
-        assert (row["labels"] == IGNORED).all()
+        assert (examples_of(layout, masking)[(0, 0, False)]["labels"] == IGNORED).all()
+
+
+def test_evaluation_batches_hold_each_row_once():
+    sizes = np.array([5, 50, 7, 6, 5, 300])
+    batches = [batch for process in (0, 1) for batch in evaluation_batches(sizes, 100, 2, process)]
+    assert sorted(row for batch in batches for row in batch) == [0, 1, 2, 3, 4, 5]
+    assert all(len(batch) * sizes[batch].max() <= 100 or len(batch) == 1 for batch in batches)
+
+
+def test_read_refuses_references_that_are_trained_on_and_joins_without_a_partner(files, tmp_path):
+    test = f"{{path: {tmp_path / 'test.tsv'}, {TSV}}}"
+    other = write_tsv(tmp_path / "other.tsv", [("a dog", "x"), ("a dog", "y")])
+    joined = f"{{path: {tmp_path / 'train.tsv'}, {TSV}, target: {{path: {other}}}, join_on: a}}"
+    for train, named in ((test, "train.0 and test.0"), (joined, "column a")):
+        with pytest.raises(ValueError, match=named):
+            task_of(recipe_of(files, f"train=[{train}]")).read()

@@ -8,47 +8,19 @@ from datasets import Dataset
 
 from finetuning.results import read_results
 from finetuning.run import main
+from tests.finetuning.feature_recipes import retrieval
 from tests.finetuning.plug_in_kinds import KINDS
-from tests.finetuning.processes import run_in
-from tests.finetuning.tasks import record_of, weights
+from tests.finetuning.tasks import main_in, record_of, weights
+from tests.finetuning.test_translation_run import ONE_UPDATE
+from zoo_core.provenance import write_json
 from zoo_core.run_folders import run_lock
 
 # three epochs of four steps; the last step of an epoch has one row, and all processes but one have none
 RAGGED = ["training.batch_size=12", "training.epochs=3"]
 TOPICS = ["seeds=[1]", "selection=last", "max_train_examples=37", "training.weight_decay=0.1", *RAGGED]
-CAPTIONS = ["training.max_steps=2", "training.max_grad_norm=0.01", "training.label_smoothing=0.2"]
-CAPTIONS += ["training.dropout=0", "training.attention_dropout=0", "training.warmup_steps=0", "training.epsilon=1e-6"]
-CAPTIONS += ["dev_bleu_examples=4", "generation.max_tokens=60"]
-RETRIEVAL = """
-kind: retrieval
-task: retrieval
-output_dir: unused
-pairs:
-- {path: CORPUS, config: de, source_column: text, source_language: de, target: {path: CORPUS, config: en},
-   target_column: text, target_language: en, join_on: id}
-"""
-SUITE = """
-name: one fails
-tasks:
-- {name: fails, category: retrieval, recipe: retrieval.yaml, overrides: [max_length=2]}
-- {name: works, category: retrieval, recipe: retrieval.yaml}
-"""
-PROGRAM = """
-import json, sys
-from finetuning.run import main
-for arguments in json.loads(sys.argv[1]):
-    try:
-        main(arguments)
-    except SystemExit as stopped:
-        sys.stdout.write(f"ended with {stopped.code}\\n")
-"""
+CAPTIONS = [*ONE_UPDATE, "dev_bleu_examples=4", "generation.max_tokens=60"]
 
-
-def main_in(processes, arguments, folder):
-    """Runs of finetuning/run.py one after another in so many processes; returns what was said."""
-    codes, said = run_in(processes, PROGRAM, arguments, folder)
-    assert codes == [0] * processes, said
-    return said
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +43,11 @@ def plug_in_recipe(plug_in_veco, tmp_path_factory):
 def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny_model, tmp_path_factory):
     """Folder of a run of each kind, in folders of their names, and what was said."""
     folder = tmp_path_factory.mktemp("two")
-    (folder / "retrieval.yaml").write_text(RETRIEVAL.replace("CORPUS", str(sample_corpus_dir)), encoding="utf-8")
-    (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
+    pairs = json.loads(retrieval(sample_corpus_dir, folder)[0].removeprefix("pairs="))
+    write_json(folder / "retrieval.yaml", {"kind": "retrieval", "task": "t", "output_dir": "unused", "pairs": pairs})
+    tasks = [dict(name=name, category="retrieval", recipe="retrieval.yaml") for name in ("fails", "works")]
+    tasks[0]["overrides"] = ["max_length=2"]
+    write_json(folder / "suite.yaml", {"name": "one fails", "tasks": tasks})
     arguments = [
         [*topics_recipe(folder / "busy"), *TOPICS],
         [*topics_recipe(folder / "topics"), *TOPICS],
@@ -97,8 +72,7 @@ def assert_same_update(one, two):
     return [record_of(folder / "seed-1") for folder in (one, two)]
 
 
-@pytest.mark.slow
-def test_two_processes_train_as_one(runs, topics, tmp_path):
+def test_run_in_two_processes_trains_as_one(runs, topics, tmp_path):
     main([*topics, *TOPICS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "topics")
     assert one["scores"] == two["scores"] and one["steps"] == two["steps"] == 12
@@ -106,8 +80,7 @@ def test_two_processes_train_as_one(runs, topics, tmp_path):
     assert [read_results(folder)["processes"] for folder in (tmp_path / "out", runs[0] / "topics")] == [[1], [2]]
 
 
-@pytest.mark.slow
-def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_path):
+def test_run_in_three_processes_accumulated_trains_as_one(runs, topics_recipe, tmp_path):
     accumulated = "training.gradient_accumulation_steps=2"
     main_in(3, [[*topics_recipe(tmp_path / "three"), *TOPICS, accumulated]], tmp_path)
     main([*topics_recipe(tmp_path / "two"), *TOPICS, accumulated])
@@ -115,16 +88,14 @@ def test_three_processes_and_accumulation_train_as_one(runs, topics_recipe, tmp_
         assert_same_update(tmp_path / name, runs[0] / "topics")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_train_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
+def test_run_in_two_processes_trains_plug_in_as_one(kind, runs, plug_in_recipe, tmp_path):
     main(plug_in_recipe(kind, tmp_path / "one"))
     one, two = assert_same_update(tmp_path / "one", runs[0] / kind)
     assert one["scores"] == two["scores"]
 
 
-@pytest.mark.slow
-def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
+def test_run_in_two_processes_translates_as_one(runs, dev_captions, tmp_path):
     main([*dev_captions, *CAPTIONS])
     one, two = assert_same_update(tmp_path / "out", runs[0] / "captions")
     assert one["all_scores"] == two["all_scores"]
@@ -133,8 +104,7 @@ def test_two_processes_translate_as_one(runs, dev_captions, tmp_path):
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-5) and first["bleu"] == second["bleu"]
 
 
-@pytest.mark.slow
-def test_two_processes_end_together(runs):
+def test_run_in_two_processes_ends_in_both(runs):
     """Otherwise it would wait forever."""
     folder, said = runs
     assert "fails failed" in said and said.count("in use by another run") == 2

@@ -1,4 +1,4 @@
-"""Nearest neighbors and mined pairs: against brute force, at the borders of blocks, with ties; the metric."""
+"""Vectors of sentences by layer; nearest neighbors and mined pairs, against brute force and with ties."""
 
 import math
 
@@ -6,9 +6,69 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
 
-from finetuning.metrics import load_metric
-from finetuning.tasks.vectors.search import mine, nearest_neighbors, one_to_one
+from finetuning.tasks.vectors import encoder as retrieval_search
+from finetuning.tasks.vectors.encoder import SentenceEncoder, vectors_by_layer
+from finetuning.tasks.vectors.recipe import POOLINGS
+from finetuning.tasks.vectors.search import mine, nearest_neighbors
+
+TEXTS = ["Anna bakes fresh bread every Sunday morning.", "雨。", "a", "", "The train to Berlin leaves at nine."]
+
+
+@pytest.fixture(scope="module")
+def encoder_of(tiny_model):
+    model, tokenizer = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False), None
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    return lambda **options: SentenceEncoder(model.eval(), tokenizer, **{"batch_size": 2, **options})
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_vectors_are_those_of_a_text_alone(encoder_of, pooling):
+    encoder = encoder_of(pooling=pooling)
+    tokens = encoder.tokens(TEXTS)
+    found = encoder.vectors(tokens, [0, 1, 2])
+    for number, text in enumerate(TEXTS):
+        alone = encoder.tokenizer(text, return_tensors="pt")  # the tokenizer's own special tokens, nothing padded
+        assert alone["input_ids"][0, 1:-1].tolist() == tokens[number]
+        states = encoder.states.model(**alone, output_hidden_states=True).hidden_states
+        for layer in range(3):
+            part = {"mean": slice(1, -1), "mean_with_special_tokens": slice(None), "cls": slice(1)}[pooling]
+            states_TH = states[layer][0, part]
+            expected = states_TH.mean(0) if len(states_TH) else torch.zeros(32)
+            torch.testing.assert_close(found[layer][number], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_vectors_of_long_texts_are_cut(encoder_of):
+    encoder = encoder_of(max_length=6)
+    tokens = encoder.tokens(TEXTS)
+    assert [encoder.is_cut(ids) for ids in tokens] == [len(ids) > 4 for ids in tokens]
+    cut = encoder.vectors(tokens, [2])[2]
+    torch.testing.assert_close(cut, encoder_of().vectors([ids[:4] for ids in tokens], [2])[2], rtol=1e-4, atol=1e-5)
+    assert encoder_of().max_length == 64, "as many positions as the model has"
+    with pytest.raises(ValueError, match="2 tokens are special"):
+        encoder_of(max_length=2)
+
+
+def test_vectors_by_layer_in_several_passes(encoder_of, monkeypatch):
+    encoder = encoder_of()
+    sides = [TEXTS, TEXTS[:3]]
+    asked, vectors = [], encoder.vectors
+    monkeypatch.setattr(encoder, "vectors", lambda side, layers: asked.append(layers) or vectors(side, layers))
+    whole = list(vectors_by_layer(encoder, sides, [0, 1, 2])[1])
+    assert asked == [[0, 1, 2]] * 2
+    asked.clear()
+    monkeypatch.setattr(retrieval_search, "BYTES_OF_VECTORS", 2 * 4 * 8 * 32)  # two layers of 8 texts
+    parts = list(vectors_by_layer(encoder, sides, [0, 1, 2])[1])
+    assert asked == [[0, 1], [0, 1], [2], [2]]
+    for (layer, *one), (same, *other) in zip(whole, parts, strict=True):
+        assert layer == same
+        torch.testing.assert_close(one, other)
+
+
+def test_tokens_without_spelled_special_tokens(encoder_of):
+    special = set(encoder_of().tokenizer.all_special_ids) - {encoder_of().tokenizer.unk_token_id}
+    assert special.isdisjoint(encoder_of().tokens(["a <mask> b </s>"])[0])
 
 
 def check(source, target, k, size):
@@ -45,11 +105,6 @@ def test_nearest_neighbors_of_ties():
     same = torch.ones(50, 8)
     for other in (same, -same, torch.zeros(40, 8)):
         check(other, same, 4, 16)
-
-
-def test_nearest_neighbors_of_an_empty_side():
-    (near, numbers), (backward, _) = nearest_neighbors(torch.ones(3, 2), torch.ones(0, 2), 4)
-    assert near.shape == numbers.shape == (3, 0) and backward.shape == (0, 3)
 
 
 def brute_force(source, target, k):
@@ -128,63 +183,5 @@ def test_mine_without_margin(size):
     source = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])  # nothing, and the opposite of all
     target = torch.tensor([[1.0, 0.1], [1.0, -0.1]])
     mined = mine(source, target, 2, size=size)
-    assert pairs_of(mined) == [(0, 0)], (
-        "and the second source, whose margins are all 0, proposes a target that is taken"
-    )
+    assert pairs_of(mined) == [(0, 0)]  # the second source, whose margins are all 0, proposes a target that is taken
     assert not pairs_of(mine(torch.zeros(3, 2), torch.zeros(2, 2)))
-
-
-def test_one_to_one_order():
-    source, target = np.array([1, 0, 0, 2, 0, 3]), np.array([0, 0, 1, 1, 1, 2])
-    scores = np.array([2.0, 2.0, 3.0, 2.5, 3.0, -np.inf])
-    # (0, 1) first, proposed twice; it leaves (2, 1) and (0, 0) without a partner
-    assert [(source[n], target[n]) for n in one_to_one(source, target, scores)] == [(0, 1), (1, 0)]
-
-
-def metric(scores, right, **options):
-    return load_metric("mining_f1").compute(predictions=scores, references=right, **options)
-
-
-def test_mining_f1_with_a_threshold():
-    found = metric([3.0, 2.0, 2.0, 1.0], [True, False, True, True], gold=5, threshold=2.0)
-    assert (found["mined"], found["right"], found["gold"]) == (3, 2, 5)
-    assert found["precision"] == pytest.approx(200 / 3) and found["recall"] == 40.0
-    assert found["f1"] == pytest.approx(100 * 2 * 2 / 8)
-    nothing = metric([3.0], [True], gold=5, threshold=math.inf)
-    assert [nothing[name] for name in ("f1", "precision", "recall", "mined")] == [0.0, 0.0, 0.0, 0]
-
-
-@pytest.mark.parametrize(
-    ("scores", "right", "gold", "threshold"),
-    [
-        ([4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0], 2, 2.5),
-        ([1.0, 4.0, 2.0, 3.0], [0, 1, 0, 1], 2, 2.5),  # in any order
-        ([4.0, 3.0, 2.0], [1, 1, 1], 3, 2.0),  # the public script reads past the end here
-        ([4.0, 3.0, 2.0], [1, 0, 0], 1, 3.5),
-        ([4.0, 3.0, 3.0, 2.0], [1, 0, 1, 0], 2, 2.5),  # equal scores are taken together
-        ([4.0, 2.0, 2.0], [1, 1, 0], 2, 2.0),  # and not cut between, F1 4 / 5; the first alone has 2 / 3
-        ([4.0, 3.0, 2.0, 1.0], [1, 0, 0, 1], 2, 3.5),  # 2 / 3 and 4 / 6: of equal F1 the fewest pairs
-        ([4.0, 3.0], [0, 0], 2, math.inf),
-        ([], [], 2, math.inf),
-        ([np.nextafter(1.0, 2), 1.0], [1, 0], 1, np.nextafter(1.0, 2)),  # there is nothing between them
-    ],
-)
-def test_mining_f1_fits_the_best_threshold(scores, right, gold, threshold):
-    right = [bool(flag) for flag in right]
-    found = metric(scores, right, gold=gold)
-    assert found["threshold"] == threshold
-
-    def f1(cut):
-        taken = [flag for score, flag in zip(scores, right, strict=True) if score >= cut]
-        return 100 * 2 * sum(taken) / (len(taken) + gold)
-
-    assert found["f1"] == pytest.approx(max(map(f1, [*scores, math.inf])))
-    assert found == metric(scores, right, gold=gold, threshold=threshold)
-
-
-def test_mining_f1_refuses():
-    for gold, right in ((0, [False]), (1, [True, True])):
-        with pytest.raises(ValueError, match=f"gold is {gold}"):
-            metric([1.0] * len(right), right, gold=gold)
-    with pytest.raises(ValueError, match="no finite number"):
-        metric([math.nan], [False], gold=1)

@@ -1,0 +1,158 @@
+"""What finetuning/ refuses: the input, and the place and value that the error names."""
+
+import json
+
+import pytest
+
+from finetuning.metrics import load_metric
+from finetuning.recipe import QuestionAnsweringRecipe, Recipe, TaggingRecipe
+from finetuning.runs import main as runs
+from finetuning.tasks.question_answering.scores import score_answers
+from finetuning.tasks.question_answering.windows import windowing
+from finetuning.tasks.registry import task_of
+from finetuning.tasks.tagging import chunk_scores
+from finetuning.tasks.translation.batches import UpdatePlan
+from finetuning.tasks.vectors.word_alignment import score as score_links
+from finetuning.tools.label_text import main as label_text
+from finetuning.tools.translations import main as convert
+from tests.finetuning.labeled_rows import row_of
+from tests.finetuning.tasks import recipe_with
+from zoo_core.recipes import load_recipe, save_recipe
+
+
+@pytest.mark.parametrize(
+    ("fixture", "changes", "named"),
+    [
+        ("topics", ["training.batch_size=10", "training.gradient_accumulation_steps=4"], "multiple of 4"),
+        ("topics", ["training.precision=fp16"], "training.precision is fp16"),
+        ("topics", ["push_to_hub=owner/model"], "push_to_hub"),  # of two seeds
+        ("topics", ["kind=translatoin"], "kind is 'translatoin'"),
+        ("topics", ["selection=last", "sweep={max_length: [16, 24]}", "--sweep"], "selection"),
+        ("places", ["doc_stride=40"], "doc_stride is 40"),
+        ("captions", ["--sweep"], "sweep"),
+        ("captions", ["decoder_layers=3"], "decoder_layers is 3"),
+        ("captions", ["selection=average"], "average_checkpoints is 10"),
+        ("dev_captions", ["selection=dev_bleu"], "dev_bleu_examples 0"),
+    ],
+)
+def test_run_refuses(fixture, changes, named, request, refused, tmp_path):
+    assert (
+        named in " ".join(refused([*request.getfixturevalue(fixture), *changes]).split())
+        and not (tmp_path / "out").exists()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "named"),
+    [
+        ("retrieval", ["layer=3"], "3"),
+        ("retrieval", ["layer=middle", "layers=[0, 2]"], "reported is 1"),
+        ("retrieval", ["seeds=[1, 2]"], "seeds is [1, 2]"),
+        ("retrieval", ["pairs.0.target=null", "pairs.0.join_on=null"], "pairs.0 has no target"),
+        ("mining", ["pairs.0.dev=null"], "without dev are [0]"),
+        ("mining", ["pairs.0.gold.source_column=t"], "['21'] in gold"),
+        ("word_alignment", ["methods=[otter]"], "otter"),
+        ("word_alignment", ["pairs.0.gold=zh-en.gold"], "10 lines"),
+    ],
+)
+def test_vector_run_refuses(kind, changes, named, feature_recipe, tmp_path, refused):
+    assert named in " ".join(refused([*feature_recipe(kind, tmp_path), *changes]).split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--vary", "max_length=24,4000"], "4000"),
+        (["--vary", "max_lenght=24"], "max_lenght"),
+        (["--model", "M={model}-none"], "{model}-none"),
+        (["--model", "M={model}", "--model", "M={model}"], "step"),
+    ],
+)
+def test_runs_refuses(arguments, named, topics, refused, tiny_model, tmp_path):
+    save_recipe(load_recipe(Recipe, None, topics), tmp_path / "recipe.yaml")
+    given = ["--config", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "runs"), *arguments]
+    given = [text.replace("{model}", str(tiny_model)) for text in given]
+    assert named.replace("{model}", str(tiny_model)) in " ".join(refused(given, runs).split())
+
+
+CLASSES = [{"text": f"text {name}", "label": name} for name in ("yes", "no", "unclear")]
+TAGGED = [{"tokens": ["a", "b"], "labels": tags} for tags in (["O", "B-PER"], ["B-LOC", "O"])]
+ASKED = [row_of("q", "a b", "b")]
+KINDS = {
+    "classification": (Recipe, CLASSES, {"text_columns": ["text"], "label_column": "label"}),
+    "tagging": (TaggingRecipe, TAGGED, {"text_columns": ["tokens"], "label_column": "labels"}),
+    "answers": (QuestionAnsweringRecipe, ASKED, {"text_columns": ["question", "context"], "label_column": "answers"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "rows", "fields", "named"),
+    [
+        ("classification", "test", [*CLASSES, {"text": "x", "label": "nuetral"}], {}, "row 3 .*'nuetral'"),
+        ("classification", "test", [{"text": " ", "label": "yes"}, *CLASSES], {}, "row 0 .*column text"),
+        ("classification", "test", [{"text": "x", "label": -1}], {"label_names": ["yes", "no"]}, "1"),
+        ("classification", "train", CLASSES[:1], {"label_names": ["yes", "no", "unclear"]}, "training rows .*'yes'"),
+        ("classification", "test", CLASSES[:1], {}, "language de: .*'yes'"),
+        ("classification", "test", CLASSES, {"languages": []}, "`languages`"),
+        ("classification", "test", CLASSES, {"where": {"text": "x"}}, "'x' in column text"),
+        ("classification", "test", None, {}, "train.0 .*`evaluation`"),  # the same table of both
+        ("tagging", "test", [{"tokens": ["a", "b"], "labels": ["O"]}], {}, "row 0 .*2 words and 1 labels"),
+        ("tagging", "test", [*TAGGED, {"tokens": ["a"], "labels": ["B-PRE"]}], {}, "row 2 .*'B-PRE'"),
+        ("tagging", "train", [*TAGGED, {"tokens": ["a"], "labels": ["PER"]}], {}, "train.*'PER'"),
+        ("tagging", "test", [{"tokens": ["a"], "labels": ["O"]}], {}, "language de: .*'O'"),
+        ("answers", "train", [*ASKED, row_of("q", " ", " ")], {}, "row 1 .*context"),
+        ("answers", "train", [*ASKED, row_of("q", "a b")], {}, "row 1 .*answer"),
+        ("answers", "train", ASKED, {"text_columns": ["context"]}, "text_columns"),
+    ],
+)
+def test_read_refuses(kind, part, rows, fields, named, tmp_path):
+    recipe_class, good, columns = KINDS[kind]
+    tables = {}
+    for name in ("train", "test"):
+        path = tmp_path / f"{name}.jsonl"
+        content = rows if name == part and rows else good
+        path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+        tables[name] = {"path": str(path), **columns, **({"languages": ["de"]} if name == "test" else {})}
+    tables[part] |= fields if rows else {"path": tables["train"]["path"]}
+    with pytest.raises(ValueError, match=named):
+        task_of(recipe_with(recipe_class, [tables["train"]], [tables["test"]])).read()
+
+
+class SlowTokenizer:
+    is_fast = False
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: load_metric("aer").compute(predictions=[[[1, 2, 3]]], references=[GOLD]), r"\[1, 2, 3\]"),
+        (lambda: load_metric("aer").compute(predictions=[[]], references=[{"sure": [], "possible": []}]), "gold"),
+        (lambda: load_metric("bleu").compute(predictions=[], references=[]), "0 sentences"),
+        (lambda: load_metric("mining_f1").compute(predictions=[1.0] * 2, references=[True] * 2, gold=1), "gold is 1"),
+        (lambda: load_metric("mining_f1").compute(predictions=[float("nan")], references=[False], gold=1), "finite"),
+        (lambda: load_metric("mlqa").compute(predictions=["a"], references=[["a"]], language="ru"), "'ru'"),
+        (lambda: score_answers(["a"], [[]]), "gold"),
+        (lambda: chunk_scores([["O"], ["B-PER"]], [["O"], ["PER"]]), "'PER'"),
+        (lambda: score_links({0: []}, {0: GOLD, 2: GOLD}), "1 .* 2"),
+        (lambda: UpdatePlan([5, 9], [5, 5], 8, seed=1), "max_tokens is 8.* 9"),
+        (lambda: windowing(SlowTokenizer(), 48, 10, 20), "SlowTokenizer"),
+    ],
+)
+def test_metrics_and_batches_refuse(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+GOLD = {"sure": [[0, 0]], "possible": [[0, 0]]}
+
+
+def test_label_text_and_convert_refuse(tmp_path, tiny_model, refused):
+    given, written = tmp_path / "de.jsonl", tmp_path / "out.jsonl"
+    given.write_text('{"tokens": ["a"]}\n')
+    arguments = ["--model", tiny_model, "--input", given, "--languages", "de", "--max_length", 40, "--output"]
+    assert "classifier" in refused([*map(str, arguments), str(written)], label_text)
+    assert "exists" in refused([*map(str, arguments), str(given)], label_text)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "squad.translate.train.en-de.json").write_text("{")
+    assert "SQuAD" in refused(["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")], convert)
