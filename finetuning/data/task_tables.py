@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from finetuning.results import Protocol
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from finetuning.recipe import LabeledTable, Recipe, TrainingTable
+    from finetuning.recipe import LabeledTable, Recipe, TaskRecipe, TrainingTable
 
 TRANSLATION = "translation_"  # prefix of a translation's columns and fields, as the models' heads expect
 Pair = TypeVar("Pair")  # what a kind of task evaluates for a pair of languages
@@ -168,7 +169,20 @@ def gather(
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
     label = next((name for name in ("labels", "tags") if name in train.column_names), None)
     warnings = [*warnings, *repeated_texts(parts, texts, label)]
+    warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
+
+
+def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> list[str]:
+    """Warnings of evaluated tables with a note or of another split than test, and of fields that limit the rows."""
+    warnings = [table.note for table in tables if table.note]
+    warnings += [
+        f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
+        for table in tables
+        if table.split != "test" and not Path(table.path).is_file()
+    ]
+    sizes = {field: getattr(recipe, field) for field in limits}
+    return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
 
 
 def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:

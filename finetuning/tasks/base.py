@@ -73,6 +73,9 @@ class Task(ABC, Generic[R]):
         """results.json of the task (ARCHITECTURE.md, "Results")."""
         recipe, seeds = self.recipe, [record["seed"] for record in records]
         facts["metric"] = {**records[0]["metric"], "unit": "percent", "greater_is_better": self.is_higher_better}
+        if "selected_step" in records[0]:
+            for name, key in (("selected_steps", "selected_step"), ("scores", "selection_score")):
+                facts["selection"][name] = [record[key] for record in records]
         fields = self.fields(facts, records)
         scores = [
             {**row, "seed": record["seed"], "split": facts["evaluated_split"]}
@@ -95,7 +98,7 @@ class Task(ABC, Generic[R]):
                 "published": recipe.references,
                 "scores": scores,
                 **({"label_scores": labels} if labels else {}),
-                "warnings": [*warnings, *self.warnings(facts, records), *self._at_chance(facts, records)],
+                "warnings": [*warnings, *self._at_chance(facts, records)],
             }
         )
         results["lines"] = self.lines(results)
@@ -104,10 +107,6 @@ class Task(ABC, Generic[R]):
     @abstractmethod
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         """Fields of results.json: setting, hyperparameters, and others of the kind. Completes the facts."""
-
-    def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
-        """Returns what a reader must know of the scores."""
-        return []
 
     @abstractmethod
     def lines(self, results: Results) -> list[str]:
@@ -148,18 +147,6 @@ class Task(ABC, Generic[R]):
         return lines
 
 
-def table_warnings(recipe: TaskRecipe, tables: list[Any], *limits: str) -> list[str]:
-    """Warnings of evaluated tables with a note or of another split than test, and of fields that limit the rows."""
-    warnings = [table.note for table in tables if table.note]
-    warnings += [
-        f"evaluated on {table.path}, split {table.split}: comparable with scores on that split only"
-        for table in tables
-        if table.split != "test" and not Path(table.path).is_file()
-    ]
-    sizes = {field: getattr(recipe, field) for field in limits}
-    return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
-
-
 def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """The rows of a record's `scores`, of {language: {metric: score in percent}}."""
     return [
@@ -167,9 +154,3 @@ def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
         for language, scores in found.items()
         for metric, value in scores.items()
     ]
-
-
-def add_selection(facts: Facts, records: list[Record]) -> None:
-    """Adds the checkpoints that the seeds selected."""
-    facts["selection"]["selected_steps"] = [record["selected_step"] for record in records]
-    facts["selection"]["scores"] = [record["selection_score"] for record in records]

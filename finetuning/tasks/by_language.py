@@ -17,7 +17,7 @@ from finetuning.page import table_names
 from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
 from finetuning.run_folder import RunFolder
-from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
+from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
 from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
@@ -167,7 +167,6 @@ class LanguageTask(Task[R]):
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
-        add_selection(facts, records)
         facts["fresh_parameters"] = {**records[0]["fresh_parameters"], "seeds": [record["seed"] for record in records]}
         updates = [record["steps"] for record in records]
         return {
@@ -175,9 +174,6 @@ class LanguageTask(Task[R]):
             "source_language": recipe.source_language,
             "hyperparameters": {**dataclasses.asdict(recipe.training), "updates": updates},
         }
-
-    def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
-        return table_warnings(self.recipe, self.recipe.evaluation, "max_evaluation_examples", "max_train_examples")
 
     def lines(self, results: Results) -> list[str]:
         facts = results["protocol"]

@@ -43,7 +43,6 @@ from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
 
 WORD_MARKS = "▁Ġ"  # of SentencePiece and of byte-level BPE
-MANY = 0.3  # results name languages with this share of blank first subwords (punctuation: 8% to 14%; Chinese: 84%)
 
 
 class TaggingTask(LanguageTask[TaggingRecipe]):
@@ -53,7 +52,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     collator = DataCollatorForTokenClassification
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
     loss = staticmethod(mean_cross_entropy)
-    counts = LanguageTask.counts | {"words_without_tokens": "without tokens", "words_with_blank_first_token": "blank"}
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -100,8 +98,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         """Sentences to windows of at most `max_length` tokens: input_ids, attention_mask and labels.
 
         Labels are -100 except at one token of each word. `sentence` and `first_word` identify the sentence and the
-        first word of a window. The facts count words that are longer than a window and cut, words without subwords,
-        words whose first subword has no text but a later one does, sentences of several windows and cut translations.
+        first word of a window. The facts count words that are longer than a window and cut, sentences of several
+        windows, and cut translations.
         """
         tokenizer, recipe = self.start.tokenizer, self.recipe
         if not tokenizer.is_fast:
@@ -109,15 +107,10 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 f"{type(tokenizer).__name__} does not say which word a token is of. Name a fast tokenizer, one with a "
                 "tokenizer.json, as `tokenizer`."
             )
-        counted = ["cut", "without_tokens", "blank_first", "is_further", "translation_cut"]
+        counted = ["cut", "is_further", "translation_cut"]
         options = {"tokenizer": tokenizer, "max_length": recipe.max_length, "label_subword": recipe.label_subword}
         encoded, counts = encode_parts(data, windows_of, counted, **options)
         facts = encoded.protocol
-        words = {language: sum(map(len, rows["words"][:])) for language, rows in data.evaluation.items()}
-        shares = {language: count / words[language] for language, count in counts["blank_first"]["evaluation"].items()}
-        blank = [f"{language} {share:.0%}" for language, share in shares.items() if share >= MANY]
-        if blank and recipe.label_subword == "first":
-            encoded.warnings.append(f"label_subword=first labels a lone mark of many words: {', '.join(blank)}")
         teachers = {teacher: None for table in facts["training_data"] for teacher in table.get(LABELED_BY, [])}
         facts.update(
             max_length=recipe.max_length,
@@ -125,8 +118,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
             label_unit="chunks" if form_of(data.label_names) else "words",
             cut_texts=counts["cut"],
             split_texts=counts["is_further"],
-            words_without_tokens=counts["without_tokens"],
-            words_with_blank_first_token=counts["blank_first"],
             facts=[
                 "f1, precision, recall: of chunks; token_accuracy: share of words with the right label",
                 f"label of a word: that of its {recipe.label_subword.replace('_', ' ')} subword",
@@ -282,22 +273,12 @@ def windows_of(
     label_subword: str,
     is_train: bool = False,
 ) -> dict[str, list[Any]]:
-    """The windows of some sentences; `is_further` is 1 at the second one of each, and the last columns are counts."""
+    """The windows of some sentences; `is_further` is 1 at the second one of each, and `cut...` are counts."""
     tokenizer = names_as_text(tokenizer)
     whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
     start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
-    first, last = whole[:start], whole[start + len(inner) :]  # special tokens
-    room = max_length - len(first) - len(last)
-    has_tags = is_train and TRANSLATION + "tags" in batch
-
-    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
-        ids, labels = list(first), [IGNORED] * len(first)
-        for own, tag in zip(subwords, tags, strict=True):
-            ids += own
-            place = first_with_text(own) if label_subword == "first_with_text" else 0
-            labels += [tag if number == place else IGNORED for number in range(len(own))]
-        labels += [IGNORED] * len(last)
-        return {"input_ids": [*ids, *last], "attention_mask": [1] * len(labels), "labels": labels}
+    before, after = whole[:start], whole[start + len(inner) :]  # special tokens
+    room = max_length - len(before) - len(after)
 
     def subwords_of(sentences: list[list[str]]) -> list[list[list[int]]]:
         encoded = tokenizer(sentences, is_split_into_words=True, add_special_tokens=False, verbose=False)
@@ -305,40 +286,42 @@ def windows_of(
         for row, words in enumerate(subwords):
             for subword, word in zip(encoded["input_ids"][row], encoded.word_ids(row), strict=True):
                 words[word].append(subword)
-        return subwords
+        return [[own or [tokenizer.unk_token_id] for own in words] for words in subwords]
 
     @functools.cache
     def has_text(subword: int) -> bool:
-        return bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
+        return label_subword == "first" or bool(tokenizer.convert_ids_to_tokens(subword).strip(WORD_MARKS))
 
-    def first_with_text(own: list[int]) -> int:
-        return next((number for number, subword in enumerate(own) if has_text(subword)), 0)
+    def window(subwords: list[list[int]], tags: list[int]) -> dict[str, list[int]]:
+        ids, labels = list(before), [IGNORED] * len(before)
+        for own, tag in zip(subwords, tags, strict=True):
+            labels += [IGNORED] * len(own)
+            labels[len(ids) + next((place for place, subword in enumerate(own) if has_text(subword)), 0)] = tag
+            ids += own
+        labels += [IGNORED] * len(after)
+        return {"input_ids": [*ids, *after], "attention_mask": [1] * len(labels), "labels": labels}
 
-    texts = subwords_of(batch["words"])
+    texts, windows = subwords_of(batch["words"]), []
     translations = subwords_of(batch[TRANSLATION + "words"]) if TRANSLATION + "words" in batch else None
-    windows: list[dict[str, Any]] = []
+    has_tags = is_train and TRANSLATION + "tags" in batch
     for row, (subwords, tags) in enumerate(zip(texts, batch["tags"], strict=True)):
-        kept = [own[:room] or [tokenizer.unk_token_id] for own in subwords]
         side, is_cut = {}, False
         if translations:  # the words that begin within the room, the last one perhaps cut
-            own = [one or [tokenizer.unk_token_id] for one in translations[row]]
-            begins = [0, *itertools.accumulate(map(len, own))]
+            begins = [0, *itertools.accumulate(map(len, translations[row]))]
             is_cut = begins[-1] > room
-            own = [one[: room - begin] for one, begin in zip(own, begins, strict=False) if begin < room]
+            own = [one[: room - begin] for one, begin in zip(translations[row], begins, strict=False) if begin < room]
             fields = window(own, batch[TRANSLATION + "tags"][row][: len(own)] if has_tags else [IGNORED] * len(own))
             side = {TRANSLATION + name: fields[name] for name in fields if has_tags or name != "labels"}
+        kept = [own[:room] for own in subwords]
         for number, (begin, end) in enumerate(_bounds(kept, room)):
-            fields = window(kept[begin:end], tags[begin:end])
+            fields = window(kept[begin:end], tags[begin:end]) | side
             windows.append(
                 {
                     **fields,
-                    **side,
-                    "length": len(fields["input_ids"]) + len(side.get(TRANSLATION + "input_ids", [])),
+                    "length": sum(len(ids) for name, ids in fields.items() if name.endswith("input_ids")),
                     "sentence": numbers[row],
                     "first_word": begin,
                     "cut": sum(len(own) > room for own in subwords[begin:end]),
-                    "without_tokens": sum(not own for own in subwords[begin:end]),
-                    "blank_first": sum(first_with_text(own) > 0 for own in subwords[begin:end]),
                     "is_further": int(number == 1),
                     "translation_cut": int(number == 0 and is_cut),
                 }

@@ -39,7 +39,7 @@ def test_predictions_give_the_scores(topics_run, sample_corpus_dir):
 def test_names_as_text_in_every_task(topics_run, sample_tokenizer):
     text, fill = "old</s></s>new <s>12</s> ＜pad＞ <mask>", {"labels": [0], "tags": [[0, 0, 0, 0]]}
     batch = fill | {"text": [text], "words": [text.split()], "source": [text], "target": [text]}
-    answer = {"answers": [["12"]], "places": [[text.index("12")]], "start": [text.index("12")]}
+    answer = {"answers": [["12"]], "start": [text.index("12")]}
     batch |= {"question": [text], "context": [text], **answer, "end": [text.index("12") + 2]}
     saved = pipeline("text-classification", str(topics_run / "seed-1" / "model"), trust_remote_code=True)
     cutting = windowing(sample_tokenizer, 128, 16, 60)

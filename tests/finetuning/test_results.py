@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from finetuning.data.task_tables import table_warnings
 from finetuning.page import label_table, score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
 from finetuning.results import Protocol, load_results
@@ -77,6 +78,13 @@ def test_results_chance_warnings_name_the_seed():
     assert warning.startswith("seed 1: accuracy is at chance in en 34.6") and "de" not in warning
     commonest = results(records=[record(1, en=57.1)], rows=4927, chance={"en": {"accuracy": 57.0}})
     assert any("en 57.1 (guessing: 57.0)" in line for line in commonest["warnings"])
+
+
+def test_table_warnings_of_a_part_of_the_data():
+    tables = ["evaluation=[{path: a, split: 'test[:9]', language_column: l}]", "max_evaluation_examples=9"]
+    recipe = load_recipe(Recipe, None, [*BASE, *tables])
+    split, limit = table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
+    assert "split test[:9]" in split and "max_evaluation_examples is 9" in limit
 
 
 def test_score_table_has_published_scores_and_their_average_over_the_same_languages():

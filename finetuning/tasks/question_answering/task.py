@@ -80,7 +80,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         return windowing(tokenizer, recipe.max_length, recipe.doc_stride, recipe.max_question_length)
 
     def read(self) -> TaskData:
-        """Rows have `question`, `context`, `answers` (texts) and `places`, their positions in the context, or -1.
+        """Rows have `question`, `context` and `answers` (texts).
 
         `start` and `end` are the characters of the first answer that is in the context, -1 if there is none: such
         training rows are left out. `row` is the number in the table, `id` that of the table, if it has one. Plug-in,
@@ -114,18 +114,16 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         """Rows to windows (`windows.py`)."""
         recipe, tokenizer = self.recipe, self.start.tokenizer
         options = {"tokenizer": tokenizer, "cutting": self.windowing(tokenizer)}
-        counted = ["cut", "split", "inexact", "translation_cut"]
+        counted = ["cut", "split", "translation_cut"]
         encoded, counts = encode_parts(data, encode_windows, counted, **options)
         facts, settings = encoded.protocol, ("max_length", "doc_stride", "max_question_length", "max_answer_length")
         facts.update(
             {name: getattr(recipe, name) for name in settings},
             cut_texts=counts["cut"],
             split_texts=counts["split"],
-            inexact_answers=counts["inexact"],
             facts=[
                 f"answers: the best of {N_BEST} starts and ends per window; F1 and exact match of {recipe.metric}",
                 f"windows: {len(encoded.train):,} in training, one every {recipe.doc_stride} tokens of a context",
-                f"{sum(counts['inexact']['evaluation'].values()):,} gold answers are not at token boundaries",
             ],
         )
         if counts["translation_cut"]["evaluation"]:
@@ -179,48 +177,40 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
         empty = np.flatnonzero(~has_text(texts)).tolist()
         rows.report(dict.fromkeys(empty, f"its {name} is empty"), "Correct or remove the row.")
     if not (column := rows.table.label_column):
-        empty, nothing = [[] for _ in rows.numbers], [-1 for _ in rows.numbers]
-        return {**columns, "answers": empty, "places": empty, "start": nothing, "end": nothing}
+        count = len(rows.dataset)
+        return {**columns, "answers": [[]] * count, "start": [-1] * count, "end": [-1] * count}
     feature = rows.dataset.features.get(column)
     if isinstance(getattr(feature, "feature", None), dict):  # a list of objects, not an object of lists
         objects, names = rows.dataset[column][:], feature.feature
         lists = {f"{column}.{name}": [[one[name] for one in own or ()] for own in objects] for name in names}
         rows = replace(rows, dataset=Dataset.from_dict(lists))
-    columns["answers"] = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
+    answers = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
     starts = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
     faults = {
-        row: f"it has the answers {answers} and answer_start {own}"
-        for row, (answers, own) in enumerate(zip(columns["answers"], starts, strict=True))
-        if not answers
-        or not all(answer and answer.strip() for answer in answers)
-        or len(own or []) != len(answers)
-        or None in own
+        row: f"it has the answers {texts} and answer_start {own}"
+        for row, (texts, own) in enumerate(zip(answers, starts, strict=True))
+        if not texts or not all(text and text.strip() for text in texts) or len(own or []) != len(texts) or None in own
     }
     rows.report(faults, "Give each question an answer, and each answer its start.")
-    found = [
-        [place(context, answer, start) for answer, start in zip(answers, own, strict=True)]
-        for context, answers, own in zip(columns["context"], columns["answers"], starts, strict=True)
-    ]
-    begins, ends = [], []
-    for answers, places in zip(columns["answers"], found, strict=True):
-        present = ((answer, where) for answer, where in zip(answers, places, strict=True) if where >= 0)
-        answer, where = next(present, ("", -1))
-        begins.append(where + len(answer) - len(answer.lstrip()))
-        ends.append(where + len(answer.rstrip()))
-    absent = begins.count(-1)
-    if begins and absent == len(begins):
+    spans, moved = [], 0
+    for context, texts, own in zip(columns["context"], answers, starts, strict=True):
+        found = [place(context, text, start) for text, start in zip(texts, own, strict=True)]
+        moved += any(where not in (-1, start) for where, start in zip(found, own, strict=True))
+        text, where = next((one for one in zip(texts, found, strict=True) if one[1] >= 0), ("", -1))
+        spans.append((where + len(text) - len(text.lstrip()), where + len(text.rstrip())))
+    absent = spans.count((-1, -1))
+    if absent == len(spans):
         raise ValueError(
             f"{rows.place}: none of its {absent} rows has an answer that is in its context. Check that text_columns "
             f"{rows.table.text_columns} are question and context, in this order."
         )
-    both = zip(found, starts, strict=True)
-    elsewhere = sum(any(where not in (-1, start) for where, start in zip(*own, strict=True)) for own in both)
-    if elsewhere or absent:
+    if moved or absent:
         warnings.append(
-            f"{rows.place}: of {len(begins)} rows, {elsewhere} have an answer that is not at its answer_start (the "
+            f"{rows.place}: of {len(spans)} rows, {moved} have an answer that is not at its answer_start (the "
             f"nearest place with its text is used), {absent} none in the context"
         )
-    return {**columns, "places": found, "start": begins, "end": ends}
+    begins, ends = map(list, zip(*spans, strict=True))
+    return {**columns, "answers": answers, "start": begins, "end": ends}
 
 
 def place(context: str, answer: str, start: int) -> int:

@@ -15,7 +15,6 @@ import numpy as np
 
 from finetuning.data.task_tables import TRANSLATION
 from finetuning.models import names_as_text
-from finetuning.tasks.question_answering.spans import text_of
 
 START = 0  # position of `<s>`, the label where the answer is not in the window
 BEHIND = 2**20  # a position after any input, which models ignore
@@ -44,14 +43,6 @@ def nearest_span(offsets_P2: np.ndarray, start: int, end: int) -> tuple[int, int
     first = int(np.searchsorted(offsets_P2[:, 1], start, side="right"))  # the first that ends after `start`
     last = int(np.searchsorted(offsets_P2[:, 0], end, side="left")) - 1  # the last that begins before `end`
     return (first, last) if first <= last else None
-
-
-def at_token_boundaries(context: str, answer: str, start: int, offsets_P2: np.ndarray) -> bool:
-    """Whether a span of tokens has just the text of the answer at `start`; no prediction can equal another one."""
-    begin, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
-    span = nearest_span(offsets_P2, begin, end)
-    begins = [*offsets_P2[:, 0], len(context)]
-    return bool(span) and text_of(context, begins, offsets_P2[:, 1], *span) == answer.strip()
 
 
 def windowing(tokenizer: Any, max_length: int, stride: int, max_question_length: int) -> Windowing:
@@ -89,8 +80,8 @@ def encode_windows(
     """Returns the windows of a batch of rows (`QuestionAnsweringTask.read`), whose numbers are `numbers`.
 
     Windows have the model's inputs, `length`, and `labels`, the positions of the answer's first and last token. In the
-    first window of a row, `cut` is 1 if the question was cut, `split` is 1 if there are several windows, and `inexact`
-    is the number of its answers that are not at token boundaries. In the other windows they are 0.
+    first window of a row, `cut` is 1 if the question was cut, and `split` is 1 if there are several windows. In the
+    other windows they are 0.
 
     Rows that are not trained on also have `row`, `context`, `answers`, `first` (position of the context's first token)
     and `begins` and `ends`, the offsets of its tokens. `begins` has one more, that of the token after the window, or
@@ -169,14 +160,11 @@ def windows_of_rows(
                 )
         start, end = batch["start"][row], batch["end"][row]
         span = nearest_span(whole, start, end) if start >= 0 else None
-        answers = zip(batch["answers"][row], batch["places"][row], strict=True)
-        inexact = sum(not at_token_boundaries(contexts[row], *answer, whole) for answer in answers if answer[1] >= 0)
-        counts = {"cut": int(is_cut[row]), "split": int(len(of_row) > 1), "inexact": inexact}
         for number, window in enumerate(of_row):
             spans, first, begin = window.pop("spans"), window.pop("first"), number * cutting.stride
             holds_span = span and span[0] >= begin and span[1] < begin + len(spans)
             window["labels"] = [first + token - begin for token in span] if holds_span else [START, START]
-            window |= {name: count if number == 0 else 0 for name, count in counts.items()}
+            window |= {"cut": int(is_cut[row] and number == 0), "split": int(len(of_row) > 1 and number == 0)}
             if not is_train:
                 window |= {"row": numbers[row], "context": contexts[row], "answers": batch["answers"][row]}
                 behind = begin + len(spans)  # the token after the window's last

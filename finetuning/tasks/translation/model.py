@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, set_seed
+from transformers import AutoModelForSeq2SeqLM, set_seed
 
-from finetuning.models import find_model, readable_errors
+from finetuning.models import readable_errors
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from modeling.checkpoints import auto_model_class, load_whole, without_padding
 from modeling.encoder_decoder import selected_layers
@@ -20,30 +20,22 @@ def beam_search(recipe: TranslationRecipe, beams: int) -> dict[str, Any]:
     return {"num_beams": beams, "length_penalty": recipe.generation.length_penalty if beams > 1 else 1.0}
 
 
-def check_architecture(recipe: TranslationRecipe) -> None:
+def check_architecture(recipe: TranslationRecipe, config: Any) -> None:
     """Raises ValueError for a model that this kind of task cannot start from, or not with the recipe's fields."""
-    try:
-        config, _ = PreTrainedConfig.get_config_dict(find_model(recipe.model, recipe.hub_root))
-    except OSError:
-        return  # `describe_model` reports the fault
-    kind, layers, is_translator = map(config.get, ("model_type", "num_hidden_layers", "is_encoder_decoder"))
-    if layers is None or is_translator and kind != "veco":
-        raise ValueError(f"{recipe.model} is of type {kind}. Name an encoder, or a translation model of this project.")
-    asked, selection = recipe.decoder_layers, recipe.decoder_layer_selection
-    if not is_translator:
-        selected_layers(layers, asked, selection or "last")
-        return
-    made_of, is_tied = config["decoder_layer_indices"], config["tie_decoder"]
-    confirms = {
-        "decoder_layers": asked in (None, len(made_of)),
-        "decoder_layer_selection": not selection or selected_layers(layers, len(made_of), selection) == made_of,
-        "tie_decoder": recipe.tie_decoder in (None, is_tied),
-    }
-    if wrong := [name for name, is_so in confirms.items() if not is_so]:
+    layers = getattr(config, "num_hidden_layers", None)
+    if layers is None or config.is_encoder_decoder and config.model_type != "veco":
         raise ValueError(
-            f"{wrong[0]} is {getattr(recipe, wrong[0])}, and {recipe.model} has a decoder of layers {made_of}, "
-            f"with tie_decoder {is_tied}. Leave it out."
+            f"{recipe.model} is of type {config.model_type}. Name an encoder, or a translation model of this project."
         )
+    if not config.is_encoder_decoder:
+        selected_layers(layers, recipe.decoder_layers, recipe.decoder_layer_selection or "last")
+        return
+    for name in ("decoder_layers", "tie_decoder", "decoder_layer_selection"):
+        own, asked = getattr(config, name, None), getattr(recipe, name)
+        if asked not in (None, own):
+            raise ValueError(
+                f"{name} is {asked}, and {recipe.model} already has a decoder ({name} {own}). Leave it out."
+            )
 
 
 def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) -> torch.nn.Module:

@@ -20,13 +20,13 @@ from datasets import Dataset, concatenate_datasets
 from finetuning.data.pair_tables import SIDES, open_pairs, pair_identity, tables_of, with_both_sides
 from finetuning.data.rows import split_name
 from finetuning.data.table_checks import overlap
-from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample
+from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on, names_as_text
 from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.run_folder import RunFolder
-from finetuning.tasks.base import Facts, Record, Task, add_selection, scores_of, table_warnings
+from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples, Masking, layout_of
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
@@ -41,8 +41,6 @@ from finetuning.training import SeedProgress, check_weights, diverged, finish, f
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
-RATIO_OF_ALARM = 0.5  # ratio of the translations' length to the references'; below it, or above its inverse, warn
-
 
 class TranslationTask(Task[TranslationRecipe]):
     """An encoder-decoder that is trained on pairs of sentences; every pair of languages is evaluated by itself.
@@ -56,8 +54,8 @@ class TranslationTask(Task[TranslationRecipe]):
     counts = {"long_pairs": "too long", "empty_pairs": "empty, left out"}
 
     def open(self) -> Start:
-        check_architecture(self.recipe)
         start = super().open()
+        check_architecture(self.recipe, start.config)
         return start._replace(tokenizer=names_as_text(start.tokenizer))
 
     def read(self) -> TaskData:
@@ -104,7 +102,9 @@ class TranslationTask(Task[TranslationRecipe]):
             },
         }
         parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
-        return TaskData(facts, repeated_texts(parts, list(SIDES), None), training, development, evaluated)
+        warnings = table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
+        warnings += repeated_texts(parts, list(SIDES), None)
+        return TaskData(facts, warnings, training, development, evaluated)
 
     def encode(self, data: TaskData) -> TaskData:
         """Texts to `source_ids`, `target_ids` (without the start symbol), `source_length` and `target_length`.
@@ -209,7 +209,6 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
-        add_selection(facts, records)
         facts["metric"]["signatures"] = records[0]["signatures"]
         return {
             "setting": "supervised",
@@ -224,17 +223,6 @@ class TranslationTask(Task[TranslationRecipe]):
             },
             "curve": {str(record["seed"]): record["curve"] for record in records},
         }
-
-    def warnings(self, facts: Facts, records: list[Record]) -> list[str]:
-        """Adds translations of half or twice the references' length: the model stops too early, or never."""
-        warnings = table_warnings(self.recipe, self.recipe.test, "max_test_examples", "max_train_examples")
-        return warnings + [
-            f"seed {record['seed']}: translations of {row['language']} have {row['value']:.2f} times the references' "
-            "length"
-            for record in records
-            for row in record["scores"]
-            if row["metric"] == "length_ratio" and not RATIO_OF_ALARM <= row["value"] <= 1 / RATIO_OF_ALARM
-        ]
 
     def lines(self, results: Results) -> list[str]:
         facts, settings = results["protocol"], results["hyperparameters"]

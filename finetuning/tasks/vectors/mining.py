@@ -228,22 +228,18 @@ def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
         marks[gold[is_taken, side]] = True
         others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
         marks[others[: round(fraction * len(others))]] = True
-    parts = [_part(pool, [marks == of_dev for marks in is_dev]) for of_dev in (True, False)]
+    parts = []
+    for of_dev in (True, False):
+        kept = [np.flatnonzero(marks == of_dev).tolist() for marks in is_dev]
+        new_s, new_t = ({text: number for number, text in enumerate(own)} for own in kept)
+        own_gold = {(new_s[s], new_t[t]) for s, t in pool.gold if s in new_s and t in new_t}
+        parts.append(Pool([pool.source[s] for s in kept[0]], [pool.target[t] for t in kept[1]], own_gold))
     if any(not part.gold or min(part.sizes) < 2 for part in parts):
         raise ValueError(
             f"pairs ({name}): dev_fraction {fraction:g} leaves {[len(part.gold) for part in parts]} gold pairs among "
             f"{[part.sizes for part in parts]} sentences. Choose another one, or name pools for dev."
         )
     return parts[0], parts[1]
-
-
-def _part(pool: Pool, kept: list[np.ndarray]) -> Pool:
-    """The pool of the texts that are kept of each side."""
-    places = [np.cumsum(of_side) - 1 for of_side in kept]
-    sides = zip((pool.source, pool.target), kept, strict=True)
-    source, target = ([texts[text] for text in np.flatnonzero(of_side)] for texts, of_side in sides)
-    gold = {(int(places[0][s]), int(places[1][t])) for s, t in pool.gold if kept[0][s] and kept[1][t]}
-    return Pool(source, target, gold)
 
 
 def score(pool: Pool, mined: tuple[np.ndarray, ...], threshold: float | None = None) -> dict[str, Any]:
