@@ -10,6 +10,7 @@ PAD, MASK = 1, 60
 VECTOR_SIZE = 24  # of the vectors of `ragged`
 SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
 SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+SIZES |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
 LAYOUTS = ["padded left", "padded right", "packed"]
 PADDING = {
     "input_ids": PAD,
@@ -54,17 +55,17 @@ def gradients(model, loss):
 
 
 def pair_row(seed, sides, masked=(), languages=(0, 0)):
-    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or tokens, `masked` the predicted positions."""
+    """Fields of `<s> x </s></s> y </s>` or `<s> x </s>`; sides are lengths or tokens, `masked` what is predicted."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = (
+    sides = [
         torch.randint(4, MASK, (side,), generator=generator).tolist() if isinstance(side, int) else list(side)
         for side in sides
-    )
-    gold = torch.tensor([0, *x, 2, 2, *y, 2])
-    segments = torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2))
+    ]
+    gold = torch.tensor([token for index, side in enumerate(sides) for token in (2 if index else 0, *side, 2)])
+    segments = torch.tensor([index for index, side in enumerate(sides) for _ in range(len(side) + 2)])
+    is_special = torch.tensor([flag for side in sides for flag in (1, *[0] * len(side), 1)])
     is_masked = torch.zeros(len(gold), dtype=torch.bool)
     is_masked[list(masked)] = True
-    is_special = torch.tensor([1, *[0] * len(x), 1, 1, *[0] * len(y), 1])
     assert not is_special[is_masked].any()
     return {
         "input_ids": torch.where(is_masked, MASK, gold),
@@ -82,20 +83,19 @@ def places_of(rows, layout):
     """The row and the first column of each example in a batch of this layout."""
     lengths = [len(fields["input_ids"]) for fields in rows]
     if layout == "packed":
-        return [(0, sum(lengths[:index])) for index in range(len(lengths))]
+        return [(index // 2, lengths[index - 1] if index % 2 else 0) for index in range(len(lengths))]
     return [(index, max(lengths) - n if layout == "padded left" else 0) for index, n in enumerate(lengths)]
 
 
 def batch_of(rows, layout):
-    """The rows as a sub-batch; packed, they are one row with padding behind it."""
-    if layout == "packed":
-        owner = torch.cat([torch.full_like(fields["labels"], index) for index, fields in enumerate(rows)])
-        row = {name: torch.cat([fields[name] for fields in rows]) for name in PADDING} | {"example_ids": owner}
-        row = {name: pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
-        owner = row["example_ids"]
-        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
-        return row
-    longest, batch = max(len(fields["labels"]) for fields in rows), {}
+    """The rows as a sub-batch; packed, two of them are one row, and all rows have padding behind them."""
+    is_packed = layout == "packed"
+    if is_packed:
+        groups = [rows[start : start + 2] for start in range(0, len(rows), 2)]
+        rows = [{name: torch.cat([fields[name] for fields in group]) for name in PADDING} for group in groups]
+        for group, fields in zip(groups, rows, strict=True):
+            fields["example_ids"] = torch.cat([torch.full_like(a["labels"], i) for i, a in enumerate(group)])
+    longest, batch = max(len(fields["labels"]) for fields in rows) + 3 * is_packed, {}
     for fields in rows:
         missing = longest - len(fields["labels"])
         sides = (missing, 0) if layout == "padded left" else (0, missing)
@@ -103,7 +103,11 @@ def batch_of(rows, layout):
             batch.setdefault(name, []).append(pad(fields[name], sides, value=value))
         batch.setdefault("attention_mask", []).append(pad(torch.ones_like(fields["labels"]), sides))
     batch = {name: torch.stack(values) for name, values in batch.items()}
-    del batch["position_ids"], batch["example_ids"]  # a row is a pair, and the model counts its positions
+    owner = batch["example_ids"]
+    if is_packed:
+        batch["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
+    else:
+        del batch["position_ids"], batch["example_ids"]  # a row is an example, and the model counts its positions
     return batch
 
 
