@@ -5,15 +5,17 @@ import torch
 from torch import nn
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
+from tests.modeling.tiny import SIZES, far_from_initial, sources, targets, translation
+
 # The decoder
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("tie", [True, False])
-def test_decoder_equals_xlm_r_s(translation, scattered, tiny, sources, targets, attention, tie, tmp_path):
+def test_decoder_equals_xlm_r_s(attention, tie, tmp_path):
     """`XLMRobertaForCausalLM` with cross-attention, given states of any other encoder, is our decoder."""
-    reference = XLMRobertaForCausalLM(XLMRobertaConfig(is_decoder=True, add_cross_attention=True, **tiny))
-    scattered(reference).save_pretrained(tmp_path)
+    reference = XLMRobertaForCausalLM(XLMRobertaConfig(is_decoder=True, add_cross_attention=True, **SIZES))
+    far_from_initial(reference).save_pretrained(tmp_path)
     reference.set_attn_implementation(attention)
     ours = translation(tmp_path, None, tie_decoder=tie, attn_implementation=attention)
     other = torch.randn(4, 9, 32, generator=torch.Generator().manual_seed(3))
@@ -33,9 +35,7 @@ def test_decoder_equals_xlm_r_s(translation, scattered, tiny, sources, targets, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_for_conditional_generation_reads_the_source_and_the_past_only(
-    veco_dir, translation, sources, targets, attention
-):
+def test_for_conditional_generation_reads_the_source_and_the_past_only(veco_dir, attention):
     model = translation(veco_dir, attn_implementation=attention)
     source, mask = sources()
     inputs = model.prepare_decoder_input_ids_from_labels(targets())
@@ -56,7 +56,7 @@ def test_for_conditional_generation_reads_the_source_and_the_past_only(
 
 @torch.no_grad()
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_for_conditional_generation_padding_changes_nothing(veco_dir, translation, sources, targets, padding):
+def test_for_conditional_generation_padding_changes_nothing(veco_dir, padding):
     model = translation(veco_dir)
     source, mask = sources(padding)
     labels = targets()
@@ -74,9 +74,7 @@ def test_for_conditional_generation_padding_changes_nothing(veco_dir, translatio
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(
-    veco_dir, translation, sources, targets, label_smoothing
-):
+def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(veco_dir, label_smoothing):
     model = translation(veco_dir).train()
     source, mask = sources()
     batch = dict(input_ids=source, attention_mask=mask, labels=targets())
@@ -96,14 +94,14 @@ def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(
 # Errors
 
 
-def test_for_conditional_generation_refuses(veco_dir, translation, sources, targets):
+def test_for_conditional_generation_refuses(veco_dir):
     model, (source, mask) = translation(veco_dir), sources()
     text = {"input_ids": source, "attention_mask": mask}
     for named, fields in (
         ("decoder_input_ids", text),
         ("label_smoothing .*1.5", text | {"labels": targets(), "label_smoothing": 1.5}),
         ("input_ids", {"labels": targets()}),
-        ("48 positions", text | {"labels": torch.full((4, 49), 7)}),
+        ("58 positions", text | {"labels": torch.full((4, 59), 7)}),
     ):
         with pytest.raises(ValueError, match=named):
             model(**fields)

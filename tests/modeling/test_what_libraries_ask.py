@@ -12,7 +12,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from tests.modeling.tiny import PREFIXES, class_of
+from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, sources, targets, translation
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 LABELS = {
@@ -28,9 +28,9 @@ CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for he
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("model_type", "head"), CASES)
-def test_compile_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
+def test_compile_a_training_step_with_labels_is_one_graph(model_type, head):
     cls = class_of(model_type, head)
-    model = cls(cls.config_class(**tiny)).train()
+    model = cls(cls.config_class(**SIZES)).train()
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS[head]}
     found = []
     with torch.compiler.set_stance("default"):
@@ -43,9 +43,9 @@ def test_compile_a_training_step_with_labels_is_one_graph(model_type, head, tiny
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(model_type, tiny, tmp_path):
+def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(model_type, tmp_path):
     cls = class_of(model_type, "ForPreTraining")
-    model = cls(cls.config_class(**tiny))
+    model = cls(cls.config_class(**SIZES))
     other = class_of("metaxlm" if model_type == "veco" else "veco", "Model")
     model.save_pretrained(tmp_path / "ours")
     auto_map = other.from_pretrained(tmp_path / "ours").config.auto_map  # of its own files
@@ -69,8 +69,8 @@ def rows_of(**columns):
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, tmp_path):
-    theirs = scattered(XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)))
+def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tmp_path):
+    theirs = far_from_initial(XLMRobertaForMaskedLM(XLMRobertaConfig(**SIZES)))
     theirs.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
@@ -84,7 +84,7 @@ def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, t
     assert ours.train()(**batch).logits is None and ours.eval()(**batch, output_logits=False).logits is None
 
 
-def test_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
+def test_trainer_of_translations_has_loss_and_metrics(veco_dir, tmp_path):
     model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
     rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
     scores, found = evaluated(tmp_path, model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)

@@ -1,4 +1,4 @@
-"""Tiny models of every type, and pairs of sentences in every layout of a batch, for the tests of several files."""
+"""Tiny models of every type, and sentences and pairs of them in every layout of a batch, for several files."""
 
 import importlib
 
@@ -40,11 +40,32 @@ def far_from_initial(model, scale=0.15, attention_scale=None):
     return model.eval()
 
 
-def made(model_type, head="ForPreTraining", attention="sdpa", **config):
+def made(model_type, head="ForPreTraining", attention="sdpa", attention_scale=None, **config):
     """A model of `SIZES`, changed by `config`, with weights far from their initial values."""
     cls = class_of(model_type, head)
     torch.manual_seed(0)
-    return far_from_initial(cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention))
+    model = cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention)
+    return far_from_initial(model, attention_scale=attention_scale)
+
+
+def translation(folder, decoder_layers=2, **options):
+    """A translation model of an encoder's folder."""
+    return class_of("veco", "ForConditionalGeneration").from_encoder(folder, decoder_layers, **options).eval()
+
+
+def sources(padding="right"):
+    """Four rows `<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randint(4, 24, (length,), generator=generator).tolist() for length in (7, 5, 3, 1)]
+    rows = [pair_row(0, [side]) for side in sides]
+    batch = batch_of(rows, f"padded {padding}")
+    return batch["input_ids"], batch["attention_mask"]
+
+
+def targets():
+    """Four rows `y </s>` of different lengths, -100 behind."""
+    rows = [torch.tensor([*range(5 + 9 * row, 11 + 8 * row), 2]) for row in range(4)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
 
 
 def gradients(model, loss):
