@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.attention_masks import Packing, as_block_mask, prepare_attention_mask
+from modeling.attention_masks import Packing, as_block_mask
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoModel
 from tests.modeling.tiny import SIZES
@@ -73,18 +73,6 @@ def test_encoder_cross_attention_reads_along_its_mask_only(attention):
     assert moved.tolist() == [False] * 4 + [True] * 4
     assert ((states(early) - before).abs().amax(-1)[0] > 0).all()
     assert (before - encoder(text, attention_mask=alone).last_hidden_state).abs().max() > 1e-3
-
-
-def test_prepare_attention_mask_refuses_flash_attention_and_malformed_masks():
-    config = VecoConfig(**TINY)
-    states = torch.zeros(2, 5, 64)
-    config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="flash_attention_2"):
-        prepare_attention_mask(config, states, torch.ones(2, 5, 5, dtype=torch.bool))
-    config._attn_implementation = "sdpa"
-    for wrong in (torch.ones(2, 5, 5), torch.ones(2, 5, 4, dtype=torch.bool), torch.ones(2, 1, 5, 5)):
-        with pytest.raises(ValueError, match="attention_mask"):
-            prepare_attention_mask(config, states, wrong)
 
 
 def test_packing_rows_are_nearly_full_and_keep_every_token():

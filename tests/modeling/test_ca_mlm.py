@@ -200,39 +200,3 @@ def test_ca_mlm_computes_each_h_once_and_only_what_the_losses_need():
     # the first phase: H is a constant, no graph is kept for it
     calls = layer_calls(model, ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.inner": 0.0})
     assert calls == [False] * layers + [True] * layers
-
-
-def broken(**changes):
-    """The pairs with other fields: `x_labels=...` is a function of the field, or one that is added."""
-    batch = pair()
-    for place, value in changes.items():
-        name, field = place.split("_", 1)
-        batch[name][field] = value(batch[name][field]) if callable(value) else value
-    return batch
-
-
-BLOCKS = {"x_attention_mask": torch.ones(3, 7, 7).bool(), "y_attention_mask": torch.ones(3, 9, 9).bool()}
-EMPTIED = torch.tensor([[1], [0], [1]])
-SIDES = [
-    ({"y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
-    (broken(y_attention_mask=lambda mask: mask * EMPTIED), "pair 1: side y"),
-    (broken(x_labels=lambda labels: labels[:, 1:]), "label"),
-    (broken(x_attention_mask=BLOCKS["x_attention_mask"]), "attention_mask"),
-    (broken(**BLOCKS), "cross_attention_mask"),
-    (broken(y_position_ids=torch.ones(3, 9, dtype=torch.long)), "position_ids"),
-]
-NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("config", "batches", "weights", "named"),
-    [
-        *(({}, {"ca_mlm_pairs": pair() | sides}, {}, named) for sides, named in SIDES),
-        ({"cross_attention": False}, {"ca_mlm_segments": pair()}, {}, "cross_attention"),
-        ({}, {"ca_mlm_pairs": pair()}, NOTHING, "weight 0"),
-        ({}, {"ca_mlm_pairs": pair()}, {"ca_mlm_pairs": 0.0}, "'ca_mlm_pairs'"),
-    ],
-)
-def test_ca_mlm_refuses_what_cannot_be_learned(config, batches, weights, named):
-    with pytest.raises(ValueError, match=named):
-        veco(**config)(**batches, objective_weights=weights)

@@ -295,25 +295,3 @@ def test_align_computes_products_in_float32(method):
         x_BSH, y_BTH = x_BSH.to(dtype), y_BTH.to(dtype)
         given = align(x_BSH, y_BTH, *masks, method)
         assert all(map(torch.equal, given[:2], align(x_BSH.float(), y_BTH.float(), *masks, method)[:2]))
-
-
-MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
-VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: align(*VECTORS, method="hungarian"), "'hungarian'"),
-        (lambda: align(*VECTORS, method="ot", discount=0.5), "'discount'"),
-        (lambda: align(*VECTORS, method="ot_words", threshold=1), "threshold=1"),
-        (lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:]), "vectors"),
-        (lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2]), "masks"),
-        (lambda: sinkhorn(*MATRIX, epsilon=float("nan")), "epsilon=nan"),
-        (lambda: argmax_links(*MATRIX, symmetrization="both"), "symmetrization='both'"),
-        (lambda: itermax_links(*MATRIX, discount=0.4), "discount=0.4"),
-    ],
-)
-def test_align_refuses(call, named):
-    with pytest.raises(ValueError, match=named):
-        call()

@@ -232,22 +232,3 @@ def test_plug_out_heads_are_xlm_r_s():
     assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
     assert model.classifier.dense.weight.shape == (32, 32)
     assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
-
-
-@pytest.mark.parametrize(
-    ("fields", "change", "named"),
-    [
-        ({"cross_attention": False}, {}, "plug_in=True"),
-        ({}, {"translation_input_ids": None, "translation_attention_mask": None}, "translation_input_ids"),
-        ({"plug_in": False}, {}, "translation_input_ids.*plug_in"),
-        ({}, {"input_ids": torch.full((2, 9), 5), "attention_mask": None}, "x has 2 rows"),
-        ({}, {"attention_mask": torch.tensor([[1] * 9, [0] * 9, [1] * 9])}, "row 1 of x"),
-        ({}, {"attention_mask": torch.ones(3, 9, 9)}, "mask of x"),
-        ({}, {"translation_attention_mask": torch.ones(3, 11)}, "mask of y"),
-    ],
-)
-def test_plug_in_refuses(fields, change, named):
-    for head in HEADS:
-        given = {name: value for name, value in (sides() | change).items() if value is not None}
-        with pytest.raises(ValueError, match=named):
-            make(head, **fields)(**given)
