@@ -1,4 +1,4 @@
-"""What a translation model generates: with and without its cache, in batches and beams, and in a fresh process."""
+"""What a translation model generates: with and without its cache, in batches and in beams."""
 
 import pytest
 import torch
@@ -161,38 +161,3 @@ def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said
     assert lengths(source, attention_mask=mask, max_new_tokens=200) == [58] * 4  # the positions
     model.generation_config.max_length = 8
     assert lengths(source, attention_mask=mask) == [7] * 4
-
-
-# Folders
-
-
-RELOAD = """
-import json, sys
-import torch, transformers
-folders = json.loads(sys.argv[3])
-source, mask = (torch.tensor(rows) for rows in json.loads(sys.argv[2]))
-found = {}
-for name, folder in folders.items():
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-    found[name] = [model.generate(source, attention_mask=mask, num_beams=beams).tolist() for beams in (5, 1)]
-    found[name].append([model.generation_config.num_beams, model.generation_config.decoder_start_token_id])
-loaded, report = transformers.AutoModelForMaskedLM.from_pretrained(
-    folder, trust_remote_code=True, output_loading_info=True)
-states = loaded.base_model.eval()(source, attention_mask=mask).last_hidden_state
-equal = torch.equal(states, model.eval().roberta(source, attention_mask=mask).last_hidden_state)
-found["encoder"] = equal, len(report["missing_keys"]), len(report["unexpected_keys"])
-torch.save(found, sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-def test_generate_in_a_fresh_process(translator, fresh_process, tmp_path):
-    source, mask = sources()
-    folders, expected = {}, {}
-    for name, tie in (("tied", True), ("untied", False)):
-        model, folders[name] = translator(tie), str(tmp_path / name)
-        model.save_pretrained(folders[name])
-        expected[name] = [model.generate(source, attention_mask=mask, num_beams=beams).tolist() for beams in (5, 1)]
-        expected[name].append([5, 2])
-    found = fresh_process(RELOAD, [source.tolist(), mask.tolist()], folders)
-    assert found == expected | {"encoder": (True, 0, 0)}
