@@ -11,16 +11,11 @@ from modeling import masked_lm
 from modeling.configuration_metaxlm import MetaXlmConfig
 from modeling.masked_lm import linear_cross_entropy
 from modeling.modeling_metaxlm import MetaXlmForMaskedLM, MetaXlmForPreTraining
-from tests.modeling.tiny import SIZES
-
-TINY = SIZES | dict(vocab_size=97, hidden_size=48, num_hidden_layers=2, max_position_embeddings=40)
+from tests.modeling.tiny import SIZES, batch_of, pair_row
 
 
-def sub_batch(seed, rows=3, length=20, share=0.2):
-    generator = torch.Generator().manual_seed(seed)
-    input_ids = torch.randint(4, 97, (rows, length), generator=generator)
-    labels = torch.where(torch.rand(rows, length, generator=generator) < share, input_ids, -100)
-    return {"input_ids": input_ids, "labels": labels, "attention_mask": torch.ones_like(input_ids)}
+def sub_batch(seed, rows=3):
+    return batch_of([pair_row(seed + row, (18,), range(1 + row, 18, 4)) for row in range(rows)], "padded right")
 
 
 class Largest(TorchDispatchMode):
@@ -35,8 +30,8 @@ class Largest(TorchDispatchMode):
 
 
 def test_for_pretraining_loss_is_the_sum_over_the_predictions_of_the_call():
-    model = MetaXlmForPreTraining(MetaXlmConfig(**TINY)).eval()
-    mlm, other = sub_batch(1), sub_batch(2, rows=2, length=30)
+    model = MetaXlmForPreTraining(MetaXlmConfig(**SIZES)).eval()
+    mlm, other = sub_batch(1), sub_batch(2, rows=2)
     output = model(mlm=mlm, of_another_name=other, objective_weights={"mlm": 0.5})
     losses = output.token_losses
     assert list(losses) == ["mlm", "of_another_name"]
@@ -49,10 +44,10 @@ def test_for_pretraining_loss_is_the_sum_over_the_predictions_of_the_call():
 
 @pytest.mark.parametrize("cls", [MetaXlmForPreTraining, MetaXlmForMaskedLM])
 def test_for_pretraining_without_predictions_gives_zero_loss_and_gradient(cls):
-    model = cls(MetaXlmConfig(**TINY))
+    model = cls(MetaXlmConfig(**SIZES))
     batch = sub_batch(1)
     batch["labels"].fill_(-100)
-    output = model(mlm=batch) if cls is MetaXlmForPreTraining else model(**batch)
+    output = model(mlm=batch) if cls is MetaXlmForPreTraining else model(batch["input_ids"], labels=batch["labels"])
     output.loss.backward()
     assert output.loss.item() == 0
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
@@ -101,7 +96,7 @@ def test_linear_cross_entropy_does_not_round_the_factor_of_a_loss(dtype):
 @pytest.mark.parametrize("autocast", [False, True])
 def test_lm_head_gradients_of_a_tied_vocabulary_are_those_of_autograd(autocast):
     tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
-    model, found = MetaXlmForPreTraining(MetaXlmConfig(**TINY)), []
+    model, found = MetaXlmForPreTraining(MetaXlmConfig(**SIZES)), []
     for loss_of in (model.lm_head.loss, all_logits(model)):
         model.lm_head.loss = loss_of
         model.zero_grad()
