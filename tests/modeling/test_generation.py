@@ -11,10 +11,10 @@ from tests.modeling.tiny import SIZES, sources, targets
 
 
 @pytest.fixture(scope="module")
-def translator_dir(tmp_path_factory):
-    """A translation model that has half learned to take a source's length and to continue from its first subword.
+def translator(tmp_path_factory):
+    """Loads a translation model, or an untied one of its weights.
 
-    What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
+    It has half learned to take a source's length and to continue from its first subword. What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
     """
     torch.manual_seed(0)
     config = VecoConfig(**SIZES, decoder_layers=2, decoder_layer_indices=[1, 2])
@@ -34,15 +34,9 @@ def translator_dir(tmp_path_factory):
         optimizer.step()
     folder = tmp_path_factory.mktemp("translator")
     model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def translator(translator_dir):
-    """Loads the model of `translator_dir`, or an untied one of the same weights."""
 
     def load(tie=True, **options):
-        model = VecoForConditionalGeneration.from_pretrained(translator_dir, **options)
+        model = VecoForConditionalGeneration.from_pretrained(folder, **options)
         if tie:
             return model
         untied = VecoForConditionalGeneration._from_config(

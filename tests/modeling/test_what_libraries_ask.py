@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
     Trainer,
     TrainingArguments,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
 
-from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, sources, targets, translation
+from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 LABELS = {
@@ -21,7 +19,6 @@ LABELS = {
     "ForTokenClassification": {"labels": torch.tensor([[-100, 1, 0, 1, 1, -100], [-100, 1, 0, -100, -100, -100]])},
     "ForQuestionAnswering": {"start_positions": torch.tensor([1, 1]), "end_positions": torch.tensor([2, 2])},
 }
-HALVES = (slice(0, 2), slice(2, 4))  # batches of the trainer, of four rows
 CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for head in LABELS if head != "ForMaskedLM"]
 
 
@@ -52,20 +49,16 @@ def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(mo
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
 
 
-def evaluated(folder, model, rows, trainer_class=Trainer, arguments_class=TrainingArguments):
+def evaluated(folder, model, batch):
     """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
-    seen = []
-    arguments = arguments_class(
+    seen, rows = [], [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+    arguments = TrainingArguments(
         str(folder), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
     )
-    trainer = trainer_class(
+    trainer = Trainer(
         model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}
     )
     return trainer.evaluate(), *seen
-
-
-def rows_of(**columns):
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
@@ -74,25 +67,10 @@ def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
-    rows = rows_of(**batch)
-    (expected, their), (found, our) = evaluated(tmp_path, theirs, rows), evaluated(tmp_path, ours, rows)
+    (expected, their), (found, our) = (evaluated(tmp_path, model, batch) for model in (theirs, ours))
     assert found["eval_rows"] == 1 and found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
     real = batch["attention_mask"].bool().numpy()
     np.testing.assert_allclose(our.predictions[real], their.predictions[real], atol=1e-4)
     np.testing.assert_array_equal(our.label_ids, their.label_ids)
     # at |V| = 250,002 they would be the largest tensor of a step, and nobody reads them
     assert ours.train()(**batch).logits is None and ours.eval()(**batch, output_logits=False).logits is None
-
-
-def test_trainer_of_translations_has_loss_and_metrics(veco_dir, tmp_path):
-    model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
-    rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-    scores, found = evaluated(tmp_path, model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)
-    with torch.no_grad():
-        halves = [model(input_ids[half], attention_mask[half], labels=labels[half]) for half in HALVES]
-        told = model(input_ids, attention_mask, model.prepare_decoder_input_ids_from_labels(labels)).logits
-    assert scores["eval_rows"] == 1
-    assert scores["eval_loss"] == pytest.approx(sum(half.loss.item() for half in halves) / 2, abs=1e-5)
-    np.testing.assert_allclose(found.predictions[0], told, atol=1e-5)
-    np.testing.assert_array_equal(found.label_ids, labels)
-    assert model.train()(input_ids, attention_mask, labels=labels).logits is None
