@@ -14,7 +14,8 @@ from tests.modeling.tiny import SIZES, sources, targets
 def translator(tmp_path_factory):
     """Loads a translation model, or an untied one of its weights.
 
-    It has half learned to take a source's length and to continue from its first subword. What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
+    It has half learned to take a source's length and to continue from its first subword. What it says depends on the
+    source and on what it said, ends by itself, and differs from beam to beam.
     """
     torch.manual_seed(0)
     config = VecoConfig(**SIZES, decoder_layers=2, decoder_layer_indices=[1, 2])
