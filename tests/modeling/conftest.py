@@ -1,7 +1,7 @@
 """What tests of several files build on.
 
 - VECO's original checkpoints as synthetic state dicts of exactly their layouts: the fixture `originals`.
-- A tiny VECO, translation models made of it, and sources and targets for them: `tiny` and the fixtures behind it.
+- The folder of a tiny VECO: `veco_dir`.
 - What ErnieM of transformers 4 gives, and folders as it saved them: `ernie_m_oracle`.
 - Programs that load saved folders in a process of their own: `fresh_process`.
 """
@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch.nn import functional as F
 
-from tests.modeling.tiny import far_from_initial
+from tests.modeling.tiny import made
 
 TOKENS = 2000  # of the sample tokenizer
 HIDDEN, HEADS, INNER, POSITIONS, LAYERS = 16, 4, 24, 40, 3
@@ -181,79 +181,12 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
-# translation models
-
-
 @pytest.fixture(scope="session")
-def tiny():
-    """Configuration of a model without dropout, of any model type of XLM-R's shape."""
-    sizes = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40)
-    xlm_r = dict(max_position_embeddings=50, type_vocab_size=1, layer_norm_eps=1e-5)
-    return sizes | xlm_r | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-
-@pytest.fixture(scope="session")
-def scattered():
-    """Gives a model weights far from their initial values, so that no term of the computation vanishes."""
-
-    def scatter(model):
-        far_from_initial(model, attention_scale=0.4).get_input_embeddings().weight.data[1] = 0
-        return model
-
-    return scatter
-
-
-@pytest.fixture(scope="session")
-def veco_dir(tiny, scattered, tmp_path_factory):
+def veco_dir(tmp_path_factory):
     """A pre-trained VECO's folder, cross-attention and LM head included."""
-    from modeling.configuration_veco import VecoConfig
-    from modeling.modeling_veco import VecoForPreTraining
-
     folder = tmp_path_factory.mktemp("veco")
-    scattered(VecoForPreTraining(VecoConfig(**tiny))).save_pretrained(folder)
+    made("veco", attention_scale=0.4).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def translation():
-    """Makes a translation model of an encoder's folder."""
-    from modeling.modeling_veco import VecoForConditionalGeneration
-
-    def translate(folder, decoder_layers=2, **options):
-        return VecoForConditionalGeneration.from_encoder(folder, decoder_layers, **options).eval()
-
-    return translate
-
-
-@pytest.fixture(scope="session")
-def sources():
-    """`<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
-
-    def make(padding="right", rows=4, length=9):
-        generator = torch.Generator().manual_seed(1)
-        input_ids = torch.full((rows, length), 1)
-        for row in range(rows):
-            subwords = torch.randint(4, 24, (length - 2 * row,), generator=generator)
-            subwords[0], subwords[-1] = 0, 2
-            input_ids[row, slice(len(subwords)) if padding == "right" else slice(-len(subwords), None)] = subwords
-        return input_ids, input_ids.ne(1).long()
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def targets():
-    """`y </s>` of different lengths, -100 behind."""
-
-    def make(rows=4, length=7):
-        generator = torch.Generator().manual_seed(2)
-        labels = torch.randint(4, 60, (rows, length), generator=generator)
-        for row in range(rows):
-            labels[row, length - row - 1] = 2
-            labels[row, length - row :] = -100
-        return labels
-
-    return make
 
 
 # ERNIE-M of transformers 4

@@ -56,22 +56,6 @@ def test_auto_classes_load_every_head(model_type, zoo_model_dir, fresh_process):
                 assert original.keys() <= loaded.keys()
 
 
-SHARED = {"attention_masks", "backbone", "configuration_encoder", "encoder", "masked_lm", "positions", "task_heads"}
-ALIGNER = {"pipeline_word_alignment", "pair_aligner", "layer_states", "optimal_transport", "symmetrization"}
-OWN = {
-    "metaxlm": set(),
-    "veco": {"encoder_decoder", "plug_in"},
-    "ernie_m": {"evaluation_mode"},
-    "xlm_align": {"denoising_word_alignment", "evaluation_mode", "word_probabilities", "word_tokens"} | ALIGNER,
-}
-
-
-@pytest.mark.parametrize("model_type", OWN)
-def test_save_pretrained_copies_the_code_that_a_model_needs(model_type, zoo_model_dir):
-    of_type = {f"{kind}_{model_type}" for kind in ("configuration", "modeling")}
-    assert {path.stem for path in zoo_model_dir(model_type).glob("*.py")} == SHARED | of_type | OWN[model_type]
-
-
 @pytest.mark.slow
 def test_auto_classes_are_not_registered_by_the_import():
     script = (

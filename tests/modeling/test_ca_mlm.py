@@ -6,29 +6,21 @@ from torch import nn
 from transformers import XLMRobertaConfig, XLMRobertaForCausalLM
 
 from modeling.encoder import EncoderLayer
-from tests.modeling.tiny import SIZES, gradients, made
-
-TINY = SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-05)
+from tests.modeling.tiny import SIZES, batch_of, gradients, made, pair_row
 
 
 def veco(stream="bidirectional", **config):
     return made("veco", cross_stream=stream, **config)
 
 
-def side(seed, lengths, share=0.3):
-    """Rows of the given lengths, padded on the right; every row has a prediction."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(lengths), max(lengths))
-    input_ids = torch.randint(4, 61, shape, generator=generator)
-    mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
-    predicted = (torch.rand(shape, generator=generator) < share) & mask
-    predicted[:, 1] = True
-    labels = torch.where(predicted, torch.randint(4, 61, shape, generator=generator), -100)
-    return {"input_ids": input_ids.masked_fill(~mask, 1), "labels": labels, "attention_mask": mask.long()}
-
-
 def pair(x_lengths=(7, 5, 6), y_lengths=(4, 9, 6)):
-    return {"x": side(1, x_lengths), "y": side(2, y_lengths)}
+    """Pairs of rows of the given lengths, padded on the right; every row has a prediction."""
+    fields = ("input_ids", "labels", "attention_mask")
+    batch = {}
+    for side, lengths in (("x", x_lengths), ("y", y_lengths)):
+        rows = [pair_row(length, (length - 2,), range(1, length - 1, 3)) for length in lengths]
+        batch[side] = {name: batch_of(rows, "padded right")[name] for name in fields}
+    return batch
 
 
 def states(model, batch):
@@ -76,7 +68,7 @@ def test_ca_mlm_s_stream_equals_xlm_r_s_decoder(stream, attention, tmp_path):
     model.save_pretrained(tmp_path)
     model.set_attn_implementation(attention)
     reference = XLMRobertaForCausalLM.from_pretrained(
-        tmp_path, config=XLMRobertaConfig(**TINY, is_decoder=True, add_cross_attention=True)
+        tmp_path, config=XLMRobertaConfig(**SIZES, is_decoder=True, add_cross_attention=True)
     ).eval()
     with torch.no_grad():
         (inner_x, inner_y), (cross_x, cross_y) = states(model, batch)
@@ -192,7 +184,7 @@ def layer_calls(model, **batches):
 
 def test_ca_mlm_computes_each_h_once_and_only_what_the_losses_need():
     model, batch = veco().train(), pair()
-    layers = TINY["num_hidden_layers"]
+    layers = SIZES["num_hidden_layers"]
     assert len(layer_calls(model, ca_mlm_pairs=batch)) == 2 * layers  # H of both sides, S of both sides
     assert len(layer_calls(model, ca_mlm_pairs=batch, tlm=batch["x"])) == 3 * layers
     calls = layer_calls(model, ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.cross": 0.0})
@@ -200,39 +192,3 @@ def test_ca_mlm_computes_each_h_once_and_only_what_the_losses_need():
     # the first phase: H is a constant, no graph is kept for it
     calls = layer_calls(model, ca_mlm_pairs=batch, objective_weights={"ca_mlm_pairs.inner": 0.0})
     assert calls == [False] * layers + [True] * layers
-
-
-def broken(**changes):
-    """The pairs with other fields: `x_labels=...` is a function of the field, or one that is added."""
-    batch = pair()
-    for place, value in changes.items():
-        name, field = place.split("_", 1)
-        batch[name][field] = value(batch[name][field]) if callable(value) else value
-    return batch
-
-
-BLOCKS = {"x_attention_mask": torch.ones(3, 7, 7).bool(), "y_attention_mask": torch.ones(3, 9, 9).bool()}
-EMPTIED = torch.tensor([[1], [0], [1]])
-SIDES = [
-    ({"y": side(2, (4, 9))}, "3 rows of x and 2 of y"),
-    (broken(y_attention_mask=lambda mask: mask * EMPTIED), "pair 1: side y"),
-    (broken(x_labels=lambda labels: labels[:, 1:]), "label"),
-    (broken(x_attention_mask=BLOCKS["x_attention_mask"]), "attention_mask"),
-    (broken(**BLOCKS), "cross_attention_mask"),
-    (broken(y_position_ids=torch.ones(3, 9, dtype=torch.long)), "position_ids"),
-]
-NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("config", "batches", "weights", "named"),
-    [
-        *(({}, {"ca_mlm_pairs": pair() | sides}, {}, named) for sides, named in SIDES),
-        ({"cross_attention": False}, {"ca_mlm_segments": pair()}, {}, "cross_attention"),
-        ({}, {"ca_mlm_pairs": pair()}, NOTHING, "weight 0"),
-        ({}, {"ca_mlm_pairs": pair()}, {"ca_mlm_pairs": 0.0}, "'ca_mlm_pairs'"),
-    ],
-)
-def test_ca_mlm_refuses_what_cannot_be_learned(config, batches, weights, named):
-    with pytest.raises(ValueError, match=named):
-        veco(**config)(**batches, objective_weights=weights)

@@ -228,7 +228,6 @@ def test_convert_veco_refuses_weights(originals, options, change, named, tmp_pat
     ("change", "named"),
     [
         ({"num_attention_heads": None}, "--num_attention_heads"),
-        ({"ignore_keys": ["pooler"]}, "--ignore_keys 'pooler'"),
         ({"output": "full"}, "full"),
     ],
 )

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
-from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.evaluation_mode import without_dropout
-from modeling.modeling_ernie_m import ErnieMForPreTraining
-from tests.modeling.tiny import LAYOUTS, MASK, PAD, SIZES, batch_of, gradients, made, pair_row, places_of
+from tests.modeling.tiny import LAYOUTS, MASK, PAD, batch_of, gradients, made, pair_row, places_of
 
 LANGUAGES = dict(mask_token_id=MASK, languages=["en", "de", "zh"])
 
@@ -68,19 +66,6 @@ def test_camlm_predicts_a_side_from_the_other_one_only(attention, layout):
 def test_camlm_is_mlm_under_its_mask():
     model, batch = ernie(), camlm_of(batch_of(PAIRS, "padded right"))
     assert torch.equal(model(camlm=batch).loss_sum, model(mlm=batch).loss_sum)
-
-
-def test_camlm_masks_read_the_masks_of_their_side():
-    """Which language another mask of the side speaks moves a prediction: masks carry language and position."""
-    model = ernie()
-    batch = batch_of(PAIRS[:1], "padded right")
-    before = predictions(model, "camlm", batch)
-    languages = batch["language_ids"].clone()
-    languages[0, 2] = 2
-    moved = (before != predictions(model, "camlm", batch | {"language_ids": languages})).any(-1)[0]
-    is_masked, is_x = batch["labels"][0] != -100, batch["segment_ids"][0] == 0
-    assert moved[is_masked & is_x].all()
-    assert not moved[~(is_masked & is_x)].any()
 
 
 def test_camlm_mask_follows_the_rule_written_out():
@@ -153,7 +138,8 @@ def test_btmlm_second_step_is_tlm_on_the_filled_tokens():
     assert (filled[slots] != MASK).all()
     assert torch.equal(filled[~slots], batch["input_ids"][~slots])
 
-    losses = model(btmlm=batch).loss_sum, model(tlm=without(batch, "language_ids") | {"input_ids": filled}).loss_sum
+    tlm = {name: value for name, value in batch.items() if name != "language_ids"} | {"input_ids": filled}
+    losses = model(btmlm=batch).loss_sum, model(tlm=tlm).loss_sum
     assert torch.equal(*losses)
     grads, expected = (gradients(model, loss) for loss in losses)
     assert grads.keys() == expected.keys()
@@ -188,46 +174,3 @@ def test_btmlm_temperature_draws_from_the_softmax_and_zero_takes_the_best():
     share = (model._likeliest(states, 2.0) == 7).double().mean()
     assert share == pytest.approx(1 / (1 + torch.tensor(1.0).exp().item()), abs=0.03)
     assert len(model._likeliest(states[:0], 0.0)) == 0
-
-
-def test_language_embedding_of_zero_changes_nothing():
-    """A checkpoint without one gives the same states when languages are switched on."""
-    torch.manual_seed(0)
-    model = ErnieMForPreTraining(ErnieMConfig(**SIZES | LANGUAGES)).eval()
-    batch = batch_of(PAIRS, "padded right")
-    with_languages = predictions(model, "mlm", batch)
-    assert (model.roberta.language_embeddings.weight == 0).all()
-    torch.testing.assert_close(
-        with_languages, predictions(model, "mlm", {k: v for k, v in batch.items() if k != "language_ids"})
-    )
-    assert "roberta.language_embeddings.weight" not in dict(ernie(languages=None).named_parameters())
-
-
-def test_language_embedding_at_masks_only():
-    model = ernie()
-    batch = batch_of(PAIRS[:1], "padded right")
-    batch["input_ids"] = torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
-    other = batch | {"language_ids": (batch["language_ids"] + 1) % 3}
-    assert torch.equal(predictions(model, "mlm", batch), predictions(model, "mlm", other))
-
-
-def without(batch, *names):
-    return {name: value for name, value in batch.items() if name not in names}
-
-
-BAD = [
-    (lambda b: {"camlm": b}, {}, "attention_mask"),
-    (lambda b: {"btmlm": without(pseudo(b), "generation_mask")}, {}, "generation_mask"),
-    (lambda b: {"btmlm": pseudo(b) | {"labels": b["labels"]}}, {}, "labels in segment 1"),
-    (lambda b: {"btmlm": pseudo(b) | {"temperature": -1.0}}, {}, "temperature must be .*, got -1.0"),
-    (lambda b: {"mlm": b}, {"languages": None}, "language_ids"),
-    (lambda b: {"mlm": b | {"language_ids": b["language_ids"] + 2}}, {}, "language_ids are from 2 to 4"),
-    (lambda b: {}, {"languages": ["en"], "num_languages": 2}, "num_languages is 2"),
-    (lambda b: {}, {"mask_token_id": None}, "mask_token_id"),
-]
-
-
-@pytest.mark.parametrize("make, config, named", BAD)
-def test_ernie_m_for_pretraining_refuses(make, config, named):
-    with pytest.raises(ValueError, match=named):
-        ernie(**config)(**make(batch_of(PAIRS, "padded right")))

@@ -51,18 +51,6 @@ def test_ernie_m_tokenizer_offsets_and_words_point_into_the_text(tokenizer):
     assert sorted(set(encoded.word_ids())) == list(range(len(words)))
 
 
-def test_ernie_m_tokenizer_batches_padding_masks_and_token_types(tokenizer):
-    batch = tokenizer(["Hi", "Hi in Köln"], ["a", "b"], padding=True, return_tensors="pt")
-    assert set(batch) == {"input_ids", "attention_mask"}  # transformers 4 returned no mask, and its model made one
-    assert batch["attention_mask"].tolist() == batch["input_ids"].ne(tokenizer.pad_token_id).long().tolist()
-    one = tokenizer("Hi", "a", return_token_type_ids=True, return_special_tokens_mask=True)
-    special = [token in ("[CLS]", "[SEP]") for token in one.tokens()]
-    assert [bool(flag) for flag in one["special_tokens_mask"]] == special
-    subwords = len(tokenizer.tokenize("Hi"))
-    assert one["token_type_ids"] == [0] * (1 + subwords) + [1] * (len(special) - 1 - subwords)
-    assert tokenizer.num_special_tokens_to_add(pair=True) == 4
-
-
 def test_ernie_m_tokenizer_saving_copying_and_pickling(tokenizer, tmp_path):
     tokenizer.add_tokens(["<sound>"])
     tokenizer.save_pretrained(tmp_path)

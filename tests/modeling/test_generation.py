@@ -1,4 +1,4 @@
-"""What a translation model generates: with and without its cache, in batches and beams, and in a fresh process."""
+"""What a translation model generates: with and without its cache, in batches and in beams."""
 
 import pytest
 import torch
@@ -7,16 +7,18 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from modeling import encoder_decoder
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration
+from tests.modeling.tiny import SIZES, sources, targets
 
 
 @pytest.fixture(scope="module")
-def translator_dir(tiny, tmp_path_factory):
-    """A translation model that has half learned to take a source's length and to continue from its first subword.
+def translator(tmp_path_factory):
+    """Loads a translation model, or an untied one of its weights.
 
-    What it says depends on the source and on what it said, ends by itself, and differs from beam to beam.
+    It has half learned to take a source's length and to continue from its first subword. What it says depends on the
+    source and on what it said, ends by itself, and differs from beam to beam.
     """
     torch.manual_seed(0)
-    config = VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=[1, 2])
+    config = VecoConfig(**SIZES, decoder_layers=2, decoder_layer_indices=[1, 2])
     model = VecoForConditionalGeneration(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(100):
@@ -33,19 +35,13 @@ def translator_dir(tiny, tmp_path_factory):
         optimizer.step()
     folder = tmp_path_factory.mktemp("translator")
     model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def translator(tiny, translator_dir):
-    """Loads the model of `translator_dir`, or an untied one of the same weights."""
 
     def load(tie=True, **options):
-        model = VecoForConditionalGeneration.from_pretrained(translator_dir, **options)
+        model = VecoForConditionalGeneration.from_pretrained(folder, **options)
         if tie:
             return model
         untied = VecoForConditionalGeneration._from_config(
-            VecoConfig(**tiny, decoder_layers=2, decoder_layer_indices=[1, 2], tie_decoder=False), **options
+            VecoConfig(**SIZES, decoder_layers=2, decoder_layer_indices=[1, 2], tie_decoder=False), **options
         )
         untied.load_state_dict(model.state_dict())
         return untied.eval()
@@ -65,7 +61,7 @@ def own_subwords(tokens):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("tie", [True, False])
-def test_generate_with_and_without_cache(translator, sources, tie, padding, attention):
+def test_generate_with_and_without_cache(translator, tie, padding, attention):
     model = translator(tie, attn_implementation=attention)
     source, mask = sources(padding)
     settings = dict(attention_mask=mask, num_beams=1, return_dict_in_generate=True, output_logits=True)
@@ -80,7 +76,7 @@ def test_generate_with_and_without_cache(translator, sources, tie, padding, atte
     assert len(cached.sequences.unique()) > 8
 
 
-def test_cache_step_by_step_equals_one_forward(translator, sources):
+def test_cache_step_by_step_equals_one_forward(translator):
     """Positions of cached steps count on from the cached subwords, with several subwords a step too."""
     model = translator()
     source, mask = sources()
@@ -103,7 +99,7 @@ def test_cache_step_by_step_equals_one_forward(translator, sources):
 
 @pytest.mark.parametrize("num_beams", [1, 5])
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_generate_a_batch_equals_its_rows_alone(translator, sources, padding, num_beams, monkeypatch):
+def test_generate_a_batch_equals_its_rows_alone(translator, padding, num_beams, monkeypatch):
     """Sources of different lengths; translations that end by themselves, and ones cut at their own source's limit."""
     model = translator()
     source, mask = sources(padding)
@@ -119,7 +115,7 @@ def test_generate_a_batch_equals_its_rows_alone(translator, sources, padding, nu
     assert any(short != long for short, long in zip(*by_limit.values(), strict=True))
 
 
-def test_generate_reorders_the_cache_with_its_beams(translator, sources):
+def test_generate_reorders_the_cache_with_its_beams(translator):
     model = translator()
     source, mask = sources()
     settings = dict(attention_mask=mask, num_return_sequences=3, return_dict_in_generate=True, output_scores=True)
@@ -137,9 +133,7 @@ def endless(model):
     return model
 
 
-def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said(
-    translator, sources, targets, monkeypatch
-):
+def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said(translator, monkeypatch):
     monkeypatch.setattr(encoder_decoder, "LONGER_THAN_SOURCE", 12)
     model = endless(translator())
     source, mask = sources()
@@ -159,41 +153,6 @@ def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said
     assert [len(own_subwords(row)) for row in model.generate(source, settings, attention_mask=mask)] == [7] * 4
     prompt = torch.tensor([[2, 7, 8]]).expand(4, -1)
     assert lengths(source, attention_mask=mask, decoder_input_ids=prompt) == [n + 2 for n in by_source]
-    assert lengths(source, attention_mask=mask, max_new_tokens=200) == [48] * 4  # the positions
+    assert lengths(source, attention_mask=mask, max_new_tokens=200) == [58] * 4  # the positions
     model.generation_config.max_length = 8
     assert lengths(source, attention_mask=mask) == [7] * 4
-
-
-# Folders
-
-
-RELOAD = """
-import json, sys
-import torch, transformers
-folders = json.loads(sys.argv[3])
-source, mask = (torch.tensor(rows) for rows in json.loads(sys.argv[2]))
-found = {}
-for name, folder in folders.items():
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-    found[name] = [model.generate(source, attention_mask=mask, num_beams=beams).tolist() for beams in (5, 1)]
-    found[name].append([model.generation_config.num_beams, model.generation_config.decoder_start_token_id])
-loaded, report = transformers.AutoModelForMaskedLM.from_pretrained(
-    folder, trust_remote_code=True, output_loading_info=True)
-states = loaded.base_model.eval()(source, attention_mask=mask).last_hidden_state
-equal = torch.equal(states, model.eval().roberta(source, attention_mask=mask).last_hidden_state)
-found["encoder"] = equal, len(report["missing_keys"]), len(report["unexpected_keys"])
-torch.save(found, sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-def test_generate_in_a_fresh_process(translator, sources, fresh_process, tmp_path):
-    source, mask = sources()
-    folders, expected = {}, {}
-    for name, tie in (("tied", True), ("untied", False)):
-        model, folders[name] = translator(tie), str(tmp_path / name)
-        model.save_pretrained(folders[name])
-        expected[name] = [model.generate(source, attention_mask=mask, num_beams=beams).tolist() for beams in (5, 1)]
-        expected[name].append([5, 2])
-    found = fresh_process(RELOAD, [source.tolist(), mask.tolist()], folders)
-    assert found == expected | {"encoder": (True, 0, 0)}

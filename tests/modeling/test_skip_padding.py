@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from modeling.attention_masks import btmlm_generation_mask, camlm_mask
 from modeling.modeling_veco import VecoForConditionalGeneration
-from tests.modeling.tiny import MASK, PADDING, SIZES, gradients, made
+from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
 
 PAIRS = [(5, 7), (12, 3), (6, 6), (2, 14), (9, 8), (1, 1), (5, 7)]  # tokens of both sides
-SIZES = SIZES | dict(max_position_embeddings=80)
 MODELS = {
     "metaxlm": {},
     "veco": {},
@@ -27,84 +25,39 @@ OBJECTIVES = {
     "xlm_align lower": ["tlm"],
 }
 CASES = [(model, objective) for model, names in OBJECTIVES.items() for objective in names]
-LAYOUTS = ("padded on the right", "padded on the left", "packed")
 PLUGGED_IN = ("veco", "packed")  # takes no block masks
 
 
 def build(name, attention="sdpa", head="ForPreTraining", **config):
-    return made(name.split()[0], head, attention, **SIZES | MODELS[name] | config)
+    return made(name.split()[0], head, attention, **MODELS[name] | config)
 
 
-def row(sides, generator, pseudo=False):
-    """Fields of `<s> x </s>` or `<s> x </s></s> y </s>`, every third token masked, of the first side where `pseudo`."""
-    ids, segments, special = [], [], []
-    for number, length in enumerate(sides):
-        tokens = torch.randint(5, MASK, (length,), generator=generator).tolist()
-        ids += [0 if number == 0 else 2, *tokens, 2]
-        segments += [number] * (length + 2)
-        special += [1, *[0] * length, 1]
-    ids, segments, special = (torch.tensor(values) for values in (ids, segments, special))
-    labels = torch.full_like(ids, -100)
-    for number in range(len(sides)):
-        words = ((segments == number) & (special == 0)).nonzero()[:, 0]
-        if pseudo and number == 1:
-            ids[words] = MASK
-        elif len(words) > 1:
-            labels[words[::3]] = ids[words[::3]]
-            ids[words[::3]] = MASK
-    return {
-        "input_ids": ids,
-        "labels": labels,
-        "segment_ids": segments,
-        "special_tokens_mask": special,
-        "language_ids": segments.clone(),
-        "draws": torch.randint(1 << 30, ids.shape, generator=generator),
-    }
-
-
-def batch_of(rows, layout):
-    if layout == "packed":  # two examples a row, with block masks, positions of their own, and padding behind
-        groups = [rows[start : start + 2] for start in range(0, len(rows), 2)]
-        joined = []
-        for group in groups:
-            fields = {name: torch.cat([example[name] for example in group]) for name in group[0]}
-            lengths = [len(example["input_ids"]) for example in group]
-            fields["example_ids"] = torch.repeat_interleave(torch.arange(len(group)), torch.tensor(lengths))
-            fields["position_ids"] = torch.cat([torch.arange(length) + 2 for length in lengths])
-            joined.append(fields)
-        rows = joined
-    length = max(len(fields["input_ids"]) for fields in rows)
-    left = layout == "padded on the left"
-
-    def pad(values, fill):
-        missing = length - len(values)
-        return F.pad(values, (missing, 0) if left else (0, missing), value=fill)
-
-    batch = {name: torch.stack([pad(fields[name], PADDING[name]) for fields in rows]) for name in rows[0]}
-    real = torch.stack([pad(torch.ones_like(fields["input_ids"]), 0) for fields in rows])
-    batch["attention_mask"] = real
-    if layout == "packed":
-        same = batch["example_ids"][:, :, None] == batch["example_ids"][:, None, :]
-        batch["attention_mask"] = same & real.bool()[:, None, :] & real.bool()[:, :, None]
-    return batch
+def row(seed, *sides, predicted=2):
+    """Every third token of the first `predicted` sides is masked, but for a side of one token."""
+    masked, start = [], 1
+    for side in sides[:predicted]:
+        masked += range(start, start + side, 3) if side > 1 else ()
+        start += side + 2
+    pseudo = [[MASK] * side for side in sides[predicted:]]
+    return pair_row(seed, [*sides[:predicted], *pseudo], masked, languages=(0, 1))
 
 
 def sub_batch(objective, layout, seed=0):
-    generator = torch.Generator().manual_seed(seed)
     if objective.startswith("ca_mlm"):
-        sides = [[row([pair[side]], generator) for pair in PAIRS[:5]] for side in (0, 1)]
-        x, y = (batch_of(rows, layout) for rows in sides)
+        x, y = (
+            batch_of([row(10 * seed + i, pair[side]) for i, pair in enumerate(PAIRS[:5], 5 * side)], layout)
+            for side in (0, 1)
+        )
         if layout == "packed":
             for own, other in ((x, y), (y, x)):
-                real = own["attention_mask"].any(2)[:, :, None] & other["attention_mask"].any(2)[:, None, :]
-                own["cross_attention_mask"] = (
-                    own["example_ids"][:, :, None] == other["example_ids"][:, None, :]
-                ) & real
+                owner, others = own["example_ids"], other["example_ids"]
+                own["cross_attention_mask"] = (owner[:, :, None] == others[:, None, :]) & (others >= 0)[:, None, :]
         return {"x": x, "y": y}
-    sides = {"mlm": [[sum(pair)] for pair in PAIRS]}.get(objective, [list(pair) for pair in PAIRS])
+    sides = [[sum(pair)] for pair in PAIRS] if objective == "mlm" else PAIRS
     if objective == "camlm":  # every side keeps a token to be read
         sides = [pair for pair in sides if min(pair) > 1]
-    batch = batch_of([row(pair, generator, pseudo=objective == "btmlm") for pair in sides], layout)
+    predicted = 1 if objective == "btmlm" else 2
+    batch = batch_of([row(10 * seed + i, *pair, predicted=predicted) for i, pair in enumerate(sides)], layout)
     if objective == "camlm":
         batch["attention_mask"] = camlm_mask(batch["attention_mask"], batch["segment_ids"], batch["labels"] != -100)
     if objective == "btmlm":
@@ -145,7 +98,9 @@ def test_skip_padding_losses_and_gradients_are_those_of_the_padded_batch(name, o
 def test_skip_padding_all_objectives_of_an_update_together():
     for name in ("veco", "ernie_m", "xlm_align"):
         model = build(name)
-        batches = {objective: sub_batch(objective, LAYOUTS[1], seed) for seed, objective in enumerate(OBJECTIVES[name])}
+        batches = {
+            objective: sub_batch(objective, "padded left", seed) for seed, objective in enumerate(OBJECTIVES[name])
+        }
         expected = run(model, **batches)
         model.set_skip_padding(True)
         torch.testing.assert_close(run(model, **batches), expected, rtol=1e-4, atol=1e-5)
@@ -163,7 +118,7 @@ def test_skip_padding_attention_implementations_agree(name, objective, layout, a
         torch.testing.assert_close(model(**batch).token_losses, expected, rtol=1e-5, atol=1e-5)
 
 
-def inputs(layout=LAYOUTS[0]):
+def inputs(layout="padded right"):
     batch = sub_batch("mlm", layout)
     return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
 
@@ -219,7 +174,7 @@ def test_skip_padding_without_padding_an_empty_row_and_masks_of_other_shapes():
 
 def test_skip_padding_heads_and_translation_are_the_same(tmp_path):
     build("veco").save_pretrained(tmp_path)
-    x, y = inputs(), sub_batch("tlm", LAYOUTS[0])
+    x, y = inputs(), sub_batch("tlm", "padded right")
     masked_lm, pooled = build("metaxlm", head="ForMaskedLM"), build("ernie_m", head="ForSequenceClassification")
     plugged = build("veco", head="ForTokenClassification", plug_in=True)
     translator = VecoForConditionalGeneration.from_encoder(tmp_path, decoder_layers=2).eval()
@@ -250,17 +205,16 @@ def test_skip_padding_heads_and_translation_are_the_same(tmp_path):
 def test_first_states_of_the_first_real_position(name, layout, skip):
     """ERNIE-M's through its pooler, VECO's plugged in; of packed rows, padded on the left, that of the first text."""
     model = build(name, head="ForSequenceClassification", **{"plug_in": True} if name == "veco" else {})
-    generator = torch.Generator().manual_seed(0)
-    sides = {"": [row([length], generator) for length in (3, 8, 5)]}
+    sides = {"": [row(length, length) for length in (3, 8, 5)]}
     if name == "veco":
-        sides["translation_"] = [row([length], generator) for length in (6, 2, 4)]
+        sides["translation_"] = [row(length, length) for length in (6, 2, 4)]
     read = ("input_ids", "attention_mask") + (("position_ids",) if layout == "packed" else ())
 
     def fields(layout, rows=slice(None)):
         batches = {prefix: batch_of(examples[rows], layout) for prefix, examples in sides.items()}
         return {prefix + field: batch[field] for prefix, batch in batches.items() for field in read if field in batch}
 
-    alone = torch.cat([model(**fields(LAYOUTS[0], slice(text, text + 1))).logits for text in range(3)])
+    alone = torch.cat([model(**fields("padded right", slice(text, text + 1))).logits for text in range(3)])
     batch = fields(layout)
     if layout == "packed":  # texts 0 and 1 in a row, 2 in another one
         alone, padding = alone[::2], batch["input_ids"].shape[1] - int(batch["attention_mask"][1].any(0).sum())
@@ -273,7 +227,7 @@ def test_first_states_of_the_first_real_position(name, layout, skip):
 
 def test_skip_padding_gradient_checkpointing_and_bf16_autocast():
     for name, objective in (("veco", "ca_mlm_pairs"), ("xlm_align", "tlm")):
-        model, batch = build(name).train(), {objective: sub_batch(objective, LAYOUTS[0])}
+        model, batch = build(name).train(), {objective: sub_batch(objective, "padded right")}
         model.set_skip_padding(True)
         expected = run(model, **batch)
         # renamed in transformers 5.2x; the lower end of our range knows the old names only

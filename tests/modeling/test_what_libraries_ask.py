@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
     Trainer,
     TrainingArguments,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
 
-from tests.modeling.tiny import PREFIXES, class_of
+from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
 LABELS = {
@@ -21,16 +19,15 @@ LABELS = {
     "ForTokenClassification": {"labels": torch.tensor([[-100, 1, 0, 1, 1, -100], [-100, 1, 0, -100, -100, -100]])},
     "ForQuestionAnswering": {"start_positions": torch.tensor([1, 1]), "end_positions": torch.tensor([2, 2])},
 }
-HALVES = (slice(0, 2), slice(2, 4))  # batches of the trainer, of four rows
 CASES = [(name, "ForMaskedLM") for name in PREFIXES] + [("ernie_m", head) for head in LABELS if head != "ForMaskedLM"]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("model_type", "head"), CASES)
-def test_compile_a_training_step_with_labels_is_one_graph(model_type, head, tiny):
+def test_compile_a_training_step_with_labels_is_one_graph(model_type, head):
     cls = class_of(model_type, head)
-    model = cls(cls.config_class(**tiny)).train()
+    model = cls(cls.config_class(**SIZES)).train()
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS[head]}
     found = []
     with torch.compiler.set_stance("default"):
@@ -43,56 +40,37 @@ def test_compile_a_training_step_with_labels_is_one_graph(model_type, head, tiny
 
 
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(model_type, tiny, tmp_path):
+def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(model_type, tmp_path):
     cls = class_of(model_type, "ForPreTraining")
-    model = cls(cls.config_class(**tiny))
+    model = cls(cls.config_class(**SIZES))
     other = class_of("metaxlm" if model_type == "veco" else "veco", "Model")
     model.save_pretrained(tmp_path / "ours")
     auto_map = other.from_pretrained(tmp_path / "ours").config.auto_map  # of its own files
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
 
 
-def evaluated(folder, model, rows, trainer_class=Trainer, arguments_class=TrainingArguments):
+def evaluated(folder, model, batch):
     """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
-    seen = []
-    arguments = arguments_class(
+    seen, rows = [], [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+    arguments = TrainingArguments(
         str(folder), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
     )
-    trainer = trainer_class(
+    trainer = Trainer(
         model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}
     )
     return trainer.evaluate(), *seen
 
 
-def rows_of(**columns):
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 @pytest.mark.parametrize("model_type", PREFIXES)
-def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tiny, scattered, tmp_path):
-    theirs = scattered(XLMRobertaForMaskedLM(XLMRobertaConfig(**tiny)))
+def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tmp_path):
+    theirs = far_from_initial(XLMRobertaForMaskedLM(XLMRobertaConfig(**SIZES)))
     theirs.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
-    rows = rows_of(**batch)
-    (expected, their), (found, our) = evaluated(tmp_path, theirs, rows), evaluated(tmp_path, ours, rows)
+    (expected, their), (found, our) = (evaluated(tmp_path, model, batch) for model in (theirs, ours))
     assert found["eval_rows"] == 1 and found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
     real = batch["attention_mask"].bool().numpy()
     np.testing.assert_allclose(our.predictions[real], their.predictions[real], atol=1e-4)
     np.testing.assert_array_equal(our.label_ids, their.label_ids)
     # at |V| = 250,002 they would be the largest tensor of a step, and nobody reads them
     assert ours.train()(**batch).logits is None and ours.eval()(**batch, output_logits=False).logits is None
-
-
-def test_trainer_of_translations_has_loss_and_metrics(veco_dir, translation, sources, targets, tmp_path):
-    model, (input_ids, attention_mask), labels = translation(veco_dir), sources(), targets()
-    rows = rows_of(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-    scores, found = evaluated(tmp_path, model, rows, Seq2SeqTrainer, Seq2SeqTrainingArguments)
-    with torch.no_grad():
-        halves = [model(input_ids[half], attention_mask[half], labels=labels[half]) for half in HALVES]
-        told = model(input_ids, attention_mask, model.prepare_decoder_input_ids_from_labels(labels)).logits
-    assert scores["eval_rows"] == 1
-    assert scores["eval_loss"] == pytest.approx(sum(half.loss.item() for half in halves) / 2, abs=1e-5)
-    np.testing.assert_allclose(found.predictions[0], told, atol=1e-5)
-    np.testing.assert_array_equal(found.label_ids, labels)
-    assert model.train()(input_ids, attention_mask, labels=labels).logits is None

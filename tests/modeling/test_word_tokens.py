@@ -114,18 +114,12 @@ def test_cut_into_windows_decide_every_pair_of_tokens_once():
             assert set(near) <= set(linked)
 
 
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory):
-    """A vocabulary of BERT's kind: a word is as many tokens as letters."""
-    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
+def test_word_aligner_of_bert_has_its_own_format_and_token_types(tmp_path):
+    """A word is as many tokens as letters."""
+    alphabet, path = "abcdefghijklmnopqrstuvwxyz", tmp_path / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
-    return str(path)
-
-
-def test_word_aligner_of_bert_has_its_own_format_and_token_types(letters):
     torch.manual_seed(0)
-    tokenizer = BertTokenizer(vocab=letters)
+    tokenizer = BertTokenizer(vocab=str(path))
     sizes = dict(vocab_size=57, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.5)
     model = BertModel(BertConfig(intermediate_size=48, max_position_embeddings=40, **sizes)).eval()
     pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
@@ -138,7 +132,7 @@ def test_word_aligner_of_bert_has_its_own_format_and_token_types(letters):
     assert all(torch.equal(seen[0][name], tensor) for name, tensor in expected.items())
     assert len(seen) == 1 and expected["token_type_ids"].any()
     with pytest.raises(ValueError, match="BertTokenizerLegacy"):
-        WordAligner(model, BertTokenizerLegacy(letters))
+        WordAligner(model, BertTokenizerLegacy(path))
     for encoding in ENCODINGS:
         links = [found.links for found in WordAligner(model, tokenizer, encoding=encoding).align(pairs)]
         assert links[1] and {source for source, _ in links[1]} <= {0, 3}

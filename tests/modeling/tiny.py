@@ -1,4 +1,4 @@
-"""Tiny models of every type, and pairs of sentences in every layout of a batch, for the tests of several files."""
+"""Tiny models of every type, and sentences and pairs of them in every layout of a batch, for several files."""
 
 import importlib
 
@@ -10,6 +10,7 @@ PAD, MASK = 1, 60
 VECTOR_SIZE = 24  # of the vectors of `ragged`
 SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
 SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+SIZES |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
 LAYOUTS = ["padded left", "padded right", "packed"]
 PADDING = {
     "input_ids": PAD,
@@ -39,11 +40,32 @@ def far_from_initial(model, scale=0.15, attention_scale=None):
     return model.eval()
 
 
-def made(model_type, head="ForPreTraining", attention="sdpa", **config):
+def made(model_type, head="ForPreTraining", attention="sdpa", attention_scale=None, **config):
     """A model of `SIZES`, changed by `config`, with weights far from their initial values."""
     cls = class_of(model_type, head)
     torch.manual_seed(0)
-    return far_from_initial(cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention))
+    model = cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention)
+    return far_from_initial(model, attention_scale=attention_scale)
+
+
+def translation(folder, decoder_layers=2, **options):
+    """A translation model of an encoder's folder."""
+    return class_of("veco", "ForConditionalGeneration").from_encoder(folder, decoder_layers, **options).eval()
+
+
+def sources(padding="right"):
+    """Four rows `<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randint(4, 24, (length,), generator=generator).tolist() for length in (7, 5, 3, 1)]
+    rows = [pair_row(0, [side]) for side in sides]
+    batch = batch_of(rows, f"padded {padding}")
+    return batch["input_ids"], batch["attention_mask"]
+
+
+def targets():
+    """Four rows `y </s>` of different lengths, -100 behind."""
+    rows = [torch.tensor([*range(5 + 9 * row, 11 + 8 * row), 2]) for row in range(4)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
 
 
 def gradients(model, loss):
@@ -54,17 +76,17 @@ def gradients(model, loss):
 
 
 def pair_row(seed, sides, masked=(), languages=(0, 0)):
-    """Fields of one row `<s> x </s></s> y </s>`; sides are lengths or tokens, `masked` the predicted positions."""
+    """Fields of `<s> x </s></s> y </s>` or `<s> x </s>`; sides are lengths or tokens, `masked` what is predicted."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = (
+    sides = [
         torch.randint(4, MASK, (side,), generator=generator).tolist() if isinstance(side, int) else list(side)
         for side in sides
-    )
-    gold = torch.tensor([0, *x, 2, 2, *y, 2])
-    segments = torch.tensor([0] * (len(x) + 2) + [1] * (len(y) + 2))
+    ]
+    gold = torch.tensor([token for index, side in enumerate(sides) for token in (2 if index else 0, *side, 2)])
+    segments = torch.tensor([index for index, side in enumerate(sides) for _ in range(len(side) + 2)])
+    is_special = torch.tensor([flag for side in sides for flag in (1, *[0] * len(side), 1)])
     is_masked = torch.zeros(len(gold), dtype=torch.bool)
     is_masked[list(masked)] = True
-    is_special = torch.tensor([1, *[0] * len(x), 1, 1, *[0] * len(y), 1])
     assert not is_special[is_masked].any()
     return {
         "input_ids": torch.where(is_masked, MASK, gold),
@@ -82,20 +104,19 @@ def places_of(rows, layout):
     """The row and the first column of each example in a batch of this layout."""
     lengths = [len(fields["input_ids"]) for fields in rows]
     if layout == "packed":
-        return [(0, sum(lengths[:index])) for index in range(len(lengths))]
+        return [(index // 2, lengths[index - 1] if index % 2 else 0) for index in range(len(lengths))]
     return [(index, max(lengths) - n if layout == "padded left" else 0) for index, n in enumerate(lengths)]
 
 
 def batch_of(rows, layout):
-    """The rows as a sub-batch; packed, they are one row with padding behind it."""
-    if layout == "packed":
-        owner = torch.cat([torch.full_like(fields["labels"], index) for index, fields in enumerate(rows)])
-        row = {name: torch.cat([fields[name] for fields in rows]) for name in PADDING} | {"example_ids": owner}
-        row = {name: pad(row[name], (0, 3), value=value)[None] for name, value in PADDING.items()}
-        owner = row["example_ids"]
-        row["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
-        return row
-    longest, batch = max(len(fields["labels"]) for fields in rows), {}
+    """The rows as a sub-batch; packed, two of them are one row, and all rows have padding behind them."""
+    is_packed = layout == "packed"
+    if is_packed:
+        groups = [rows[start : start + 2] for start in range(0, len(rows), 2)]
+        rows = [{name: torch.cat([fields[name] for fields in group]) for name in PADDING} for group in groups]
+        for group, fields in zip(groups, rows, strict=True):
+            fields["example_ids"] = torch.cat([torch.full_like(a["labels"], i) for i, a in enumerate(group)])
+    longest, batch = max(len(fields["labels"]) for fields in rows) + 3 * is_packed, {}
     for fields in rows:
         missing = longest - len(fields["labels"])
         sides = (missing, 0) if layout == "padded left" else (0, missing)
@@ -103,7 +124,11 @@ def batch_of(rows, layout):
             batch.setdefault(name, []).append(pad(fields[name], sides, value=value))
         batch.setdefault("attention_mask", []).append(pad(torch.ones_like(fields["labels"]), sides))
     batch = {name: torch.stack(values) for name, values in batch.items()}
-    del batch["position_ids"], batch["example_ids"]  # a row is a pair, and the model counts its positions
+    owner = batch["example_ids"]
+    if is_packed:
+        batch["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
+    else:
+        del batch["position_ids"], batch["example_ids"]  # a row is an example, and the model counts its positions
     return batch
 
 

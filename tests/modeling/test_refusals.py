@@ -1,0 +1,115 @@
+"""What models and functions refuse, with the field that the message names."""
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+
+from modeling.attention_masks import btmlm_generation_mask, prepare_attention_mask
+from modeling.configuration_veco import VecoConfig
+from modeling.configuration_xlm_align import XlmAlignConfig
+from modeling.optimal_transport import align, argmax_links, itermax_links, sinkhorn
+from tests.modeling.tiny import MASK, SIZES, batch_of, made, pair_row, sources, targets, whole
+
+
+def block_mask(attention, mask):
+    config = VecoConfig(**SIZES)
+    config._attn_implementation = attention
+    return prepare_attention_mask(config, torch.zeros(2, 5, 32), mask)
+
+
+MATRIX = torch.rand(2, 3, 4), *whole(2, 3, 4)
+VECTORS = torch.rand(2, 3, 5), torch.rand(2, 4, 5), *MATRIX[1:]
+
+
+def ca_mlm(x_lengths=(7, 5, 6), y_lengths=(4, 9, 6), weights=None, config=None, objective="ca_mlm_pairs", **changes):
+    """Fields of `changes`, such as x_labels, are values or functions of the field's value."""
+    sides = {
+        name: batch_of([pair_row(0, (length - 2,), (1,)) for length in lengths], "padded right")
+        for name, lengths in (("x", x_lengths), ("y", y_lengths))
+    }
+    for place, value in changes.items():
+        side, field = place.split("_", 1)
+        sides[side][field] = value(sides[side][field]) if callable(value) else value
+    return made("veco", **config or {})(**{objective: sides}, objective_weights=weights)
+
+
+def plug_in(config=None, **changes):
+    ids = torch.randint(4, MASK, (3, 9))
+    fields = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    fields |= {f"translation_{name}": value for name, value in fields.items()} | changes
+    return made("veco", "ForSequenceClassification", **{"plug_in": True} | (config or {}))(**fields)
+
+
+def translate(layers=(1, 2), **fields):
+    input_ids, attention_mask = sources()
+    model = made("veco", "ForConditionalGeneration", decoder_layers=2, decoder_layer_indices=list(layers))
+    return model(**{"input_ids": input_ids, "attention_mask": attention_mask, **fields})
+
+
+PAIRS = batch_of([pair_row(1, (6, 5), (2, 9), (0, 1)), pair_row(2, (4, 7), (1, 8), (2, 0))], "padded right")
+IS_PSEUDO = PAIRS["segment_ids"] == 1
+PSEUDO = PAIRS | {"labels": PAIRS["labels"].masked_fill(IS_PSEUDO, -100)}
+PSEUDO |= {"generation_mask": btmlm_generation_mask(PAIRS["attention_mask"], PAIRS["segment_ids"])}
+
+
+def ernie(config=None, **batches):
+    return made("ernie_m", **dict(mask_token_id=MASK, languages=["en", "de", "zh"]) | (config or {}))(**batches)
+
+
+BLOCKS = {"x_attention_mask": torch.ones(3, 7, 7).bool(), "y_attention_mask": torch.ones(3, 9, 9).bool()}
+NOTHING = {"ca_mlm_pairs.inner": 0.0, "ca_mlm_pairs.cross": 0.0}
+REFUSED = [
+    ("flash_attention_2", lambda: block_mask("flash_attention_2", torch.ones(2, 5, 5).bool())),
+    ("attention_mask", lambda: block_mask("sdpa", torch.ones(2, 5, 5))),
+    ("attention_mask", lambda: block_mask("sdpa", torch.ones(2, 5, 4).bool())),
+    # optimal transport
+    ("'hungarian'", lambda: align(*VECTORS, method="hungarian")),
+    ("'discount'", lambda: align(*VECTORS, method="ot", discount=0.5)),
+    ("threshold=1", lambda: align(*VECTORS, method="ot_words", threshold=1)),
+    ("vectors", lambda: align(VECTORS[0], VECTORS[1][:1], *VECTORS[2:])),
+    ("masks", lambda: align(*VECTORS[:2], VECTORS[3], VECTORS[2])),
+    ("epsilon=nan", lambda: sinkhorn(*MATRIX, epsilon=float("nan"))),
+    ("symmetrization='both'", lambda: argmax_links(*MATRIX, symmetrization="both")),
+    ("discount=0.4", lambda: itermax_links(*MATRIX, discount=0.4)),
+    # VECO
+    ("3 rows of x and 2 of y", lambda: ca_mlm(y_lengths=(4, 9))),
+    ("pair 1: side y", lambda: ca_mlm(y_attention_mask=lambda mask: mask * torch.tensor([[1], [0], [1]]))),
+    ("label", lambda: ca_mlm(x_labels=lambda labels: labels[:, 1:])),
+    ("attention_mask", lambda: ca_mlm(x_attention_mask=BLOCKS["x_attention_mask"])),
+    ("cross_attention_mask", lambda: ca_mlm(**BLOCKS)),
+    ("position_ids", lambda: ca_mlm(y_position_ids=torch.ones(3, 9, dtype=torch.long))),
+    ("cross_attention", lambda: ca_mlm(config={"cross_attention": False}, objective="ca_mlm_segments")),
+    ("weight 0", lambda: ca_mlm(weights=NOTHING)),
+    ("'ca_mlm_pairs'", lambda: ca_mlm(weights={"ca_mlm_pairs": 0.0})),
+    ("plug_in=True", lambda: plug_in({"cross_attention": False})),
+    ("translation_input_ids", lambda: plug_in(translation_input_ids=None, translation_attention_mask=None)),
+    ("translation_input_ids.*plug_in", lambda: plug_in({"plug_in": False})),
+    ("x has 2 rows", lambda: plug_in(input_ids=torch.full((2, 9), 5), attention_mask=None)),
+    ("row 1 of x", lambda: plug_in(attention_mask=torch.tensor([[1] * 9, [0] * 9, [1] * 9]))),
+    ("mask of y", lambda: plug_in(translation_attention_mask=torch.ones(3, 11))),
+    ("decoder_input_ids", translate),
+    ("label_smoothing .*1.5", lambda: translate(labels=targets(), label_smoothing=1.5)),
+    ("input_ids", lambda: translate(labels=targets(), input_ids=None, attention_mask=None)),
+    ("58 positions", lambda: translate(labels=torch.full((4, 59), 7))),
+    ("decoder_layer_indices", lambda: translate(layers=[0, 3])),
+    # ERNIE-M
+    ("attention_mask", lambda: ernie(camlm=PAIRS)),
+    ("generation_mask", lambda: ernie(btmlm={name: PSEUDO[name] for name in PSEUDO if name != "generation_mask"})),
+    ("labels in segment 1", lambda: ernie(btmlm=PSEUDO | {"labels": PAIRS["labels"]})),
+    ("temperature must be .*, got -1.0", lambda: ernie(btmlm=PSEUDO | {"temperature": -1.0})),
+    ("language_ids", lambda: ernie({"languages": None}, mlm=PAIRS)),
+    ("language_ids are from 2 to 4", lambda: ernie(mlm=PAIRS | {"language_ids": PAIRS["language_ids"] + 2})),
+    ("num_languages is 2", lambda: ernie({"languages": ["en"], "num_languages": 2})),
+    ("mask_token_id", lambda: ernie({"mask_token_id": None})),
+    # XLM-Align and MetaXLM
+    ("alignment_layer", lambda: XlmAlignConfig(**SIZES, alignment_layer=4)),
+    ("filtering_discount", lambda: XlmAlignConfig(**SIZES, filtering_discount=0.3)),
+    ("query_positions", lambda: XlmAlignConfig(**SIZES, query_positions="some")),
+    ("teacher", lambda: made("metaxlm")(mlm=PAIRS, objective_weights={"kd": 1.0})),
+]
+
+
+@pytest.mark.parametrize(("named", "call"), REFUSED)
+def test_refused(named, call):
+    with pytest.raises((ValueError, StrictDataclassError), match=named):
+        call()
