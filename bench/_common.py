@@ -38,34 +38,29 @@ def make_parser(description: str, name: str, sizes: dict[str, tuple[int, str]]) 
     return parser
 
 
-def clock() -> float:
-    """Seconds: processor time of a single thread, which other processes hardly change; else wall-clock time."""
-    return time.process_time() if DEVICE == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Processor time of a single thread, which other processes hardly change; else wall-clock time."""
+    clock = time.process_time if DEVICE == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    wait = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
+    wait()
+    started = clock()
+    work()
+    wait()
+    return clock() - started
 
 
-def wait() -> None:
-    """Until a GPU has done what it was given."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
-def interleaved(
-    ways: dict[str, Callable[[int], Any]], rounds: int, clock: Callable[[], float] = clock
-) -> dict[str, list[float]]:
-    """Seconds of each way, one number a round; `ways[name](number)` does its work of that round.
+def interleaved(ways: dict[str, Callable[[int], Any]], rounds: int, first: int = -1) -> dict[str, list]:
+    """What each way returns, one value a round; `ways[name](number)` does its work of that round.
 
     Every other round runs the ways in the opposite order. The warm-up is round -1, which is not kept.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(-1, rounds):
+    found: dict[str, list] = {name: [] for name in ways}
+    for number in range(first, rounds):
         for name in reversed(ways) if number % 2 else ways:
-            wait()
-            started = clock()
-            ways[name](number)
-            wait()
+            value = ways[name](number)
             if number >= 0:
-                seconds[name].append(clock() - started)
-    return seconds
+                found[name].append(value)
+    return found
 
 
 def median_ratio(others: Sequence[float], own: Sequence[float]) -> float:
@@ -100,7 +95,7 @@ def peak_bytes(step: Callable[[], Any]) -> int:
 def matrix_peak(size: int, dtype: torch.dtype) -> float:
     """FLOP/s of a product of two square matrices: what this device reaches if it does nothing else."""
     a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
-    return 2 * size**3 / min(interleaved({"product": lambda number: a @ b}, 5)["product"])
+    return 2 * size**3 / min(seconds_of(lambda: a @ b) for _ in range(6))
 
 
 def run_command(command: list[str]) -> dict[str, float]:
@@ -122,10 +117,8 @@ def compare_commands(
 
     `command_of(way, number)` is the command of a round.
     """
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-    for number in range(rounds):
-        for way in reversed(ways) if number % 2 else ways:
-            found[way].append(run_command(command_of(way, number)))
+    runs = {way: lambda number, way=way: run_command(command_of(way, number)) for way in ways}
+    found = interleaved(runs, rounds, first=0)
     seconds = {way: [of["seconds"] for of in measured] for way, measured in found.items()}
     return [
         {

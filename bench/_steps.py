@@ -42,19 +42,12 @@ ORDINARY = 4  # first id that is no special token of XLM-R; the last id is <mask
 # Configuration fields of the measured encoders, except for size and special ids. Each has its own dropout. Feed-forward
 # layers with a gate have the width that gives them as many weights as XLM-R's.
 GATED = 8 / 3
+DEBERTA = dict(relative_attention=True, position_buckets=256, share_att_key=True, pos_att_type=["p2c", "c2p"])
 ENCODERS: dict[str, dict[str, Any]] = {
     "xlm-roberta": {},
     "modernbert": {"intermediate_size": GATED},
     "eurobert": {"intermediate_size": GATED},
-    "deberta-v2": {
-        "relative_attention": True,
-        "position_buckets": 256,
-        "share_att_key": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-    },
+    "deberta-v2": DEBERTA | dict(norm_rel_ebd="layer_norm", position_biased_input=False, type_vocab_size=0),
 }
 
 
@@ -226,19 +219,12 @@ def features(examples: list[Example], tokenizer: Any) -> list[dict[str, list[int
 
 
 def steps_of(encoder: str, size: Size, precision: str, objective: str) -> dict[str, OurStep | PeerStep]:
-    """The step of each way, on shared weights; the packed peer needs XLM-R's parts.
-
-    On the CPU, Adam's moments are shared, too: what waits for its turn takes no memory of its own.
-    """
+    """The step of each way, on shared weights; the packed peer needs XLM-R's parts."""
     tokenizer, model = made_up_tokenizer(size.vocab), masked_lm(encoder, size)
     steps = {PEER: PeerStep(model, tokenizer, precision)}
     if encoder == "xlm-roberta":
         steps[PACKED] = PeerStep(model, tokenizer, precision, packs=True)
-    steps[OURS] = OurStep(model, tokenizer, precision, objective)
-    if DEVICE == "cpu":  # on a GPU fused AdamW counts its steps elsewhere than the peer's
-        for step in steps.values():
-            step.optimizer.state = steps[PEER].optimizer.state
-    return steps
+    return steps | {OURS: OurStep(model, tokenizer, precision, objective)}
 
 
 @torch.no_grad()

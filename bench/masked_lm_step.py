@@ -30,6 +30,7 @@ from bench._common import (
     matrix_peak,
     median_ratio,
     peak_bytes,
+    seconds_of,
     show,
     write_results,
 )
@@ -115,12 +116,12 @@ def measure_time(encoder: str, size: Size, part: Part, rounds: int, batches: int
     if max(losses.values()) - min(losses.values()) > TOLERANCE[part.precision]:
         raise ValueError(f"The ways do not have the same loss: {losses}.")
 
-    def run(way: str, number: int) -> None:
+    def step(way: str, number: int) -> None:
         for batch in data[number][way == OURS]:
             steps[way](batch)
         steps[way].model.zero_grad()  # of shared weights
 
-    return interleaved({way: lambda number, way=way: run(way, number) for way in steps}, rounds)
+    return interleaved({way: lambda n, way=way: seconds_of(lambda: step(way, n)) for way in steps}, rounds)
 
 
 def measure_memory(encoder: str, size: Size, part: Part, way: str) -> float:
@@ -136,11 +137,11 @@ def measure_memory(encoder: str, size: Size, part: Part, way: str) -> float:
 def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]:
     """One part: its rows of the table, and what it was measured on."""
     rounds = [round_batches(part, read_lengths(), number, flags.batches)[0] for number in range(flags.rounds)]
-    real = [int(sum(row_lengths(batch).sum() for batch in batches)) for batches in rounds]
-    useful = [sum(size.mlm(row_lengths(batch), PREDICTED * batch.sum()) for batch in batches) for batches in rounds]
-    lengths = [row_lengths(batch) for batches in rounds for batch in batches]
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[part.precision]
-    peak = matrix_peak(flags.mfu, dtype) if flags.mfu else None
+    lengths = [[row_lengths(batch) for batch in batches] for batches in rounds]
+    real = [int(sum(n.sum() for n in batches)) for batches in lengths]
+    predicted = [PREDICTED * sum(batch.sum() for batch in batches) for batches in rounds]
+    useful = [size.mlm(np.concatenate(n), words) for n, words in zip(lengths, predicted, strict=True)]
+    peak = matrix_peak(flags.mfu, torch.bfloat16 if part.precision == "bf16" else torch.float32) if flags.mfu else None
     timed = in_fresh_process(measure_time, flags.encoder, size, part, flags.rounds, flags.batches)
     memory = {way: in_fresh_process(measure_memory, flags.encoder, size, part, way) for way in timed}
     rows = [
@@ -156,7 +157,7 @@ def measure(size: Size, part: Part, flags: argparse.Namespace) -> dict[str, Any]
         }
         for way, seconds in timed.items()
     ]
-    share = sum(n.sum() for n in lengths) / sum(len(n) * n.max() for n in lengths)
+    share = sum(real) / sum(len(n) * n.max() for batches in lengths for n in batches)
     return {**part._asdict(), "useful_share_of_the_peer": float(share), "real_tokens_a_round": real, "ways": rows}
 
 

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,7 +39,7 @@ from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.tracking import is_evaluation, read_events
 from zoo_core.command_line import CommandParser, user_errors
 from zoo_core.provenance import write_csv
-from zoo_core.recipes import load_recipe, nearest
+from zoo_core.recipes import load_recipe
 
 KEY = ["model", "seed", "task"]
 COLUMNS = [*KEY, "language", "method", "layer", "metric", "value"]
@@ -152,17 +152,15 @@ def main(argv: list[str] | None = None) -> None:
     flags.output = flags.output or Path("runs") / flags.plan.stem
     with user_errors("run the same command again to resume"):
         plan = load_recipe(Plan, str(flags.plan), [])
-        claims = {claim.name: claim for claim in plan.claims}
-        if unknown := [name for name in flags.only or () if name not in claims]:
-            raise ValueError(f"--only has {unknown[0]!r}. {nearest(unknown[0], list(claims))}")
-        chosen = [claim for claim in plan.claims if claim.name in (flags.only or claims)]
-        jobs = jobs_of(plan, chosen, flags)
+        names = [claim.name for claim in plan.claims]
+        if unknown := set(flags.only or names) - set(names):
+            raise ValueError(f"--only has {', '.join(sorted(unknown))}; the claims are {', '.join(names)}")
+        jobs = jobs_of(plan, [claim for claim in plan.claims if claim.name in (flags.only or names)], flags)
         if flags.list:
-            print(*(f"{claim.name}: {claim.says} ({claim.paper})" for claim in chosen), sep="\n")
             for job in jobs:
                 print(f"{job.name:40} {'done' if job.is_done else f'{job.hours:.2f} h':>8}  {job.typed}")
             left = sum(job.hours for job in jobs if not job.is_done)
-            return print(f"\n{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {plan.unit}; {left:.1f} left")
+            return print(f"{len(jobs)} jobs, {sum(job.hours for job in jobs):.1f} {plan.unit}; {left:.1f} left")
         failed = [] if flags.page else run_jobs(jobs)
         write_page(plan, flags)
         if failed:
@@ -192,34 +190,33 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> list[
         hub = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
         start = [sys.executable, "-m", *plan.launch, work.module or module, "--config", work.recipe]
         log = flags.output / "jobs" / f"{name}.txt"
+        own = (f"output_dir={folder}", *own)
         jobs.setdefault(name, Job(name, [*start, *work.set, *own, *hub], folder, result, work.hours, log))
 
-    def run_of(name: str, seed: int) -> str:
-        return name if plan.models[name].once else f"{name}-{seed}"
-
-    def model_of(name: str, seed: int) -> str:
-        """Where the model of a seed is, or will be, after the jobs that train it and the model it starts from."""
+    def model_of(name: str, seed: int) -> tuple[str, str]:
+        """The run of a model, and where it is or will be, after the jobs that train it and the model it starts from."""
         work = plan.models[name]
-        start = model_of(work.start, seed) if work.start else None
+        has_seed = not work.once and (work.start or work.folder is None)
+        run, begin = f"{name}-{seed}" if has_seed else name, []
+        if work.start:
+            _, start = model_of(work.start, seed)
+            begin = [f"{work.start_field}={start}"]
         if work.folder is not None:
-            return str(flags.output / run_of(work.start, seed) / work.folder) if work.start else work.folder
-        run, begin = run_of(name, seed), [f"{work.start_field}={start}"] if start else []
-        own = [f"output_dir={flags.output / run}", f"seed={1 if work.once else seed}", *begin]
-        add("pretraining.run", work, run, flags.output / run, "model/config.json", *own)
-        return str(flags.output / run / "model")
+            return run, str(Path(start).parent / work.folder) if work.start else work.folder
+        folder = flags.output / run
+        add("pretraining.run", work, run, folder, "model/config.json", f"seed={1 if work.once else seed}", *begin)
+        return run, str(folder / "model")
 
     for claim in claims:
         for seed in [seed for seed in flags.seeds if not claim.seeds or seed in claim.seeds]:
             for model in claim.models:
-                path, made = model_of(model, seed), plan.models[model]
-                is_one = made.once or (made.folder is not None and made.start is None)
+                run, path = model_of(model, seed)
                 for name in claim.tasks:
                     work = plan.tasks[name]
                     is_trained = KINDS[kind_of(["--config", work.recipe])].is_trained
-                    run = model if is_one and not is_trained else f"{model}-{seed}"
-                    folder, seeds = flags.output / run / "tasks" / name, [f"seeds=[{seed}]"] if is_trained else []
-                    own = [f"model={path}", f"output_dir={folder}", *seeds]
-                    add("finetuning.run", work, f"{run} {name}", folder, "results.json", *own)
+                    owner, seeds = (f"{model}-{seed}", [f"seeds=[{seed}]"]) if is_trained else (run, [])
+                    folder = flags.output / owner / "tasks" / name
+                    add("finetuning.run", work, f"{owner} {name}", folder, "results.json", f"model={path}", *seeds)
     return list(jobs.values())
 
 
@@ -240,8 +237,7 @@ def write_page(plan: Plan, flags: argparse.Namespace) -> None:
         seeds = sorted(set(own["seed"]) - {0})
         anchor = re.sub(r"[^\w\- ]", "", claim.says.lower()).replace(" ", "-")
         link, outcome = f"[{claim.says}](#{anchor})", claim.outcome or "not run yet"
-        row = [link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"]
-        rows.append(row)
+        rows.append([link, claim.paper, outcome, claim.verdict, str(len(seeds)), f"`{claim.name}`"])
         sections += _section(plan, claim, own, seeds, results)
     overview = markdown_table((["claim", "paper", "result", "in short", "seeds", "name for `--only`"], rows))
     head = ["# The papers' claims on a real encoder", "", plan.about.strip(), "", *overview, ""]
@@ -282,55 +278,47 @@ def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int
     lines = [f"## {claim.says}", "", *_wrapped(f"**Paper** ({claim.paper}). {published}")]
     lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
     titles = {name: plan.models[name].title or name for name in claim.models}
-    cells = {name: [_by_seed(column, name, scores) for column in claim.columns] for name in claim.models}
-    if any(len(cell) for row in cells.values() for cell in row):
+    rows = [[title, *(_cell(column, name, scores) for column in claim.columns)] for name, title in titles.items()]
+    if any(cell for row in rows for cell in row[1:]):
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
-        rows = [[titles[name], *map(_cell, row, (of.digits for of in claim.columns))] for name, row in cells.items()]
         which = f"Seeds {', '.join(map(str, seeds))}." if seeds[1:] else f"Only seed {seeds[0]}."
         lines += [*_wrapped(f"{claim.setup} {which}".strip()), *markdown_table((header, rows)), ""]
-        if claim.plot and all(len(row[0]) for row in cells.values()):
-            picture = draw(claim, titles, scores, results)
-            lines += [f"![{claim.says}](results/{picture.name})", ""]
+        if claim.plot and all(row[1] for row in rows):
+            lines += [f"![{claim.says}](results/{draw(claim, titles, scores, results).name})", ""]
     return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]
 
 
-def _rows(column: Column, model: str, scores: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows of the long table that a cell is made of."""
+def _by(keys: list[str], column: Column, model: str, scores: pandas.DataFrame) -> Any:
+    """The values that a column takes of a model, in groups; keys that its `where` has are not looked at."""
     is_of = (scores["model"] == model) & (scores["task"] == column.task)
     is_of &= scores["metric"].map(lambda metric: fnmatchcase(metric, column.metric)).astype(bool)
     for name, wanted in column.where.items():
-        is_of &= scores[name].isin(wanted if isinstance(wanted, list) else [wanted])
-    return scores[is_of]
+        if name not in keys:
+            is_of &= scores[name].isin(wanted if isinstance(wanted, list) else [wanted])
+    return scores[is_of].groupby(keys)["value"]
 
 
-def _by_seed(column: Column, model: str, scores: pandas.DataFrame) -> pandas.Series:
-    """The mean over languages, by seed."""
-    return _rows(column, model, scores).groupby("seed")["value"].mean()
-
-
-def _cell(by_seed: pandas.Series, digits: int) -> str:
-    """Mean and standard deviation over seeds."""
-    deviation = f" ± {by_seed.std():.{digits}f}" if len(by_seed) > 1 else ""
-    return f"{by_seed.mean():.{digits}f}{deviation}" if len(by_seed) else ""
+def _cell(column: Column, model: str, scores: pandas.DataFrame) -> str:
+    """Mean and standard deviation over seeds of the means over languages."""
+    by_seed = _by(["seed"], column, model, scores).mean()
+    deviation = f" ± {by_seed.std():.{column.digits}f}" if len(by_seed) > 1 else ""
+    return f"{by_seed.mean():.{column.digits}f}{deviation}" if len(by_seed) else ""
 
 
 def draw(claim: Claim, titles: dict[str, str], scores: pandas.DataFrame, results: Path) -> Path:
     """The plot of a claim: its first column over the layers, a panel a language; or where more is better, as bars."""
     path, title = results.with_name(f"{results.name}-{claim.name}.png"), f"Our test of {claim.paper}"
-    first, panels = claim.columns[0], {}
-    for model, name in titles.items():
-        if claim.plot == "bars":
-            found = {column.name: _by_seed(column, model, scores) for column in claim.columns if column.better == "up"}
-            panels[name] = {column: summary(by_seed) for column, by_seed in found.items() if len(by_seed)}
-        else:
-            where = {key: wanted for key, wanted in first.where.items() if key != "layer"}
-            rows = _rows(replace(first, where=where), model, scores)
-            for (language, layer), own in rows.groupby(["language", "layer"]):
-                panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(own["value"])
+    panels: dict[str, dict] = {}
     if claim.plot == "bars":
+        for model, name in titles.items():
+            found = {of.name: _by(["seed"], of, model, scores).mean() for of in claim.columns if of.better == "up"}
+            panels[name] = {column: summary(by_seed) for column, by_seed in found.items() if len(by_seed)}
         plot_bars(panels, path, title, "score")
     else:
-        plot_lines(panels, path, title, "layer", first.metric.upper())
+        for model, name in titles.items():
+            for (language, layer), own in _by(["language", "layer"], claim.columns[0], model, scores):
+                panels.setdefault(language, {}).setdefault(name, {})[int(layer)] = summary(own)
+        plot_lines(panels, path, title, "layer", claim.columns[0].metric.upper())
     return path
 
 

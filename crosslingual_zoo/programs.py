@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
 from accelerate.state import AcceleratorState
-from transformers.utils import logging as transformers_logging
 
 from finetuning import training as finetuning_run
 from finetuning.results import Results, read_results
@@ -48,7 +46,7 @@ def pretrain(
 
     Source: the objectives' papers; the comment at the top of each recipe names its paper.
     """
-    given = _checked(recipe, overrides)
+    given = list(overrides)
     loaded = load_recipe(Recipe, recipe, given)
     loaded.check()
     with _run():
@@ -83,7 +81,7 @@ def finetune(
 
     Source: XTREME (Hu et al., 2020), section 3, for the protocol of its tasks.
     """
-    given = _checked(recipe, overrides)
+    given = list(overrides)
     kind = [f"kind={recipe['kind']}"] if isinstance(recipe, Mapping) and "kind" in recipe else []
     config = [] if isinstance(recipe, Mapping) else ["--config", str(recipe)]
     loaded = load_recipe(KINDS[kind_of([*kind, *config, *given])].recipe_class, recipe, given)
@@ -97,25 +95,11 @@ def finetune(
     return read_results(loaded.output_dir)
 
 
-def _checked(recipe: Any, overrides: Iterable[str]) -> list[str]:
-    """The overrides. Raises ValueError for what is no list of them, and for a recipe of another type."""
-    if not isinstance(recipe, str | os.PathLike | Mapping):
-        raise ValueError(f"the recipe is {recipe!r}. Give a YAML file or a dictionary.")
-    if isinstance(overrides, str | Mapping):
-        raise ValueError(f'overrides is {overrides!r}. Give a list, as in ["output_dir=runs/short"].')
-    return list(overrides)
-
-
 @contextlib.contextmanager
 def _run() -> Iterator[None]:
-    """Ctrl-C saves first, and is then a KeyboardInterrupt. What a run sets in its process is restored after it:
-    accelerate's precision, and what libraries log and show."""
+    """Ctrl-C saves first, and is then a KeyboardInterrupt. Accelerate's precision and the log are restored after it."""
     root, state = logging.getLogger(), dict(AcceleratorState._shared_state)
-    level, handlers, verbosity = root.level, list(root.handlers), transformers_logging.get_verbosity()
-    shown = {
-        transformers_logging: transformers_logging.is_progress_bar_enabled(),
-        datasets: datasets.is_progress_bar_enabled(),
-    }
+    level, handlers = root.level, list(root.handlers)
     AcceleratorState._reset_state()
     try:
         with stop_signals("resume=True continues the run"):
@@ -129,9 +113,6 @@ def _run() -> Iterator[None]:
         AcceleratorState._shared_state.update(state)
         root.setLevel(level)
         root.handlers[:] = handlers
-        transformers_logging.set_verbosity(verbosity)
-        for library, is_shown in shown.items():
-            (library.enable_progress_bar if is_shown else library.disable_progress_bar)()
 
 
 def _command(program: str, recipe: Any, overrides: list[str], output_dir: str, resume: bool) -> list[str]:

@@ -4,7 +4,6 @@ reference.py generates parts of docs/reference/.
 """
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -58,12 +57,6 @@ html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# GitHub sets this variable in a workflow. Without it, files are downloads, and the names of folders are no links.
-REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
-ADDRESS = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
-if ADDRESS:
-    html_theme_options = {"source_repository": ADDRESS, "source_branch": "main", "source_directory": ""}
-
 
 def prepare(app, docname: str, source: list[str]) -> None:
     """Fills in what is generated, appends the navigation, and resolves links to what is no page of the site."""
@@ -78,15 +71,8 @@ def prepare(app, docname: str, source: list[str]) -> None:
     folder = (ROOT / docname).parent
 
     def link(match: re.Match) -> str:
-        text, target = match.groups()
-        place = (folder / target.partition("#")[0]).resolve()
-        if "://" in target or target.startswith(("#", "mailto:")) or not place.exists():
-            return match[0]  # Sphinx warns of what is missing
-        if place.is_dir():
-            return f"[{text}]({ADDRESS}/tree/main/{place.relative_to(ROOT)})" if ADDRESS else text
-        if ADDRESS and place.suffix in (".py", ".yaml", ".yml", ".json", ".csv", ".txt"):
-            return f"[{text}]({ADDRESS}/blob/main/{place.relative_to(ROOT)})"
-        return match[0]
+        place = folder / match[2]
+        return match[1] if "://" not in match[2] and place.is_dir() else match[0]
 
     source[0] = re.sub(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)", link, source[0])
     if docname == root_doc:

@@ -52,23 +52,15 @@ def names(*modules: str) -> str:
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, type):
         return f"```{{eval-rst}}\n.. autofunction:: crosslingual_zoo.{name}\n```"
-    own = [key for key, member in vars(value).items() if isinstance(member, METHODS) and not key.startswith("_")]
-    own = [key for key in own if _is_documented(getattr(value, key))]
+    ours = [base for base in value.__mro__ if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
+    shown = {key for base in ours for key in INHERITED if key in vars(base)}
+    shown |= {key for key, of in vars(value).items() if isinstance(of, METHODS) and of.__doc__ and key[0] != "_"}
+    shown -= {"validate"}  # which huggingface_hub adds to configurations
     source = "class" if issubclass(value, tuple) else "both"  # a named tuple makes up the text of its constructor
-    bases = [base for base in value.__mro__[1:] if base.__module__.partition(".")[0] in crosslingual_zoo._PACKAGES]
-    inherited = [key for key in INHERITED if key not in vars(value) and any(key in vars(base) for base in bases)]
-    own += [key for key in ("__call__",) if key in vars(value)]
     options = f"   :class-doc-from: {source}"
-    if inherited + own:  # `:members:` without names takes all
-        options += f"\n   :members: {', '.join(inherited + own)}"
+    if shown:  # `:members:` without names takes all
+        options += f"\n   :members: {', '.join(sorted(shown))}"
     return f"```{{eval-rst}}\n.. autoclass:: crosslingual_zoo.{name}\n{options}\n```"
-
-
-def _is_documented(member: Any) -> bool:
-    """Whether a method or property has a docstring, and is not one that a library made."""
-    module = getattr(member, "__module__", None) or crosslingual_zoo.__name__  # of a property: none
-    packages = (crosslingual_zoo.__name__, *crosslingual_zoo._PACKAGES)
-    return bool((member.__doc__ or "").strip()) and module.partition(".")[0] in packages
 
 
 def pretraining_fields() -> str:
@@ -96,8 +88,7 @@ def finetuning_fields() -> str:
 
 def escape(text: str) -> str:
     """Outside of code, what Markdown would read as HTML, math, or emphasis is text."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if n % 2 else re.sub(r"([<$\\*_])", r"\\\1", part) for n, part in enumerate(parts))
+    return re.sub(r"(`[^`]*`)|([<$\\*_])", lambda part: part[1] or f"\\{part[2]}", text)
 
 
 def _group(title: str, summary: str, rows: list, level: int = 2) -> str:
@@ -129,11 +120,9 @@ def modules(*packages: str) -> str:
         place = importlib.import_module(package)
         inside = [f"{package}.{entry.name}" for entry in pkgutil.iter_modules(getattr(place, "__path__", []))]
         found += inside or [package]
-    runnable = [name for name in found if f'"{name}:main"' not in installed and hasattr(_load(name), "main")]
-    return "\n\n".join(_command(f"python -m {name}", _load(name).main, []) for name in runnable)
-
-
-_load = importlib.import_module
+    places = {name: importlib.import_module(name) for name in found if f'"{name}:main"' not in installed}
+    runnable = {name: place.main for name, place in places.items() if hasattr(place, "main")}
+    return "\n\n".join(_command(f"python -m {name}", main, []) for name, main in runnable.items())
 
 
 def _command(name: str, main: Callable, arguments: list[str]) -> str:

@@ -8,7 +8,6 @@ import runpy
 import shutil
 import sys
 import warnings
-from concurrent.futures import Future
 
 import pytest
 
@@ -27,10 +26,7 @@ SHORT = {
 class Here:
     """Runs what is submitted at once: only the main thread gets signals."""
 
-    def submit(self, function, *arguments):
-        future = Future()
-        future.set_result(function(*arguments))
-        return future
+    map = staticmethod(map)
 
 
 def in_process(module, *arguments):

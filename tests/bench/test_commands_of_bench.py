@@ -1,12 +1,31 @@
 """Every benchmark at a tiny size writes its figures."""
 
+import importlib
+import json
+import logging
 from argparse import Namespace
 
 import pytest
 
 from bench.word_alignment import save_encoder
+from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def figures(monkeypatch, tmp_path):
+    """`figures("finetuning", "--rounds", "1")`: the figures that the command writes, measured in this process."""
+
+    def written(name: str, *flags: str) -> dict:
+        bench, output = importlib.import_module(f"bench.{name}"), tmp_path / "results" / "figures.json"
+        monkeypatch.setattr(bench, "in_fresh_process", lambda function, *values: function(*values), raising=False)
+        bench.main([*flags, "--output", str(output)])
+        return json.loads(output.read_text(encoding="utf-8"))
+
+    yield written
+    forget_accelerate()
+    logging.disable(logging.NOTSET)
 
 
 def test_finetuning(figures):

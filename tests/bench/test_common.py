@@ -1,26 +1,20 @@
-"""What the benchmarks share: rounds, ratios, memory, commands, the file of results."""
+"""What the benchmarks share: rounds, ratios, memory, commands."""
 
-import json
 import sys
 
 import pytest
 import torch
 
-from bench._common import compare_commands, interleaved, make_parser, median_ratio, peak_bytes, write_results
+from bench._common import compare_commands, interleaved, median_ratio, peak_bytes
 
 
 def test_interleaved_turns_the_rounds_and_drops_the_warm_up():
-    seen, now = [], [0.0]
+    seen = []
 
     def way(name, seconds):
-        def once(number):
-            seen.append((number, name))
-            now[0] += seconds * (number + 2)
+        return lambda number: seen.append((number, name)) or seconds * (number + 2)
 
-        return once
-
-    found = interleaved({"a": way("a", 1), "b": way("b", 3)}, 3, lambda: now[0])
-    assert found == {"a": [2, 3, 4], "b": [6, 9, 12]}
+    assert interleaved({"a": way("a", 1), "b": way("b", 3)}, 3) == {"a": [2, 3, 4], "b": [6, 9, 12]}
     assert [name for _, name in seen] == ["b", "a", "a", "b", "b", "a", "a", "b"]
     assert [number for number, _ in seen] == [-1, -1, 0, 0, 1, 1, 2, 2]
     assert median_ratio([1, 9, 4], [1, 1, 2]) == 2  # of the rounds, not of the medians: 4 / 1
@@ -33,15 +27,6 @@ def test_peak_bytes_is_what_was_held_at_once():
         return torch.ones(2**19) + torch.ones(2**19)
 
     assert peak_bytes(step) == pytest.approx(3 * 4 * 2**19, rel=0.01)
-
-
-def test_write_results_says_on_what_they_were_measured(tmp_path):
-    flags = make_parser("A test.", "some", {"rounds": (5, "rounds")}).parse_args(["--rounds", "3"])
-    flags.output = tmp_path / "new" / "some.json"
-    write_results(flags, "some", ["--rounds", "3"], {"ratio": 2.0})
-    found = json.loads(flags.output.read_text(encoding="utf-8"))
-    assert found["ratio"] == 2 and found["settings"] == {"rounds": 3}
-    assert found["facts"]["command"] == "python -m bench.some --rounds 3" and found["machine"]["threads"] > 0
 
 
 def test_compare_commands_takes_the_rounds_ratios():

@@ -16,7 +16,6 @@ from zoo_core.recipes import load_recipe
 
 PLANS = {name: load_recipe(Plan, f"bench/{name}.yaml", []) for name in ("reproduce", "reproduce_full")}
 PLAN = PLANS["reproduce"]
-WORKS = [(plan, kind, work) for plan in PLANS.values() for kind in ("models", "tasks") for work in getattr(plan, kind)]
 
 
 @pytest.fixture
@@ -25,22 +24,17 @@ def flags(tmp_path):
     return SimpleNamespace(plan=tmp_path / "reproduce.yaml", seeds=[2, 3], hub_root=None, output=tmp_path / "runs")
 
 
-@pytest.mark.parametrize(("plan", "kind", "name"), WORKS, ids=lambda value: value if isinstance(value, str) else "plan")
-def test_reproduce_every_model_and_task_has_a_recipe_that_can_be_read(plan, kind, name):
-    work = getattr(plan, kind)[name]
-    assert (work.recipe is None) == (work.folder is not None)
-    if work.recipe is not None:
-        recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])].recipe_class
-        own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
-        load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
-        assert work.hours > 0
-
-
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_reproduce_claims_name_models_and_tasks_that_are_there(plan):
+def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
+    for kind, works in (("models", plan.models), ("tasks", plan.tasks)):
+        for work in works.values():
+            assert (work.recipe is None) == (work.folder is not None)
+            if work.recipe is not None:
+                recipe_class = Recipe if kind == "models" else KINDS[kind_of(["--config", work.recipe])].recipe_class
+                own = ["model=x"] if kind == "tasks" else [f"{work.start_field}=y"] if work.start else []
+                load_recipe(recipe_class, work.recipe, [*work.set, *own, "output_dir=x"])
     for claim in plan.claims:
         assert set(claim.models) <= plan.models.keys() and set(claim.tasks) <= plan.tasks.keys()
-        assert claim.columns or "| --- |" in claim.answer
         assert {column.task for column in claim.columns} <= {*claim.tasks, reproduce.RUN}
 
 
