@@ -33,7 +33,7 @@ from finetuning.published import XTREME_POOLING, find, languages_of, load, pair_
 from finetuning.recipe import LabeledTable, Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
-from finetuning.tasks.registry import KINDS, kind_of, task_of
+from finetuning.tasks.registry import KINDS, kind_of
 from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.processes import stop_signals
@@ -77,8 +77,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--tasks", type=lambda text: text.split(","), metavar="A,B", help="only these tasks")
     text = "leave out languages whose tables are not found, and tasks without any language; the results list them"
     parser.add_argument("--skip_missing", action="store_true", help=text)
-    text = "read and encode the data of every task, list by language what is cut, split or left out, and stop"
-    parser.add_argument("--check_data", action="store_true", help=text)
     text = "sets a field in every recipe that has it, or in one task's"
     parser.add_argument("overrides", nargs="*", metavar="[task.]field=value", help=text)
     options = parser.parse_intermixed_args(argv)
@@ -99,15 +97,7 @@ def main(argv: list[str]) -> None:
             except NOT_THERE as error:
                 left_out[name] = str(error)
                 del recipes[name]
-        if not options.check_data:
-            return run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
-        from finetuning.training import check_data
-
-        for name, recipe in recipes.items():
-            print(f"\n{name}")
-            check_data(task_of(replace(recipe, init_from=None) if recipe.init_from else recipe))
-        for name, reason in left_out.items():
-            print(f"{name}: {reason}")
+        run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:
