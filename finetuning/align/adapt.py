@@ -29,7 +29,7 @@ from finetuning.align.common import (
 )
 from finetuning.align.gold import Gold
 from finetuning.align.pairs import PairReader, Side
-from finetuning.align.score import Confidence, read_with_gold, score_links
+from finetuning.align.score import calibration, read_with_gold, score_links
 from zoo_core.processes import Stopped, at_once, held_signals, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import read_yaml
@@ -197,11 +197,14 @@ def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None, screen: 
 def fit_calibration(options: Namespace, layer: int, gold: GoldPairs, screen: Any) -> list[float]:
     """Slope and offset of the logits of links, fitted to held-out gold: see `WordAligner`."""
     aligner = load_aligner(options, screen, layer=layer, slope=1.0, offset=0.0)
-    confidence, given = Confidence(), (gold.pairs[number] for number in gold.links)
-    found = with_likely_links(aligner).align(given, probabilities=True)
-    for alignment, links in zip(found, gold.links.values(), strict=True):
-        confidence.add(alignment, links)
-    return confidence.calibration()
+    found = with_likely_links(aligner).align((gold.pairs[number] for number in gold.links), probabilities=True)
+    return calibration(
+        [
+            (probability, link in of.possible)
+            for alignment, of in zip(found, gold.links.values(), strict=True)
+            for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
+        ]
+    )
 
 
 def as_row(source: Side, target: Side, split: bool = False) -> dict[str, str]:

@@ -5,8 +5,6 @@ much of FILE to keep, and with which settings and model its links were made: oth
 """
 
 import contextlib
-import csv
-import io
 import json
 import os
 import sys
@@ -37,7 +35,7 @@ from zoo_core.processes import hold_signals, launched_rank, stop_if_told, stop_s
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import recipe_differences
 
-Form = Callable[[int, Any, bool], str]  # the text of a pair: its number from 0, its alignment, with probabilities
+Form = Callable[[Any, bool], str]  # the text of a pair: its alignment, with probabilities
 
 STATE_ENDING = ".word-align.json"
 LINES_ON_PAGE = 100
@@ -65,7 +63,6 @@ the target. A pair with an empty side gives an empty line. Lines are written in 
 
   pharaoh      0-0 1-2 2-1, or with --probabilities 0-0:0.9731 1-2:0.4250 2-1:0.8080
   json         one object per line: words, links, probabilities, and where each word begins and ends in the text
-  tsv          one row per link: index of the sentence, source and target word (from 0), then the two words
 
 Lines of text and cells of tables are split at spaces and tabs only, as in fast_align, eflomal, simalign and
 awesome-align. --split splits running text at Unicode's word boundaries (UAX #29), and Chinese, hiragana, Thai, Lao,
@@ -229,8 +226,8 @@ def align_block(
     pairs = [reader.parse(row, number) for number, row in enumerate(rows, first)]
     texts, counts = [], Counter(unspaced=reader.unspaced)
     found = aligner.align(pairs, probabilities=probabilities, progress=lambda _: stop_if_told())
-    for number, alignment in enumerate(found, first):
-        texts.append(form(number, alignment, probabilities))
+    for alignment in found:
+        texts.append(form(alignment, probabilities))
         one = {"pairs": 1, "links": len(alignment.links), "without words": not alignment.windows}
         counts.update(one | {"long": alignment.windows > 1})
     return "".join(texts), +counts
@@ -280,14 +277,14 @@ def report_counts(counts: Counter[str], done: int, window: int, seconds: float, 
         screen.print(f"{counts['long']:,} pairs longer than {window:,} positions, split into windows that overlap")
 
 
-def pharaoh(number: int, found: Any, probabilities: bool) -> str:
+def pharaoh(found: Any, probabilities: bool) -> str:
     """`0-0 1-2` a line, or with probabilities `0-0:0.9731 1-2:0.4250`."""
     if not probabilities:
         return " ".join(f"{i}-{j}" for i, j in found.links) + "\n"
     return " ".join(f"{i}-{j}:{p:.4f}" for (i, j), p in zip(found.links, found.probabilities, strict=True)) + "\n"
 
 
-def as_json(number: int, found: Any, probabilities: bool) -> str:
+def as_json(found: Any, probabilities: bool) -> str:
     """An object a line: words, their offsets where a text was split, links."""
     fields = {"source": found.source, "target": found.target, "links": found.links}
     if probabilities:
@@ -297,19 +294,7 @@ def as_json(number: int, found: Any, probabilities: bool) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def as_tsv(number: int, found: Any, probabilities: bool) -> str:
-    """A row a link, and a header before the first pair; a line break or a tab in a word becomes a space."""
-    text, breaks = io.StringIO(), str.maketrans("\t\r\n", "   ")
-    write, width = csv.writer(text, "excel-tab", lineterminator="\n").writerow, len(TSV_COLUMNS) - (not probabilities)
-    if number == 0:
-        write(TSV_COLUMNS[:width])
-    for (i, j), p in zip(found.links, found.probabilities or [0.0] * len(found.links), strict=True):
-        words = found.source[i].translate(breaks), found.target[j].translate(breaks)
-        write([number, i, j, *words, f"{p:.4f}"][:width])
-    return text.getvalue()
-
-
-def list_words(number: int, found: Any, probabilities: bool) -> str:
+def list_words(found: Any, probabilities: bool) -> str:
     """For a terminal: one line per link, then words without a link."""
     rows = [(found.source[i], found.target[j]) for i, j in found.links]
     shown = [f"{p:.2f}" for p in found.probabilities] if probabilities else [""] * len(rows)
@@ -322,5 +307,4 @@ def list_words(number: int, found: Any, probabilities: bool) -> str:
     )
 
 
-TSV_COLUMNS = ("sentence", "source_index", "target_index", "source_word", "target_word", "probability")
-FORMATS = {"pharaoh": pharaoh, "json": as_json, "tsv": as_tsv}
+FORMATS = {"pharaoh": pharaoh, "json": as_json}

@@ -34,7 +34,7 @@ ENDINGS = {
     "csv": (".csv",),
     "jsonl": (".jsonl", ".json"),
     "tmx": (".tmx",),
-    "xliff": (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mqxlz", ".mxliff"),  # ..., Trados, memoQ (two), Phrase
+    "xliff": (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff"),  # ..., Trados, memoQ, Phrase
 }
 
 BLANKS = " \t\n"  # lines have no newlines; JSON strings, cells of CSV and XML have

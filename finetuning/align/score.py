@@ -1,9 +1,8 @@
-"""`word-align score`: evaluates links on gold links, by one layer or by every layer; how far probabilities hold."""
+"""`word-align score`: evaluates links on gold links, by one layer or by every layer; calibrates probabilities."""
 
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,7 +19,6 @@ from finetuning.align.common import (
 from finetuning.align.gold import Gold, describe_fit, fit_gold, read_found, read_gold
 from finetuning.align.pairs import Side
 
-BINS = 10
 USAGE = "word-align score [FILE | SOURCE TARGET] --gold LINKS [--model FOLDER|ID] [options]"
 DESCRIPTION = """Evaluate word links on gold links, which people made: AER, precision, recall and F1.
 
@@ -134,48 +132,27 @@ def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, G
     print_table("Word alignment by layer, %", (["layer", *METRICS.values(), ""], rows), [])
 
 
-@dataclass
-class Confidence:
-    """Candidate links with their probabilities, compared with links made by hand."""
+def calibration(candidates: list[tuple[float, bool]]) -> list[float]:
+    """Slope and offset of the logits with which probabilities fit best whether candidates are right; [1, 0] if they do.
 
-    candidates: list[tuple[float, bool]] = field(default_factory=list)  # probability, whether it is sure or possible
+    Platt (1999): logistic regression of whether a candidate is right on its logit. It begins with, and of few
+    candidates stays near, slope 1 and offset 0.
+    """
+    import torch
 
-    def add(self, alignment: Any, gold: Gold) -> None:
-        """Takes the candidates of a sentence."""
-        self.candidates += [
-            (probability, link in gold.possible)
-            for link, probability in zip(alignment.links, alignment.probabilities, strict=True)
-        ]
+    start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    logits_N = torch.tensor([probability for probability, _ in candidates], dtype=torch.float64).logit(1e-6)
+    right_N = torch.tensor([is_right for _, is_right in candidates], dtype=torch.float64)
+    found_2 = start_2.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
 
-    def calibration(self) -> list[float]:
-        """Slope and offset of the logits with which the probabilities fit the candidates best; [1, 0] if they do.
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        scores_N = found_2[0] * logits_N + found_2[1]
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(scores_N, right_N, reduction="sum")
+        total = losses + (found_2 - start_2).square().sum()
+        total.backward()
+        return total
 
-        Platt (1999): logistic regression of whether a candidate is right on its logit. It begins with, and of few
-        candidates stays near, slope 1 and offset 0.
-        """
-        import torch
-
-        start_2 = torch.tensor([1.0, 0.0], dtype=torch.float64)
-        logits_N = torch.tensor([probability for probability, _ in self.candidates], dtype=torch.float64).logit(1e-6)
-        right_N = torch.tensor([is_right for _, is_right in self.candidates], dtype=torch.float64)
-        found_2 = start_2.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([found_2], max_iter=100, line_search_fn="strong_wolfe")
-
-        def loss() -> torch.Tensor:
-            optimizer.zero_grad()
-            scores_N = found_2[0] * logits_N + found_2[1]
-            losses = torch.nn.functional.binary_cross_entropy_with_logits(scores_N, right_N, reduction="sum")
-            total = losses + (found_2 - start_2).square().sum()
-            total.backward()
-            return total
-
-        optimizer.step(loss)
-        return found_2.tolist()
-
-    def error(self) -> float:
-        """Expected calibration error: how far mean probability and share of right links of a bin lie apart, on
-        average over the candidates, in ten bins of the same width."""
-        bins: dict[int, list[float]] = {}
-        for probability, is_right in self.candidates:
-            bins.setdefault(min(int(probability * BINS), BINS - 1), []).append(probability - is_right)
-        return sum(abs(sum(of)) for of in bins.values()) / max(len(self.candidates), 1)
+    optimizer.step(loss)
+    return found_2.tolist()

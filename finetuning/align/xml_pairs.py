@@ -25,7 +25,6 @@ LANGUAGES = ("source-language", "srcLang"), ("target-language", "trgLang")  # at
 UNDETERMINED = "und"  # the language tag of files that name none
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
-ZIP = b"PK\x03\x04"  # memoQ's .mqxlz is one
 CHUNK = 2**14  # bytes
 
 
@@ -77,8 +76,6 @@ class XmlPairs:
         opened: list[Any] = []
         inside = 0  # units that are open
         for chunk in iter(lambda: self.stream.read(CHUNK), b""):
-            if chunk.startswith(ZIP) and not opened:
-                raise ValueError(f"{self.name} is a zip archive. Unpack it and name the file of {self.format} in it.")
             try:
                 parser.feed(chunk)
             except ValueError as error:

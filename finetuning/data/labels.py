@@ -89,12 +89,6 @@ def _none_is_a_label(column: LabelColumn) -> ValueError:
     )
 
 
-def check_label_names(where: str, names: list[str]) -> None:
-    """Raises ValueError for `label_names` that are not all different."""
-    if len(set(names)) < len(names):
-        raise ValueError(f"{where}.label_names is {names}. Give each label a different name.")
-
-
 def refuse_placeholders(rows: Rows, count: int, what: str, name: str) -> None:
     """Raises the ValueError of an evaluated language in which all of `count` rows or words have one label.
 

@@ -28,12 +28,7 @@ class PairRows(Rows):
 def tables_of(table: PairTable) -> list[Table]:
     """The table of the pairs, or those of the sources and of the translations, each with the split that is read."""
     tables = [table] if table.target is None else [table, table.target]
-    return [with_split(one, one.split or table.split) for one in tables]
-
-
-def with_split(table: Table, split: str) -> Table:
-    """Returns the table with the split that is read; of a file, all rows are read."""
-    return whole_file(replace(table, split=split))
+    return [whole_file(replace(one, split=one.split or table.split)) for one in tables]
 
 
 def open_pairs(
@@ -44,7 +39,7 @@ def open_pairs(
     Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
     """
     tables = tables_of(table)
-    found = [load_whole(one, name, hub_root, loaded) for one in tables]
+    found = [read_table(one, hub_root, loaded) for one in tables]
     where, positions, sides = f"{name} ({'; '.join(map(describe, tables))})", None, []
     for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
         wanted = getattr(table, f"{side}_column")
@@ -67,15 +62,6 @@ def open_pairs(
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
     return PairRows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
-
-
-def load_whole(
-    table: Table, name: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
-) -> tuple[Dataset, str]:
-    """The rows of a table, structs as columns, and its fingerprint; `loaded` keeps what was read."""
-    if table.streaming:
-        raise ValueError(f"{name}.streaming is true, and all rows are needed at once. Leave it out.")
-    return read_table(table, hub_root, loaded)
 
 
 def require_text(rows: Dataset, column: str, field: str, where: str) -> None:

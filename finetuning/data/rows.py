@@ -128,8 +128,10 @@ class TableReader:
 def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Dataset", str]]) -> tuple["Dataset", str]:
     """The rows of a table, a struct's fields under the dotted names of the recipe, and its fingerprint.
 
-    `loaded` keeps what was read.
+    `loaded` keeps what was read. Raises ValueError for a streamed table.
     """
+    if table.streaming:
+        raise ValueError(f"{describe(table)}: streaming is true, and all rows are needed at once. Leave it out.")
     key = tuple(getattr(table, item.name) for item in fields(Table))
     if key not in loaded:
         dataset = load_table(table, hub_root)

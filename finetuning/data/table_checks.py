@@ -20,15 +20,15 @@ def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
 
 
 def check_tables(recipe: "Recipe") -> None:
-    """Raises ValueError for tables that are missing or streamed, and where training or selection sees evaluated rows.
+    """Raises ValueError for tables that are missing, and where training or selection sees evaluated rows.
 
-    Also for languages and translations that the setting does not use, or that it needs and that are missing.
+    Also for repeated label names, and for languages and translations that the setting does not use, or needs and lacks.
     """
     if not recipe.train or not recipe.evaluation:
         raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
     for where, table in named_tables(recipe).items():
-        if table.streaming:
-            raise ValueError(f"{where}.streaming is true, and fine-tuning needs all rows at once. Leave it out.")
+        if len(set(table.label_names)) < len(table.label_names):
+            raise ValueError(f"{where}.label_names is {table.label_names}. Give each label a different name.")
         if bool(table.translation_columns) + bool(table.translations) != recipe.plug_in:
             raise ValueError(
                 f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "

@@ -49,9 +49,6 @@ class PaperTable:
     average_of: list[str] = field(default_factory=list)  # metrics whose mean is a column's part in the average
     note: str | None = None
 
-    def row(self, name: str) -> PaperRow | None:
-        return next((row for row in self.rows if row.name == name), None)
-
     def scores(self, row: PaperRow, metric: str) -> dict[str, float]:
         """The legible scores of a row, by column."""
         figures = row.scores.get(metric, [None] * len(self.columns))

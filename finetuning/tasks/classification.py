@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
@@ -51,7 +51,6 @@ class ClassificationTask(LanguageTask[Recipe]):
                     f"{where}.text_columns is {table.text_columns}, and train.0.text_columns is {texts}. Name one or "
                     "two columns, in all tables the same number."
                 )
-            check_label_names(where, table.label_names)
         tables = open_tables(recipe)
         names, is_declared = label_names([_label_column(rows) for rows in tables.train])
         normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)

@@ -29,7 +29,7 @@ from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
-from finetuning.data.labels import LabelColumn, check_label_names, label_ids, label_names, refuse_placeholders
+from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
@@ -69,7 +69,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         for where, table in named_tables(recipe).items():
             if len(table.text_columns) != 1:
                 raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of words.")
-            check_label_names(where, table.label_names)
         tables = open_tables(recipe)
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`

@@ -11,13 +11,12 @@ translations of its POS and NER data; bring your own.
 
 The input is a table like any other: a file, a folder in the Hub's layout or a Hub id, with a column of lists of words,
 or of text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Rows
-without words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2), `confidence` (mean probability of
-its labels) and `labeled_by`, which names the teacher. The results of a run that trains on these rows name it, too.
+without words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and `labeled_by`, which names
+the teacher. The results of a run that trains on these rows name it, too.
 """
 
 import argparse
 import re
-import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 LANGUAGE = "{language}"
 BATCH = 64  # windows per forward pass
-WRITTEN = ("tokens", "labels", "confidence", LABELED_BY)  # columns
+WRITTEN = ("tokens", "labels", LABELED_BY)  # columns
 # languages that are written without spaces between words, or with spaces between phrases
 UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
@@ -70,12 +69,10 @@ def label(options: argparse.Namespace) -> None:
     model, tokenizer, signature = load_teacher(options)
     for language, output in outputs.items():
         rows, sentences = texts[language]
-        labels, sure = label_words(model, tokenizer, sentences, options.max_length)
-        confidence = [round(statistics.fmean(of_words), 4) for of_words in sure]
-        columns = zip(rows, sentences, labels, confidence, strict=True)
+        labels = label_words(model, tokenizer, sentences, options.max_length)
+        columns = zip(rows, sentences, labels, strict=True)
         write_rows(output, (row | dict(zip(WRITTEN, (*own, signature), strict=True)) for row, *own in columns))
-        words = sum(map(len, sentences))
-        print(f"{output}: {len(rows):,} rows, {words:,} words, mean confidence {statistics.fmean(confidence):.3f}")
+        print(f"{output}: {len(rows):,} rows, {sum(map(len, sentences)):,} words")
 
 
 def read_text(options: argparse.Namespace, language: str) -> tuple["Dataset", list[list[str]]]:
@@ -125,8 +122,8 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     return model.to(PartialState().device), tokenizer, f"{identity['type']} {identity['fingerprint'][:19]}, {origin}"
 
 
-def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_length: int) -> tuple[list, list]:
-    """The likeliest label of each word, and its probability, by sentence; long sentences are read in windows.
+def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_length: int) -> list:
+    """The likeliest label of each word, by sentence; long sentences are read in windows.
 
     transformers' pipeline reads a word's label at its first token, and cuts long sentences. A teacher of ours has
     learned the labels at the first token with text.
@@ -146,15 +143,13 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     options = dict(batched=True, with_indices=True, remove_columns=rows.column_names)
     windows = rows.map(windows_of, fn_kwargs=arguments, **options)
     windows = windows.select(np.argsort(-np.asarray(windows["length"][:]), kind="stable"))  # less padding
-    inputs, values = windows.select_columns(["input_ids", "attention_mask"]), []
+    inputs, numbers = windows.select_columns(["input_ids", "attention_mask"]), []
     for start in track(range(0, len(inputs), BATCH), "Labeling", disable=not sys.stderr.isatty()):
         batch = tokenizer.pad(inputs[start : start + BATCH], return_tensors="pt")
         with torch.no_grad():
-            best = model(**batch.to(model.device)).logits.softmax(-1).max(-1)
-        values += zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    numbers, probabilities = (words_of_sentences(windows, of) for of in zip(*values, strict=True))
-    labels = [[names[number] for number in own] for own in numbers]
-    return [to_iob2(own, form) for own in labels] if form else labels, probabilities
+            numbers += model(**batch.to(model.device)).logits.argmax(-1).tolist()
+    labels = [[names[number] for number in own] for own in words_of_sentences(windows, numbers)]
+    return [to_iob2(own, form) for own in labels] if form else labels
 
 
 if __name__ == "__main__":

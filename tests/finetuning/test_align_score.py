@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.gold import Gold
-from finetuning.align.score import Confidence
-from modeling.word_alignment import WordAlignment
+from finetuning.align.score import calibration
 from tests.finetuning.conftest import PAIRS
 
 GOLD = "1 1 1 S\n1 2 2 S\n1 3 3 P\n2 1 1 S\n2 2 2 S\n5 1 1 S\n5 99 1 S\n"  # one link past its sentence
-
-
-def test_error_compares_probabilities_with_what_is_right():
-    found = Confidence()
-    links, gold = [(0, 0), (1, 1), (1, 0)], Gold({(0, 0), (2, 2)}, {(0, 0), (2, 2), (1, 1)})
-    found.add(WordAlignment(["a", "b", "c"], ["x", "y", "z"], links, [0.95, 0.65, 0.15]), gold)
-    found.add(WordAlignment(["a"], ["x"], [(0, 0)], [0.61]), Gold({(0, 0)}, {(0, 0)}))
-    assert found.error() == pytest.approx((0.15 + 2 * 0.37 + 0.05) / 4)
 
 
 @pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (2.0, -1.0), (0.5, 0.7)])
@@ -28,8 +18,8 @@ def test_calibration_finds_slope_and_offset(slope, offset):
     logits = generator.uniform(-4, 4, 20_000)
     is_right = generator.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + offset)))
     probabilities = 1 / (1 + np.exp(-logits))
-    found = Confidence([*zip(probabilities.tolist(), is_right.tolist(), strict=True)])
-    assert found.calibration() == pytest.approx([slope, offset], abs=0.08)
+    found = calibration([*zip(probabilities.tolist(), is_right.tolist(), strict=True)])
+    assert found == pytest.approx([slope, offset], abs=0.08)
 
 
 @pytest.fixture

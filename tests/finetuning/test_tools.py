@@ -120,13 +120,12 @@ def test_label_text_by_the_tagger_keeps_the_rest_of_a_row(people_run, tmp_path):
             assert len(row["labels"]) == len(row["tokens"]) == 20
             continue
         with torch.no_grad():
-            best = model.eval()(**batch).logits[0].softmax(-1).max(-1)
+            best = model.eval()(**batch).logits[0].argmax(-1)
         subwords = zip(batch.word_ids(0), batch.tokens(), strict=True)
         texts = [word if token.strip("▁") else None for word, token in subwords]
         places = [texts.index(word) for word in range(len(row["tokens"]))]
-        found = [model.config.id2label[best.indices[place].item()] for place in places]
+        found = [model.config.id2label[best[place].item()] for place in places]
         assert row["labels"] == to_iob2(found, "B-TYPE")
-        assert abs(row["confidence"] - best.values[places].mean().item()) < 1e-3
         compared += 1
     assert compared == 6
 

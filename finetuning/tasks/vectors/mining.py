@@ -13,8 +13,8 @@ import pandas
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from finetuning.data.pair_tables import SIDES, load_whole, require_text, with_split
-from finetuning.data.rows import names_of, split_name, unique_ids
+from finetuning.data.pair_tables import SIDES, require_text
+from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
 from finetuning.data.word_lists import has_text
@@ -146,8 +146,8 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
     `loaded` keeps the tables that were read.
     """
     tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
-    tables = {name: with_split(table, table.split) for name, table in tables.items() if table is not None}
-    read = {name: load_whole(table, f"{where}.{name}", hub_root, loaded) for name, table in tables.items()}
+    tables = {name: whole_file(table) for name, table in tables.items() if table is not None}
+    read = {name: read_table(table, hub_root, loaded) for name, table in tables.items()}
     gold_rows, texts_of, known, examples = read["gold"][0], [], [], []
     rows_in_gold, place_of_gold = len(gold_rows), f"{where}.gold ({describe(tables['gold'])})"
     columns = [getattr(pools.gold, f"{name}_column") for name in SIDES]
