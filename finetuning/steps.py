@@ -35,21 +35,20 @@ class LengthGroups:
         return np.split(rows, range(self.batch_size, len(rows), self.batch_size))
 
 
-class MicroBatches:
+class MicroBatches(TrainerCallback):
     """Batch sampler of one process: keys of rows, one list a micro-batch.
 
     `plan.updates(epoch)` lists the rows of each step, `len(plan)` in every epoch. Every process gets `accumulation`
     micro-batches of each step. Where a step has fewer rows than micro-batches, one of its rows fills each gap and is
-    not counted.
+    not counted. As a callback of the Trainer it sets its epoch, also when a run resumes in the middle of one.
     """
 
     def __init__(self, plan: Any, accumulation: int, processes: int, process: int):
         self.plan, self.accumulation, self.processes, self.process = plan, accumulation, processes, process
         self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next iteration; a resumed run starts in the middle of one."""
-        self.epoch = epoch
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.epoch = state.global_step // len(self.plan)
 
     def __len__(self) -> int:
         return len(self.plan) * self.accumulation
@@ -70,7 +69,7 @@ class TrainsByPlan:
         processes, process = self.accelerator.num_processes, self.accelerator.process_index
         self.batches = MicroBatches(plan, self.args.gradient_accumulation_steps, processes, process)
         self.training_rows, self.collate = rows, collate
-        self.add_callback(_EpochOfSteps(self.batches))
+        self.add_callback(self.batches)
 
     def get_train_dataloader(self) -> DataLoader:
         """Returns the micro-batches of this process, already divided: `accelerate` must not divide them again."""
@@ -86,13 +85,3 @@ class TrainsByPlan:
             worker_init_fn=leave_signals_to_main,
             pin_memory=self.args.dataloader_pin_memory,
         )
-
-
-class _EpochOfSteps(TrainerCallback):
-    """Sets the epoch of the sampler, also when a run resumes in the middle of one."""
-
-    def __init__(self, batches: MicroBatches):
-        self.batches = batches
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.batches.set_epoch(state.global_step // len(self.batches.plan))

@@ -149,13 +149,6 @@ class SeedProgress(TrainerCallback):
         self.uploads = CheckpointUploads(recipe.push_to_hub, self.bar.say)
         self.signal = None
 
-    def __enter__(self) -> "SeedProgress":
-        self.bar.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.bar.__exit__(*exception)
-
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.bar.begin(state.max_steps, state.global_step)
 
@@ -249,19 +242,17 @@ def train_or_resume(trainer: Trainer, progress: SeedProgress, size: str) -> None
 
 
 class Diverged(ValueError):
-    """A seed's training has diverged: its weights or losses are not finite."""
+    """A seed's training has diverged: its weights or losses are not finite, as `what` says."""
 
-
-def diverged(seed: int, what: str) -> Diverged:
-    """Returns the error of a seed whose training has diverged; `what` says how this was detected."""
-    advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
-    return Diverged(f"seed {seed}: {what}, training has diverged. {advice}")
+    def __init__(self, seed: int, what: str):
+        advice = "Lower training.learning_rate or raise training.warmup_steps, and name another output_dir."
+        super().__init__(f"seed {seed}: {what}, training has diverged. {advice}")
 
 
 def check_weights(model: torch.nn.Module, seed: int) -> None:
     """Raises `Diverged` for weights that are not numbers."""
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        raise diverged(seed, "the fine-tuned weights are not finite")
+        raise Diverged(seed, "the fine-tuned weights are not finite")
 
 
 def finite(value: Any) -> Any:

@@ -146,7 +146,8 @@ class LanguageTask(Task[R]):
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
         recipe, (module, version) = self.recipe, self.metric
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        with SeedProgress(seed, recipe) as progress:
+        progress = SeedProgress(seed, recipe)
+        with progress.bar:
             rows = data.protocol["training_rows"]
             train_or_resume(trainer, progress, f"{rows} training rows, {len(data.train)} inputs")
             check_weights(model, seed)

@@ -152,7 +152,7 @@ def test_sweep_is_resumed_and_runs_the_best_point_with_all_seeds(topics, tmp_pat
 
 @pytest.mark.parametrize(
     ("scores", "taken"),
-    [((50.0, 50.0), 1e-3), ((40.0, 50.0), 1e-2), ((Diverged("seed 1"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)],
+    [((50.0, 50.0), 1e-3), ((40.0, 50.0), 1e-2), ((Diverged(1, "not finite"), 40.0), 1e-2), ((math.nan, 40.0), 1e-2)],
 )
 def test_sweep_takes_the_first_of_equal_points_and_none_that_diverged(topics, tmp_path, monkeypatch, scores, taken):
     dev, ran = dict(zip(NAMES, scores, strict=True)), []

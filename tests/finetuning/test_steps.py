@@ -31,7 +31,7 @@ def steps_of(accumulation, processes, epoch):
     plan = LengthGroups(LENGTHS, SIZE, seed=1)
     loaders = [MicroBatches(plan, accumulation, processes, process) for process in range(processes)]
     for loader in loaders:
-        loader.set_epoch(epoch)
+        loader.epoch = epoch
     by_process = [list(loader) for loader in loaders]
     own = [slice(first, first + accumulation) for first in range(0, len(plan) * accumulation, accumulation)]
     return [[key for found in by_process for keys in found[part] for key in keys] for part in own]
@@ -63,7 +63,7 @@ def test_length_groups_depend_on_seed_and_epoch():
 
 def test_micro_batches_of_a_resumed_epoch():
     batches = MicroBatches(LengthGroups(LENGTHS, SIZE, seed=1), 2, 1, 0)
-    batches.set_epoch(3)
+    batches.epoch = 3
     loader = torch.utils.data.DataLoader(range(ROWS), batch_sampler=batches)
     assert list(skip_first_batches(loader, 4).batch_sampler) == list(batches)[4:]
 

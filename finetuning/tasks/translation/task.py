@@ -37,7 +37,7 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import SeedProgress, check_weights, diverged, finish, finite, train_or_resume
+from finetuning.training import Diverged, SeedProgress, check_weights, finish, finite, train_or_resume
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
@@ -175,14 +175,15 @@ class TranslationTask(Task[TranslationRecipe]):
             plan=plan,
             layout=layout,
         )
-        with SeedProgress(seed, recipe) as progress:
+        progress = SeedProgress(seed, recipe)
+        with progress.bar:
             train_or_resume(trainer, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
             steps = [trainer.state.best_global_step if recipe.selection != "last" else trainer.state.global_step]
             if recipe.selection == "average":
                 steps = saved_steps(recipe, plan)[-recipe.average_checkpoints :]
             if None in steps:
-                raise diverged(seed, "the loss on dev was never finite")
+                raise Diverged(seed, "the loss on dev was never finite")
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
             check_weights(model, seed)
             hypotheses, scores = {}, {}
