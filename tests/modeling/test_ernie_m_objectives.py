@@ -174,3 +174,16 @@ def test_btmlm_temperature_draws_from_the_softmax_and_zero_takes_the_best():
     share = (model._likeliest(states, 2.0) == 7).double().mean()
     assert share == pytest.approx(1 / (1 + torch.tensor(1.0).exp().item()), abs=0.03)
     assert len(model._likeliest(states[:0], 0.0)) == 0
+
+
+def test_camlm_masks_read_the_masks_of_their_side():
+    """Which language another mask of the side speaks moves a prediction: masks carry language and position."""
+    model = ernie()
+    batch = batch_of(PAIRS[:1], "padded right")
+    before = predictions(model, "camlm", batch)
+    languages = batch["language_ids"].clone()
+    languages[0, 2] = 2
+    moved = (before != predictions(model, "camlm", batch | {"language_ids": languages})).any(-1)[0]
+    is_masked, is_x = batch["labels"][0] != -100, batch["segment_ids"][0] == 0
+    assert moved[is_masked & is_x].all()
+    assert not moved[~(is_masked & is_x)].any()

@@ -96,3 +96,21 @@ def test_encoder_cross_attention_and_block_masks_equal_xlm_r_s_decoder(attention
         ).logits
     real = attention_mask.bool()
     assert (actual - expected)[real].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("model_type", PREFIXES)
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
+def test_from_pretrained_of_an_xlm_r_folder_only_new_parameters_are_fresh(model_type, head, tmp_path):
+    xlmr().save_pretrained(tmp_path)
+    model, report = class_of(model_type, head).from_pretrained(tmp_path, output_loading_info=True)
+    new = {"veco": (".crossattention.",), "ernie_m": ("pooler.",)}.get(model_type, ())
+    if head == "ForTokenClassification":
+        new += ("classifier.",)
+    if (model_type, head) == ("xlm_align", "ForPreTraining"):
+        new += ("q_linear.", "k_linear.")
+    assert all(any(part in f".{key}" or key.startswith(part) for part in new) for key in report["missing_keys"])
+    assert not report["mismatched_keys"]
+    unexpected = {key.split(".")[0] for key in report["unexpected_keys"]}
+    assert unexpected <= (set() if "LM" in head or "Pre" in head else {"lm_head"})
+    has_fresh = any(".crossattention." in key for key in report["missing_keys"])
+    assert has_fresh == (model_type == "veco")

@@ -201,3 +201,31 @@ def test_plug_out_heads_are_xlm_r_s():
     assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
     assert model.classifier.dense.weight.shape == (32, 32)
     assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stream", STREAMS)
+def test_plug_in_features_move_with_what_they_may_see(stream):
+    """H with its own text; S with all of the other, and of its own with what the stream allows."""
+    model, batch = make(VecoForTokenClassification, cross_stream=stream), sides(rows=1)
+    seen = []
+    model.classifier.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+
+    def features(**changes):
+        model(**{**batch, **changes})
+        return seen[-1][0, :, :32], seen[-1][0, :, 32:]
+
+    def moved(before, after):
+        return (before - after).abs().amax(-1) > 1e-6
+
+    plain, crossed = features()
+    changed_y = batch["translation_input_ids"].clone()
+    changed_y[0, 5] = 59 - changed_y[0, 5] // 2
+    other_plain, other_crossed = features(translation_input_ids=changed_y)
+    assert not moved(plain, other_plain).any() and moved(crossed, other_crossed).all()
+    changed_x = batch["input_ids"].clone()
+    changed_x[0, 5] = 59 - changed_x[0, 5] // 2
+    other_plain, other_crossed = features(input_ids=changed_x)
+    assert moved(plain, other_plain).all()
+    sees = torch.arange(9) >= (5 if stream == "causal" else 0)
+    assert moved(crossed, other_crossed).tolist() == sees.tolist()
