@@ -16,6 +16,8 @@ from transformers import Trainer, TrainingArguments
 from crosslingual_zoo import picture
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
+from pretraining.data.batches import Feed
+from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import Example, Texts, cut_pair, encode_texts
 from pretraining.data.languages import Languages
 from pretraining.objectives import OBJECTIVES, Collator
@@ -290,3 +292,30 @@ def test_picture_of_each_collator(sample_tokenizer, capsys):
     sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
     for sign, *row in (line.split() for line in lines):
         assert row == ["x" if other in sees[sign] else "." for other in head.split()]
+
+
+def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):
+    options = {"batch_size": 6, "max_length": 64}
+    recipe = recipe_of(
+        {"mlm": options, "tlm": options, "camlm": options},
+        monolingual=[{"language": "en"} | sample("en")],
+        bitext=[
+            dict(source_language="en", target_language="de", source=sample("en"), target=sample("de"), join_on="id")
+        ],
+    )
+    corpora, (phase,) = load_corpora(recipe, sample_tokenizer), recipe.phases
+    loader = Feed(recipe, corpora, sample_tokenizer).training(phase, 0)
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **sizes)
+    model = ErnieMForPreTraining(config).eval()
+    batch, draws = next(iter(loader)), next(iter(loader.sampler))
+    for name, objective in phase.objectives.items():
+        texts = loader.dataset._texts(name, [draw for draw in draws if draw.objective == name])
+        collator = type(objective)(sample_tokenizer, max_length=64)
+        own = collator.sub_batch(texts, (recipe.seed, 0))
+        assert own.keys() == batch[name].keys()
+        assert all(torch.equal(own[key], batch[name][key]) for key in own if torch.is_tensor(own[key]))
+        output, of_loop = model(**{name: own}), model(**{name: batch[name]})
+        assert torch.equal(output.loss_sum, of_loop.loss_sum)
+        assert output.loss == output.loss_sum / len(output.token_losses[name])

@@ -234,3 +234,20 @@ def test_dry_run_of_word_links(links, train, files, tmp_path, capsys):
     train("--dry_run", f"linked={json.dumps([table])}", f"phases.0.objectives={json.dumps(objectives)}")
     printed = capsys.readouterr().out
     assert "word_links" in printed and "de-en" in printed and not (tmp_path / "run").exists()
+
+
+def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
+    """Those of two processes, of all models: test_processes.py."""
+    settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
+    train(*settings, f"output_dir={tmp_path / 'one'}")
+    train(*settings, f"output_dir={tmp_path / 'two'}", "gradient_accumulation_steps=2")
+    assert difference(tmp_path / "one", tmp_path / "two") < 1e-5
+    for a, b in zip(read_events(tmp_path / "one"), read_events(tmp_path / "two"), strict=True):
+        assert a["predictions"] == b["predictions"]
+        assert abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-4
+    # what makes it mean something: of micro-batches of equal counts a mean of means would give the same step
+    recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
+    tokenizer = Start(recipe).load_tokenizer()
+    loader = Feed(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
+    counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
+    assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
