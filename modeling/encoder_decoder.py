@@ -8,21 +8,13 @@ decode, with cross-attention plugged in and self-attention causal. Source `<s> x
 Legend: `B` sequences, `T` target positions, `S` source positions, `N` predictions, `H` hidden size, `V` vocabulary.
 """
 
-import copy
 import dataclasses
 import logging
 import re
 
 import torch
 from torch import nn
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessor,
-    LogitsProcessorList,
-)
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
@@ -38,8 +30,7 @@ logger = logging.getLogger(__name__)
 # The library's name of keys and values kept from earlier positions: `cache` since 5.24.
 CACHE = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
-# A translation ends at the latest this many tokens beyond its source's length: Vaswani et al. 2017, section 6.1.
-LONGER_THAN_SOURCE = 50
+LONGEST_TRANSLATION = 200  # tokens, fairseq's default
 
 # What a decoder layer takes over from an encoder layer; its cross-attention is its own.
 SHARED_MODULES = ("attention", "intermediate", "output")
@@ -86,24 +77,6 @@ class Decoder(EncoderPreTrainedModel):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states_BTH, **{CACHE: cache})
 
 
-class SourceLengthLimit(LogitsProcessor):
-    """Ends every translation at its own limit (B,), in tokens after the prompt, so that a batch equals its rows alone.
-
-    `max_new_tokens`, the library's limit, is one for the whole batch.
-    """
-
-    def __init__(self, limits_B, prompt_length: int, end_ids):
-        self.limits_B, self.prompt_length, self.end_ids = limits_B, prompt_length, end_ids
-
-    def __call__(self, input_ids, scores):
-        """Only the end is possible where the next token is the last allowed one; beams of a row are consecutive."""
-        rows = len(scores) // len(self.limits_B)
-        is_last = input_ids.shape[1] - self.prompt_length + 1 >= self.limits_B.to(scores.device).repeat_interleave(rows)
-        ended = torch.full_like(scores, -torch.inf)
-        ended[:, self.end_ids] = 0.0
-        return torch.where(is_last[:, None], ended, scores)
-
-
 class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     """Translation; built by `from_encoder`, loaded by AutoModelForSeq2SeqLM.
 
@@ -137,13 +110,15 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         self.generation_config = self.translation_settings()
 
     def translation_settings(self) -> GenerationConfig:
-        """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`."""
+        """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`, or as long
+        as the positions last: the last token is predicted and never read, and needs none."""
         return GenerationConfig(
             decoder_start_token_id=first(self.config.eos_token_id),
             bos_token_id=self.config.bos_token_id,
             eos_token_id=self.config.eos_token_id,
             pad_token_id=self.config.pad_token_id,
             num_beams=5,
+            max_length=1 + min(LONGEST_TRANSLATION, longest_input(self.config)),
             # fairseq never chooses it either; positions do not count it, so that it would shift all that follows
             suppress_tokens=[self.config.pad_token_id],
         )
@@ -246,49 +221,6 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             return count_positions(decoder_attention_mask, first_position(self.config))[:, -new:]
         is_token_BT = decoder_input_ids.ne(self.config.pad_token_id)
         return position_ids_of(decoder_input_ids, self.config) + past * is_token_BT
-
-    def generate(self, inputs=None, generation_config=None, logits_processor=None, **kwargs):
-        """`GenerationMixin.generate` with lengths that suit a translation.
-
-        Where neither the call nor the saved settings say `max_new_tokens` or `max_length`, each translation ends at the
-        latest `LONGER_THAN_SOURCE` tokens beyond the length of its own source (the library's default is 20 tokens), so
-        that a batch gives what its rows give alone. Nothing runs beyond the positions of the model.
-        """
-
-        if self.generation_config.decoder_start_token_id is None:  # the folder came without generation_config.json
-            self.generation_config = self.translation_settings()
-        config = copy.deepcopy(generation_config or self.generation_config)
-        kwargs = config.update(**kwargs)  # the rest are inputs
-        said = {**self.generation_config.to_dict(), **{k: v for k, v in config.to_dict().items() if v is not None}}
-        prompt, prompt_length = kwargs.get("decoder_input_ids"), 1
-        if prompt is not None:  # the library puts the start before it where it is missing
-            prompt_length = prompt.shape[1] + int((prompt[:, 0] != said["decoder_start_token_id"]).all())
-        # the last token is predicted and never read: it needs no position
-        room = longest_input(self.config) + 1 - prompt_length
-        if said.get("max_new_tokens") is not None:
-            config.max_new_tokens = min(said["max_new_tokens"], room)
-        elif said.get("max_length") is not None:
-            config.max_length = min(said["max_length"], prompt_length + room)
-        else:
-            limits_B = (self.source_lengths(inputs, **kwargs) + LONGER_THAN_SOURCE).clamp(max=room)
-            config.max_new_tokens = int(limits_B.max())
-            limit = SourceLengthLimit(limits_B, prompt_length, said["eos_token_id"])
-            logits_processor = LogitsProcessorList([*(logits_processor or ()), limit])
-        return super().generate(inputs, config, logits_processor, **kwargs)
-
-    def source_lengths(
-        self, inputs, input_ids=None, attention_mask=None, inputs_embeds=None, encoder_outputs=None, **kwargs
-    ):
-        """Tokens (B,) of each source, whichever way `generate` was given them."""
-        input_ids = input_ids if inputs is None else inputs
-        if attention_mask is not None:
-            return attention_mask.sum(1)
-        if input_ids is not None:
-            return input_ids.ne(self.config.pad_token_id).sum(1)
-        if inputs_embeds is None and encoder_outputs is None:
-            raise ValueError("generate() got no source: give it input_ids (B, S) with their attention_mask.")
-        states_BSH = encoder_outputs[0] if inputs_embeds is None else inputs_embeds
-        return torch.full((states_BSH.shape[0],), states_BSH.shape[1], device=states_BSH.device)
 
     @classmethod
     def from_encoder(

@@ -116,7 +116,7 @@ def test_devices_of_generation(num_beams, attention):
     x = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with devices_are_named():
         model(**x, labels=x["input_ids"]).loss.backward()
-        model.generate(**x, num_beams=num_beams)  # lengths by those of the sources
+        model.generate(**x, num_beams=num_beams)
         model.generate(encoder_outputs=model.roberta(**x), num_beams=num_beams)
 
 

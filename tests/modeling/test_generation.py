@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
+from transformers import DynamicCache, EncoderDecoderCache
 
-from modeling import encoder_decoder
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import SIZES, sources, targets
@@ -99,20 +98,18 @@ def test_cache_step_by_step_equals_one_forward(translator):
 
 @pytest.mark.parametrize("num_beams", [1, 5])
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_generate_a_batch_equals_its_rows_alone(translator, padding, num_beams, monkeypatch):
-    """Sources of different lengths; translations that end by themselves, and ones cut at their own source's limit."""
+def test_generate_a_batch_equals_its_rows_alone(translator, padding, num_beams):
+    """Sources of different lengths; translations that end by themselves, and ones that are cut."""
     model = translator()
     source, mask = sources(padding)
-    by_limit = {}
-    for longer in (50, -2):
-        monkeypatch.setattr(encoder_decoder, "LONGER_THAN_SOURCE", longer)
-        together = model.generate(source, attention_mask=mask, num_beams=num_beams)
-        by_limit[longer] = [own_subwords(row) for row in together]
-        for row, subwords in enumerate(by_limit[longer]):
-            alone = model.generate(source[row : row + 1, mask[row].bool()], num_beams=num_beams)
+    by_limit = []
+    for limit in ({}, {"max_new_tokens": 4}):
+        together = model.generate(source, attention_mask=mask, num_beams=num_beams, **limit)
+        by_limit.append([own_subwords(row) for row in together])
+        for row, subwords in enumerate(by_limit[-1]):
+            alone = model.generate(source[row : row + 1, mask[row].bool()], num_beams=num_beams, **limit)
             assert own_subwords(alone[0]) == subwords
-            assert len(subwords) - 1 <= mask[row].sum() + longer and subwords[-1] == 2
-    assert any(short != long for short, long in zip(*by_limit.values(), strict=True))
+    assert any(short != long for long, short in zip(*by_limit, strict=True))
 
 
 def test_generate_reorders_the_cache_with_its_beams(translator):
@@ -127,32 +124,11 @@ def test_generate_reorders_the_cache_with_its_beams(translator):
     assert any(own_subwords(cached.sequences[3 * row]) != own_subwords(greedy[row]) for row in range(4))
 
 
-def endless(model):
-    """The model with an end that it never chooses."""
-    model.lm_head.bias.data[2] = -100.0
-    return model
-
-
-def test_generate_length_is_bounded_by_the_sources_unless_something_else_is_said(translator, monkeypatch):
-    monkeypatch.setattr(encoder_decoder, "LONGER_THAN_SOURCE", 12)
-    model = endless(translator())
+def test_generate_is_bounded_by_the_positions(translator):
+    model = translator()
+    model.lm_head.bias.data[2] = -100.0  # the end, which is never chosen then
     source, mask = sources()
-
-    def lengths(*args, **settings):
-        return [len(own_subwords(row)) - 1 for row in model.generate(*args, **{"num_beams": 1, **settings})]
-
-    by_source = [9 + 12, 7 + 12, 5 + 12, 3 + 12]
-    assert lengths(source) == lengths(input_ids=source, attention_mask=mask, num_beams=3) == by_source
-    states, words = model.roberta(source, attention_mask=mask), model.get_input_embeddings()(source)
-    assert lengths(encoder_outputs=states, attention_mask=mask) == by_source
-    assert lengths(inputs_embeds=words, attention_mask=mask) == by_source
-    assert lengths(source, attention_mask=mask, labels=targets()) == by_source  # as Seq2SeqTrainer calls it
-    # what is said counts: in the call, in a given configuration, in the saved one
-    assert lengths(source, attention_mask=mask, max_new_tokens=4) == [4] * 4
-    settings = GenerationConfig(max_new_tokens=6, num_beams=1)
-    assert [len(own_subwords(row)) for row in model.generate(source, settings, attention_mask=mask)] == [7] * 4
-    prompt = torch.tensor([[2, 7, 8]]).expand(4, -1)
-    assert lengths(source, attention_mask=mask, decoder_input_ids=prompt) == [n + 2 for n in by_source]
-    assert lengths(source, attention_mask=mask, max_new_tokens=200) == [58] * 4  # the positions
-    model.generation_config.max_length = 8
-    assert lengths(source, attention_mask=mask) == [7] * 4
+    states = model.roberta(source, attention_mask=mask)
+    for given in ({"inputs": source}, {"encoder_outputs": states}, {"inputs": source, "labels": targets()}):
+        found = model.generate(**given, attention_mask=mask, num_beams=1)
+        assert [len(own_subwords(row)) - 1 for row in found] == [58] * 4
