@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of XLM-Align (Chi et al., ACL 2021)."""
 
-from math import inf
-from sys import float_info
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_encoder import EncoderConfig, check_numbers
+from .configuration_encoder import EncoderConfig
 
 
 @strict
@@ -37,8 +35,7 @@ class XlmAlignConfig(EncoderConfig):
         query_positions: which positions point at their translation (Table 7): those that are `masked`, 15% of the
             `unmasked`, one of the two of each link (`all_aligned`), or `none`. All of them need a link.
 
-    Raises:
-        ValueError: a layer that the model does not have; numbers out of range.
+    Raises `ValueError` for a layer that the model does not have; the other numbers are checked where they are used.
 
     Example:
         >>> config = XlmAlignConfig(num_hidden_layers=12)
@@ -69,18 +66,9 @@ class XlmAlignConfig(EncoderConfig):
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
-        depth, above_0 = self.num_hidden_layers, (float_info.min, float_info.max)
-        least = 0.5 if self.filtering_rule == "released" else 0  # see `symmetrization.itermax_links`
-        ranges = {
-            "alignment_layer": (0, depth),
-            "dwa_layer": (0, depth),
-            "entropic_regularization": above_0,
-            "similarity_floor": above_0,
-            "sinkhorn_iterations": (1, inf),
-            "filtering_iterations": (0, inf),
-            "filtering_discount": (least, 1),
-        }
-        check_numbers(self, ranges)
+        for name in ("alignment_layer", "dwa_layer"):
+            if (layer := getattr(self, name)) is not None and not 0 <= layer <= self.num_hidden_layers:
+                raise ValueError(f"{name} must be from 0 to {self.num_hidden_layers}, got {layer}.")
 
     @property
     def labeling_layer(self) -> int:

@@ -110,8 +110,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         self.generation_config = self.translation_settings()
 
     def translation_settings(self) -> GenerationConfig:
-        """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`, or as long
-        as the positions last: the last token is predicted and never read, and needs none."""
+        """What `generate` does by default: beam 5 (section 6.1), from `</s>` (fairseq's convention) to `</s>`, within
+        the model's positions: the last token is predicted and never read, and needs none."""
         return GenerationConfig(
             decoder_start_token_id=first(self.config.eos_token_id),
             bos_token_id=self.config.bos_token_id,

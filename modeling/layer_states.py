@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of chosen layers of any encoder, from a forward pass that goes no further than it must.
+"""The states of chosen layers of any encoder.
 
 Legend: `B` rows, `T` positions, `H` hidden size.
 """
 
-import copy
 import inspect
 from collections.abc import Iterable
 
@@ -28,11 +27,10 @@ def check_finite(model, name: str) -> None:
 
 
 class LayerStates:
-    """The states of chosen layers of an encoder, from one forward pass that stops at the highest of them.
+    """The states of chosen layers of an encoder, from one forward pass.
 
-    Models of this zoo take the number of layers to run. Of others, whose `encoder` is a list `layer` and nothing else
-    (BERT, XLM-R and their kind), a shallow copy with fewer layers is run; the user's model is not changed. All others
-    run as a whole. Of an encoder-decoder (Marian, mBART, T5), the encoder is taken.
+    Models of this zoo stop at the highest of them; others run as they were loaded (`load_whole` reads fewer layers). Of
+    an encoder-decoder (Marian, mBART, T5), the encoder is taken.
 
     Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no tokens,
     and for a decoder, as far as its configuration or its attention (`is_causal`) says that it is one.
@@ -50,9 +48,6 @@ class LayerStates:
                 f"{type(model).__name__} is a decoder, whose states do not know the words that follow: give an encoder."
             )
         self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
-        encoder = getattr(self.model, "encoder", None)
-        children = dict(encoder.named_children()) if isinstance(encoder, nn.Module) else {}
-        self.is_list = set(children) == {"layer"} and isinstance(children["layer"], nn.ModuleList)
 
     @property
     def has_token_types(self) -> bool:
@@ -66,26 +61,14 @@ class LayerStates:
         """Where the inputs go."""
         return next(self.model.parameters()).device
 
-    def with_layers(self, count: int):
-        """The model, with its first `count` layers only."""
-        if self.stops_itself or not self.is_list or count == self.num_layers:
-            return self.model
-        short = copy.copy(self.model)
-        short._modules = dict(short._modules)
-        encoder = copy.copy(self.model.encoder)
-        encoder._modules = {"layer": nn.ModuleList(self.model.encoder.layer[:count])}
-        short.encoder = encoder
-        return short
-
     def __call__(self, inputs: dict[str, torch.Tensor], layers: Iterable[int]) -> dict[int, torch.Tensor]:
         """States (B, T, H) of each of `layers`; 0 is the embeddings."""
         highest = max(layers)
-        # the library hooks layers once a model, and would do so again for each copy: their states would come twice
-        model = self.with_layers(highest) if set(layers) == {highest} else self.model
-        stops = model is not self.model or self.stops_itself or highest == self.num_layers
-        wants_all = not stops or set(layers) != {highest}
+        stops = self.stops_itself or highest == self.num_layers
         options = {"num_layers": highest} if self.stops_itself else {}
-        outputs = model(**inputs, **options, output_hidden_states=wants_all, return_dict=True)
+        outputs = self.model(
+            **inputs, **options, output_hidden_states=not stops or set(layers) != {highest}, return_dict=True
+        )
         states = dict(enumerate(getattr(outputs, "hidden_states", None) or ()))
         if stops:
             states[highest] = getattr(outputs, "last_hidden_state", None)

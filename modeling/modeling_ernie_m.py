@@ -78,15 +78,16 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
                 <mask> carries no language.
 
         Raises:
-            ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, out of range, or
-                without `input_ids`, which say where <mask> is.
+            ValueError: as `EncoderModel.forward`; for `language_ids` of a model without languages, or without
+                `input_ids`, which say where <mask> is.
 
         Example:
             >>> inputs = tokenizer(["The house is small.", "Das Haus."], padding=True, return_tensors="pt")
             >>> states_BTH = model(**inputs).last_hidden_state  # (B, T, H)
         """
         if language_ids is not None:
-            self._check_languages(input_ids, inputs_embeds, language_ids)
+            if not self.config.num_languages or input_ids is None:
+                raise ValueError("language_ids need a model with languages (num_languages), and input_ids.")
             if position_ids is None:
                 position_ids = position_ids_of(input_ids, self.config)
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
@@ -104,24 +105,6 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-
-    def _check_languages(self, input_ids, inputs_embeds, language_ids):
-        number = self.config.num_languages
-        if not number:
-            raise ValueError(
-                "language_ids need a model with language embeddings: leave them out, or set num_languages."
-            )
-        if input_ids is None or inputs_embeds is not None or input_ids.shape != language_ids.shape:
-            given = None if input_ids is None else tuple(input_ids.shape)
-            raise ValueError(
-                f"language_ids have shape {tuple(language_ids.shape)}, and input_ids {given}: give both, of one shape."
-            )
-        lowest, highest = torch.stack(language_ids.aminmax()).tolist()  # one wait for a GPU
-        if lowest < -1 or highest >= number:
-            raise ValueError(
-                f"language_ids are from {lowest} to {highest}, and the model has the {number} languages "
-                f"{', '.join(self.config.languages or ['unnamed'])}: give their rows, from 0, or -1 for none."
-            )
 
 
 ErnieMPreTrainedModel.encoder_class = ErnieMModel  # of the heads below

@@ -18,9 +18,6 @@ from .masked_lm import ForMaskedLM, ForPreTraining, Predictions
 from .plug_in import PlugIn, cross_stream_mask
 from .task_heads import ForQuestionAnswering, ForSequenceClassification, ForTokenClassification
 
-# optional or of two forms: what one side of a pair has, the other needs as well
-OF_BOTH_SIDES = ("attention_mask", "position_ids", "cross_attention_mask")
-
 
 class VecoPreTrainedModel(EncoderPreTrainedModel):
     """Base class of the VECO models."""
@@ -66,8 +63,8 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     `cross_attention_mask` (B, Tx, Ty), boolean, True where a row of this side may attend to a column of the other, has
     to be there too. Weights are those of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`.
 
-    Raises ValueError as `ForPreTraining.forward`; for sides of different batch size, or with different fields; for a
-    pair with an empty side; for a model without cross-attention.
+    Raises ValueError as `ForPreTraining.forward`; for sides of different batch size; for a block mask without
+    `cross_attention_mask`; for a model without cross-attention.
 
     Example:
         >>> collate = CaMlmPairsCollator(tokenizer)
@@ -84,7 +81,13 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
         if not self.objectives.get(name):
             yield from super().predictions(name, batch, weights)
             return
-        self._check_sides(name, batch)
+        rows = [len(batch[side]["input_ids"]) for side in ("x", "y")]
+        if rows[0] != rows[1]:
+            raise ValueError(
+                f"sub-batch {name!r} has {rows[0]} rows of x and {rows[1]} of y: row i of the two is a pair."
+            )
+        if batch["x"]["attention_mask"].dim() == 3 and "cross_attention_mask" not in batch["x"]:
+            raise ValueError(f"sub-batch {name!r} has a block attention_mask: add cross_attention_mask to both sides.")
         inputs, labels_BT, cross_mask = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
         pairs = len(labels_BT) // 2
         examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
@@ -102,53 +105,21 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             ).last_hidden_state
             yield f"{name}.cross", Predictions(cross_BTH, labels_BT, examples_B)
 
-    def _check_sides(self, name: str, batch: dict) -> None:
-        if not self.config.cross_attention:
-            raise ValueError(f"sub-batch {name!r} needs a model with cross-attention: set cross_attention to true.")
-        sizes = {side: len(batch[side]["input_ids"]) for side in ("x", "y")}
-        if sizes["x"] != sizes["y"]:
-            raise ValueError(
-                f"sub-batch {name!r} has {sizes['x']} rows of x and {sizes['y']} of y: row i of the two is a pair."
-            )
-        kinds = [
-            {field: batch[side][field].dim() for field in OF_BOTH_SIDES if field in batch[side]} for side in ("x", "y")
-        ]
-        if kinds[0] != kinds[1]:
-            raise ValueError(
-                f"sub-batch {name!r} has the fields {kinds[0]} on side x and {kinds[1]} on side y (field: dimensions): "
-                "give both sides the same."
-            )
-        for side in ("x", "y"):
-            if batch[side]["labels"].shape != batch[side]["input_ids"].shape:  # padding would hide it
-                raise ValueError(f"sub-batch {name!r} has labels of another shape than input_ids on side {side}.")
-            mask = batch[side]["attention_mask"]
-            if mask.dim() == 3 and "cross_attention_mask" not in batch[side]:
-                raise ValueError(
-                    f"sub-batch {name!r} has a block attention_mask {tuple(mask.shape)} on side {side} and no "
-                    "cross_attention_mask: add it, boolean (B, Tx, Ty), to both sides."
-                )
-            real_BT = (mask if mask.dim() == 2 else mask.any(1)).bool()
-            if "special_tokens_mask" in batch[side]:
-                real_BT = real_BT & ~batch[side]["special_tokens_mask"].bool()
-            real_B = real_BT.any(1)
-            if not real_B.all():
-                raise ValueError(
-                    f"sub-batch {name!r}, pair {int(real_B.logical_not().nonzero()[0])}: side {side} is empty."
-                )
-
 
 def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
     """Both sides as one batch of 2B rows, x first, padded to the longer: encoder inputs, labels, cross-attention mask.
 
     The mask is (2B, T) for the columns of each row's other side, or (2B, T, T).
     """
-    length = max(x["input_ids"].shape[1], y["input_ids"].shape[1])
+    lengths = [side["input_ids"].shape[1] for side in (x, y)]
 
     def stacked(field: str, padding: int | bool) -> torch.Tensor:
         sides = []
-        for side in (x, y):
+        for side, own, other in zip((x, y), lengths, reversed(lengths), strict=True):
             # masks of three dimensions have positions in the last two
-            missing = [place for size in side[field].shape[:0:-1] for place in (0, length - size)]
+            missing = [0, max(lengths) - own] * (side[field].dim() - 1)
+            if field == "cross_attention_mask":
+                missing[1] = max(lengths) - other
             sides.append(nn.functional.pad(side[field], missing, value=padding))
         return torch.cat(sides)
 

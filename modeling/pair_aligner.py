@@ -194,12 +194,12 @@ class PairAligner:
             }
             yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
-    def _batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers, least: int = 1):
-        """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks; `least`: its windows."""
+    def _batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers):
+        """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks."""
         ids = tokens.ids_F.tolist()
         # the longest first: what does not fit into memory fails at once
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(max(self.batch_size, least)) if len(order_R) else ():
+        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
             rows = [(ids[x:x_end], ids[y:y_end]) for _, x, x_end, y, y_end in rows_R5[numbers_B].tolist()]
             vectors, masks = {layer: [] for layer in layers}, []
             for of_input in (rows,) if self.is_joint else ([row[:1] for row in rows], [row[1:] for row in rows]):

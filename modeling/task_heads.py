@@ -100,9 +100,6 @@ class ForLabels(HeadModel):
         position_ids=None,
         inputs_embeds=None,
         labels=None,
-        translation_input_ids=None,
-        translation_attention_mask=None,
-        translation_token_type_ids=None,
         **kwargs,
     ):
         """Logits of x: (B, L) of texts, (B, T, L) of tokens.
@@ -121,15 +118,8 @@ class ForLabels(HeadModel):
         """
         # y's are not in the signature: Trainer would take them for labels without which nothing can be evaluated
         gold = labels, kwargs.get("translation_labels")
-        inputs = {
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "translation_input_ids": translation_input_ids,
-            "translation_attention_mask": translation_attention_mask,
-            "translation_token_type_ids": translation_token_type_ids,
-        }
-        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
+        kwargs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs, sides = self.encode(input_ids, attention_mask, **kwargs)
         logits = [self.logits_of(*side) for side in sides]
         labeled = [pair for pair in zip(logits, gold, strict=False) if pair[1] is not None]
         return self.output_class(
@@ -224,11 +214,6 @@ class ForQuestionAnswering(HeadModel):
         inputs_embeds=None,
         start_positions=None,
         end_positions=None,
-        translation_input_ids=None,
-        translation_attention_mask=None,
-        translation_token_type_ids=None,
-        translation_start_positions=None,
-        translation_end_positions=None,
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
         """Start and end logits (B, T) of x.
@@ -247,19 +232,11 @@ class ForQuestionAnswering(HeadModel):
             >>> outputs = model(**inputs)
             >>> begin, end = outputs.start_logits.argmax(-1), outputs.end_logits.argmax(-1)  # (B,) positions
         """
-        inputs = {
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-            "translation_input_ids": translation_input_ids,
-            "translation_attention_mask": translation_attention_mask,
-            "translation_token_type_ids": translation_token_type_ids,
-            "translation_start_positions": translation_start_positions,
-            "translation_end_positions": translation_end_positions,
-        }
-        outputs, sides = self.encode(input_ids, attention_mask, **inputs, **kwargs)
+        of_y = kwargs.get("translation_start_positions"), kwargs.get("translation_end_positions")
+        kwargs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs, sides = self.encode(input_ids, attention_mask, **kwargs)
         spans = [self.qa_outputs(features).unbind(-1) for features, _ in sides]
-        gold = (start_positions, end_positions), (translation_start_positions, translation_end_positions)
+        gold = (start_positions, end_positions), of_y
         labeled = [
             [
                 (logits_BT, of.flatten().clamp(min=0).masked_fill(of.flatten() >= logits_BT.shape[1], -100))

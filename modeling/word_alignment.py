@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which word of a sentence is which of its translation: any encoder of XLM-R's or BERT's kind as a word aligner.
 
-`pair_aligner.py` aligns, and travels with XLM-Align's folders, whose pipeline it is. This module loads encoders, and
-compares their layers.
-
-Legend: `B` rows (windows) of a batch, `S` tokens of the source, `N` of the target, `H` hidden size.
+`pair_aligner.py` aligns, and travels with XLM-Align's folders, whose pipeline it is. This module loads encoders.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from typing import Any
 
 import torch
 from transformers import AutoModel
 
 from .checkpoints import download_pinned, load_config, load_tokenizer, load_whole
-from .evaluation_mode import without_dropout
 from .layer_states import default_layer
 from .pair_aligner import (
     BATCHES_PER_CHUNK,
@@ -23,12 +19,10 @@ from .pair_aligner import (
     NO_LIMIT,
     PairAligner,
     WordAlignment,
-    as_pair,
     check_method,
 )
 from .positions import LOADABLE
-from .word_probabilities import share_of_plan
-from .word_tokens import Words, cut_into_tokens, split_words
+from .word_tokens import Words
 
 __all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "ENCODINGS", "NO_LIMIT", "WordAligner", "WordAlignment"]
 __all__ += ["check_method"]
@@ -43,7 +37,7 @@ class WordAligner(PairAligner):
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule with which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
-            `config.word_alignment_layer`, or `default_layer`. See `compare_layers`.
+            `config.word_alignment_layer`, or `default_layer`.
         encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
             them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
@@ -82,7 +76,7 @@ class WordAligner(PairAligner):
             model, tokenizer: folder, or id of the Hub, `owner/name` or `owner/name@revision`; default of the
                 tokenizer: the model's.
             layer: see the class. Layers above it are not read, where the encoder is of a type that can do without.
-            all_layers: read them all the same, for `compare_layers` and `align_layers`.
+            all_layers: read them all the same, for `align_layers`.
             device: default: a GPU if there is one.
             dtype: of the weights; bfloat16 is faster on a GPU.
             trust_remote_code: run the code that the checkpoint brings. Without it none runs.
@@ -110,11 +104,10 @@ class WordAligner(PairAligner):
         return aligner
 
     def align_layers(
-        self, pairs: Iterable[tuple[Words, Words]], layers: Iterable[int], methods: dict[str, dict] | None = None
-    ) -> Iterator[dict[int, WordAlignment]] | Iterator[dict[int, dict[str, WordAlignment]]]:
-        """The links of each pair by each of several layers, from one forward pass: {layer: WordAlignment}.
-
-        With `methods`, the options of each by its name, {layer: {method: WordAlignment}}.
+        self, pairs: Iterable[tuple[Words, Words]], layers: Iterable[int], methods: dict[str, dict[str, Any]]
+    ) -> Iterator[dict[int, dict[str, WordAlignment]]]:
+        """The links of each pair by each of several layers and methods, {layer: {method: WordAlignment}}, from one
+        forward pass. `methods` are the options of each by its name.
 
         Raises `ValueError` as `align`, and for layers and methods that there are not.
         """
@@ -123,36 +116,6 @@ class WordAligner(PairAligner):
             raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
             self._check_layer(layer)
-        chosen = {self.method: self.matching} if methods is None else methods
-        for method, options in chosen.items():
+        for method, options in methods.items():
             check_method(method, options)
-        found = self._chunks(pairs, layers, chosen)
-        if methods is not None:
-            return found
-        return ({layer: of[self.method] for layer, of in by_layer.items()} for by_layer in found)
-
-    def compare_layers(self, pairs: Iterable[tuple[Words, Words]]) -> dict[int, float]:
-        """How well each layer recognizes translations; align with the layer that has the highest value.
-
-        A token's share of its best partner (`share_of_plan`), averaged over all tokens, less the same between each
-        source and the target of the next pair of the batch. It needs no gold links, and about a hundred pairs.
-
-        Raises `ValueError` as `align`, for fewer than two pairs with words on both sides, and where not all layers
-        were read.
-        """
-        self._check_layer(self.depth)
-        sides = chain.from_iterable(as_pair(*item) for item in enumerate(pairs))
-        tokens = cut_into_tokens(self.tokenizer, *split_words(list(sides)))
-        rows_R5 = self._windows(tokens)
-        if (usable := len(rows_R5[:, 0].unique())) < 2:
-            raise ValueError(f"{usable} pairs have words on both sides: give at least two to compare layers.")
-        sums, count = dict.fromkeys(range(self.num_layers + 1), 0.0), 0
-        with torch.inference_mode(), without_dropout(self.states.model):
-            for _, vectors, (source_BS, target_BN) in self._batches(tokens, rows_R5, sums, least=2):
-                count += int(source_BS.sum() + target_BN.sum())
-                for layer, (x_BSH, y_BNH) in vectors.items():
-                    for sign, other in ((1, 0), (-1, 1)):
-                        target = y_BNH.roll(other, 0).float(), source_BS, target_BN.roll(other, 0)
-                        share_BSN = share_of_plan(x_BSH.float(), *target)
-                        sums[layer] += sign * float(share_BSN.amax(1).sum() + share_BSN.amax(2).sum())
-        return {layer: of_layer / max(count, 1) for layer, of_layer in sums.items()}
+        return self._chunks(pairs, layers, methods)

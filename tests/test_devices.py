@@ -185,4 +185,4 @@ def test_devices_of_the_aligner_s_vectors(model_type, encoding, zoo_model_dir, s
     aligner._encode = devices_are_named()(aligner._encode)
     pairs = [("The house is small.", "Das Haus ist klein."), ("Yes", "Ja, das ist so.")]
     for layers in ([0, 1], [2]):
-        assert len(list(aligner.align_layers(pairs, layers))) == 2
+        assert len(list(aligner.align_layers(pairs, layers, {"mutual": {}}))) == 2

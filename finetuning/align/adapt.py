@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -183,15 +183,26 @@ def step_of(count: int, least: int) -> int:
 
 def scores_of(options: Namespace, pairs: Pairs, gold: GoldPairs | None, screen: Any) -> tuple[int, dict[str, float]]:
     """Returns the layer to align by, and named scores of its links on what is held out."""
-    aligner = load_aligner(options, screen, all_layers=True)
+    aligner = load_aligner(options, screen)
     aligner.layer = max(aligner.layer, 1)  # embeddings are not trained
     pairs = pairs + ([gold.pairs[number] for number in gold.links] if gold else [])
-    values = aligner.compare_layers(pairs)
-    found = {f"{len(pairs):,} held-out pairs, told from mismatched ones by": values[aligner.layer]}
+    sources, targets = zip(*pairs, strict=True)
+    mismatched = zip(sources, [*targets[1:], targets[0]], strict=True)
+    found = {
+        f"source words with a link in {len(pairs):,} held-out pairs (%)": share_linked(aligner, pairs),
+        "the same, each source with the next target (%)": share_linked(aligner, mismatched),
+    }
     if gold:
         aer = score_links(aligner, gold.pairs, gold.links, screen)["aer"]
         found[f"held-out gold, AER of {len(gold.links):,} sentences (%)"] = aer
     return aligner.layer, found
+
+
+def share_linked(aligner: Any, pairs: Iterable[tuple[Side, Side]]) -> float:
+    """Returns how many of the source words have a link, in percent."""
+    found = list(aligner.align(pairs))
+    linked = sum(len({source for source, _ in of.links}) for of in found)
+    return 100 * linked / max(1, sum(len(of.source) for of in found))
 
 
 def fit_calibration(options: Namespace, layer: int, gold: GoldPairs, screen: Any) -> list[float]:

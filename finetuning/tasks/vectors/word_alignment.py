@@ -136,7 +136,7 @@ def sweep(
     sentences = sorted(gold)
     found: dict[str, dict[int, dict]] = {method: {layer: {} for layer in layers} for method in methods}
     wanted = (pairs[n] for n in sentences)
-    for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods=methods), strict=True):
+    for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods), strict=True):
         for layer in layers:
             for method in methods:
                 found[method][layer][sentence] = by_layer[layer][method].links
