@@ -67,10 +67,6 @@ def cut_off(folder: Path) -> None:
 
 
 FOLDERS = {  # what is done to a model's folder: what the message names
-    "hidden_size negative": (edited(hidden_size=-4), "hidden_size"),
-    "layers": (edited(num_hidden_layers=10**9), "num_hidden_layers"),
-    "dropout NaN": (edited(hidden_dropout_prob=float("nan")), "hidden_dropout_prob"),
-    "activation": (edited(hidden_act="gleu"), "gleu"),
     "padding": (edited(pad_token_id=50_000), "pad_token_id"),
     "flash attention": (edited(_attn_implementation="flash_attention_3"), "flash_attention_3"),
     "kernel": (edited(backbone_config={"text_config": {"_attn_implementation": "owner/kernel"}}), "owner/kernel"),
