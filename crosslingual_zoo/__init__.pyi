@@ -11,7 +11,7 @@ from modeling.configuration_veco import VecoConfig as VecoConfig
 from modeling.configuration_xlm_align import XlmAlignConfig as XlmAlignConfig
 from modeling.denoising_word_alignment import AlignmentLabels as AlignmentLabels
 from modeling.denoising_word_alignment import dwa_labels as dwa_labels
-from modeling.denoising_word_alignment import dwa_loss as dwa_loss
+from modeling.denoising_word_alignment import dwa_losses as dwa_losses
 from modeling.modeling_ernie_m import ErnieMForMaskedLM as ErnieMForMaskedLM
 from modeling.modeling_ernie_m import ErnieMForPreTraining as ErnieMForPreTraining
 from modeling.modeling_ernie_m import ErnieMForQuestionAnswering as ErnieMForQuestionAnswering

@@ -2,7 +2,7 @@
 """Denoising word alignment (DWA), XLM-Align's objective: links that a model labels itself, and the loss of pointing at
 the linked word (Chi et al., ACL 2021, sections 3.1 and 3.2).
 
-Both work on the states of any encoder, see `dwa_labels` and `dwa_loss`; `XlmAlignForPreTraining` adds the encoder,
+Both work on the states of any encoder, see `dwa_labels` and `dwa_losses`; `XlmAlignForPreTraining` adds the encoder,
 the pointer network and the masked LM.
 
 Legend: `B` rows, `T` positions of a row, or of a target; `F` = B * T; `P` pairs, `S` and `T` words (tokens) of their
@@ -91,15 +91,16 @@ def dwa_labels(
     return AlignmentLabels(*positions, *masks, links.links_BST, links.scores_BST)
 
 
-def dwa_loss(
+def dwa_losses(
     states_BTH: torch.Tensor,
     labels: AlignmentLabels,
     batch: Mapping[str, torch.Tensor],
     q_linear: nn.Module,
     k_linear: nn.Module,
     config: XlmAlignConfig | None = None,
-) -> torch.Tensor:
-    """Returns the mean cross-entropy of pointing from each masked word at the word that it is linked to, in nats.
+) -> Losses:
+    """The cross-entropies of pointing from each masked word at the word that it is linked to, in nats, in both
+    directions.
 
     Args:
         states_BTH: (B, T, H) states of the masked text, of any encoder.
@@ -109,26 +110,17 @@ def dwa_loss(
         q_linear, k_linear: maps of (..., H) to (..., H), the pointer network: `torch.nn.Linear(H, H)` each.
         config: of its fields, `query_positions` and `pointer_start` are read; by default the paper's.
 
-    Returns a number with gradient, 0 where no masked word has a link.
-
-    Raises ValueError where a field of `batch` is missing, for states of another shape, and for `query_positions` none.
+    Raises ValueError where a field of `batch` is missing, and for states of another shape.
 
     Example:
         >>> masked = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         >>> q_linear, k_linear = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
-        >>> loss = dwa_loss(masked, dwa_labels(states, batch), batch, q_linear, k_linear)
+        >>> losses = dwa_losses(masked, dwa_labels(states, batch), batch, q_linear, k_linear)
+        >>> loss = losses.total / max(1, len(losses.losses_N))
 
     Source: XLM-Align, section 3.2, Eqs. 11 to 15.
     """
     config = config or XlmAlignConfig()
-    if config.query_positions == "none":
-        raise ValueError("config.query_positions is none, and no word points at its translation: leave dwa_loss out.")
-    losses = dwa_losses(states_BTH, labels, batch, q_linear, k_linear, config)
-    return losses.total / max(1, len(losses.losses_N))
-
-
-def dwa_losses(states_BTH, labels, batch, q_linear, k_linear, config: XlmAlignConfig) -> Losses:
-    """DWA's cross-entropies (Eqs. 11 to 15), source to target and back; arguments as of `dwa_loss`."""
     check_batch(states_BTH, batch, ("labels",) if config.query_positions == "masked" else ("labels", "draws"))
     flat_FH = states_BTH.flatten(0, 1)
     if config.pointer_start == "identity":  # of length sqrt(H): scores start as sqrt(H) times the cosines

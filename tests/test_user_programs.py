@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from crosslingual_zoo import CamlmCollator, ErnieMForPreTraining, TlmCollator, dwa_labels, dwa_loss
+from crosslingual_zoo import CamlmCollator, ErnieMForPreTraining, TlmCollator, dwa_labels, dwa_losses
 
 PAIRS = [
     {"source": "The house is small.", "target": "Das Haus ist klein."},
@@ -61,7 +61,8 @@ def test_user_program_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_di
             labels=batch["labels"],
             output_hidden_states=True,
         )
-        dwa = dwa_loss(outputs.hidden_states[-1], labels, batch, q_linear, k_linear)
+        found = dwa_losses(outputs.hidden_states[-1], labels, batch, q_linear, k_linear)
+        dwa = found.total / max(1, len(found.losses_N))
         (outputs.loss + dwa).backward()
         optimizer.step()
         optimizer.zero_grad()
