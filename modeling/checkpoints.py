@@ -14,14 +14,11 @@ import json
 import logging
 import os
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
@@ -42,8 +39,6 @@ REMEDY = "Read it; --trust-remote-code (in a recipe: trust_remote_code=true) run
 POOLER = re.compile(r"(^|\.)pooler\.")
 # what training may add to an encoder: also VECO's cross-attention and ERNIE-M's language embeddings
 ADDED = re.compile(r"(^|\.)(pooler|crossattention|language_embeddings)\.")
-# what DDP, torch.compile, FSDP and activation checkpointing put into names
-WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 LAYER = re.compile(r"(?<!decoder)\.layers?\.\d+\.")
 
 
@@ -97,20 +92,6 @@ def readable(path: str) -> Iterator[None]:
         raise ValueError(text if path in text else f"{path}: {type(error).__name__}: {text}") from error
 
 
-def check_files(path: str) -> None:
-    """Raises ValueError that names a file of a folder which is cut off, holds something else, or is a pickle that may
-    run code; reads no tensor."""
-    for file in sorted(Path(path).glob("*")):
-        with readable(str(file)):
-            if file.name in ("config.json", "tokenizer_config.json"):
-                json.loads(file.read_bytes())
-            elif file.suffix == ".safetensors":
-                with safe_open(file, framework="pt"):
-                    pass
-            elif re.fullmatch(r"pytorch_model.*\.bin", file.name):
-                torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
-
-
 def _read_settings(path: str) -> dict[str, Any]:
     """config.json, unchanged. Raises ValueError where it names, in any of its parts, a kernel of the Hub, which is code
     as well, or flash attention, for which transformers would load such a kernel where it is not installed."""
@@ -132,10 +113,9 @@ def _read_settings(path: str) -> dict[str, Any]:
 def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Loads the configuration of a folder or Hub id.
 
-    Raises ValueError where its code would be needed and `trust_remote_code` is False, and for files, of weights too,
-    that are damaged; OSError of transformers.
+    Raises ValueError where its code would be needed and `trust_remote_code` is False, and for a damaged file; OSError
+    of transformers.
     """
-    check_files(path)
     with readable(path):
         if trust_remote_code:
             return _by_its_code(AutoConfig, path)
@@ -150,7 +130,6 @@ def load_config(path: str, trust_remote_code: bool = False) -> PreTrainedConfig:
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer of a folder or Hub id. Raises as `load_config`, and ValueError where there is none."""
-    check_files(path)
     with readable(path):
         tokenizer = _by_its_code(AutoTokenizer, path) if trust_remote_code else _load_tokenizer(path)
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by the library, of a configuration alone
@@ -284,18 +263,14 @@ def fresh_weights(model: Any, report: dict[str, Any], name: str, is_whole: bool 
     `ignore_mismatched_sizes=True`. Of a model to use as it is (`is_whole`), only a pooler may be fresh; of one to train
     next, heads and `ADDED`. Weights of more layers than the configuration counts are named in a line of the log.
 
-    Raises ValueError for any other weight, for one that the checkpoint has under a wrapper's name, and for a
-    cross-attention that the checkpoint has in part.
+    Raises ValueError for any other weight.
     """
     fresh = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
     unread, encoder = sorted(report["unexpected_keys"]), f"{model.base_model_prefix}."
-    cross = {key for key in model.state_dict() if ".crossattention." in key}
     lacking = {key for key in fresh if not (POOLER if is_whole else ADDED).search(key)}
     lacking = {key for key in lacking if is_whole or key.startswith(encoder)}
-    lacking |= fresh & ({WRAPPERS.sub("", key) for key in unread} | (cross if cross - fresh else set()))
     if lacking:
-        other = next((key for key in unread if WRAPPERS.search(key)), unread[0] if unread else "")
-        instead = f" It has {other}, which is no name of this model." if other else ""
+        instead = f" It has {unread[0]}, which is no name of this model." if unread else ""
         raise ValueError(
             f"{name} lacks {len(lacking)} weights of {type(model).__name__} ({min(lacking)}, ...), or has them in "
             f"another shape. Random numbers would replace them.{instead}"

@@ -296,20 +296,12 @@ def first(token_ids) -> int:
 
 
 def check_decoder(config, class_name: str):
-    """Refuse a configuration that names no decoder, or one that its encoder cannot give."""
+    """Refuse a configuration that names no decoder."""
     if config.decoder_layers is None:
         raise ValueError(
             f"{class_name} got the configuration of an encoder (decoder_layers is None): make the translation model "
             f"with {class_name}.from_encoder."
         )
-    indices = config.decoder_layer_indices or ()
-    if len(indices) != config.decoder_layers or not set(indices) <= set(range(config.num_hidden_layers)):
-        raise ValueError(
-            f"decoder_layers is {config.decoder_layers} and decoder_layer_indices {indices}: give each decoder layer "
-            f"the index of one of the {config.num_hidden_layers} encoder layers."
-        )
-    if not config.tie_word_embeddings:
-        raise ValueError("tie_word_embeddings is False: encoder, decoder and output layer share one table.")
 
 
 def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:

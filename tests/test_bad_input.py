@@ -66,16 +66,16 @@ def cut_off(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-FOLDERS = {  # what is done to a model's folder: what the message names
+FOLDERS = {  # what is done to a model's folder: what the line names
     "padding": (edited(pad_token_id=50_000), "pad_token_id"),
     "flash attention": (edited(_attn_implementation="flash_attention_3"), "flash_attention_3"),
     "kernel": (edited(backbone_config={"text_config": {"_attn_implementation": "owner/kernel"}}), "owner/kernel"),
-    "config deep": (holding("config.json", DEEP), "config.json"),
+    "config deep": (holding("config.json", DEEP), "RecursionError"),
     "config cut off": (holding("config.json", '{"model_type": "veco'), "config.json"),
-    "tokenizer_config cut off": (holding("tokenizer_config.json", '{"mask'), "tokenizer_config.json"),
+    "tokenizer_config cut off": (holding("tokenizer_config.json", '{"mask'), "JSONDecodeError"),
     "tokenizer missing": (holding("tokenizer.json", None), "tokenizer"),
-    "weights cut off": (cut_off, "model.safetensors"),
-    "weights pickled": (pickled, "pytorch_model.bin"),
+    "weights cut off": (cut_off, "SafetensorError"),
+    "weights pickled": (pickled, "UnpicklingError"),
 }
 VALUES = [  # one of each kind of bound, and of each kind of value
     (PRE_TRAIN, f"{MLM}.batch_size", "[8]"),
@@ -131,6 +131,8 @@ def refused(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("fault", FOLDERS)
 def test_commands_refuse_damaged_models(refused, zoo_model_dir, command, fault):
     change, named = FOLDERS[fault]
+    if command == FINE_TUNE and "weights" in fault:
+        pytest.skip("reads no weights")
     folder = zoo_model_dir("xlm_align", copy=True)
     change(folder)
     assert named in refused(command, model=folder)

@@ -21,13 +21,13 @@ KINDS = {"xlm-roberta": {}, "bert": {"eos_token_id": 2}} | ARCHITECTURES
 LAYER = re.compile(r"(layers?\.1\.)")
 WORDS = re.compile(r"word_embeddings|tok_embeddings|embed_tokens")
 
-# how a checkpoint names its weights, or None where it does not have one, and what of that the error names
+# how a checkpoint names its weights, or None where it does not have one
 CHANGES = {
-    "compiled": (lambda key: f"_orig_mod.{key}", " _orig_mod."),
-    "lightning": (lambda key: f"model.{key}", "model."),
-    "a compiled layer": (lambda key: LAYER.sub(r"\1_orig_mod.", key), ".1._orig_mod."),
-    "a layer less": (lambda key: None if LAYER.search(key) else key, ".1."),
-    "no words": (lambda key: None if WORDS.search(key) else key, "lacks 1 weight"),
+    "compiled": lambda key: f"_orig_mod.{key}",
+    "lightning": lambda key: f"model.{key}",
+    "a compiled layer": lambda key: LAYER.sub(r"\1_orig_mod.", key),
+    "a layer less": lambda key: None if LAYER.search(key) else key,
+    "no words": lambda key: None if WORDS.search(key) else key,
 }
 
 
@@ -72,15 +72,14 @@ def test_fresh_weights_lists_heads(kind, auto_class, checkpoint):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CHANGES)
 def test_fresh_weights_refuses_an_encoder_in_part(kind, name, checkpoint):
-    folder, (rename, named) = checkpoint(kind), CHANGES[name]
-    change(folder, rename)
+    folder = checkpoint(kind)
+    change(folder, CHANGES[name])
     classes = [XlmAlignForPreTraining, AutoModel]
     if not (name == "lightning" and kind in ("modernbert", "eurobert")):  # there the library takes its own prefix off
         classes.append(AutoModelForSequenceClassification)
     for auto_class in classes:
-        with pytest.raises(ValueError, match=r"^mine lacks \d+ weight") as error:
+        with pytest.raises(ValueError, match=r"^mine lacks \d+ weight"):
             load(auto_class, folder)
-        assert named in str(error.value)
 
 
 def test_fresh_weights_of_what_the_models_add(checkpoint):
@@ -88,13 +87,6 @@ def test_fresh_weights_of_what_the_models_add(checkpoint):
     assert {".crossattention." in key for key in load(VecoForPreTraining, folder)} == {True}
     languages = dict(languages=["en", "de"], mask_token_id=3)
     assert load(ErnieMForPreTraining, folder, **languages) == ["roberta.language_embeddings.weight"]
-
-
-def test_fresh_weights_refuses_a_cross_attention_in_part(tmp_path):
-    VecoForPreTraining(VecoForPreTraining.config_class(**SHAPE)).save_pretrained(tmp_path)
-    change(tmp_path, lambda key: None if ".0.crossattention.output.LayerNorm.bias" in key else key)
-    with pytest.raises(ValueError, match="lacks 1 weights .*crossattention.output.LayerNorm.bias"):
-        load(VecoForPreTraining, tmp_path)
 
 
 def test_fresh_weights_names_layers_that_the_configuration_does_not_count(tmp_path, caplog):
@@ -115,16 +107,13 @@ def test_load_whole_of_translation_models_and_what_they_are_made_of(name, checkp
     )
     whole = partial(load_whole, transformers.AutoModelForSeq2SeqLM)
     for broken, load_ in ((folder, VecoForConditionalGeneration.from_encoder), (tmp_path / "translation", whole)):
-        change(broken, CHANGES[name][0])
+        change(broken, CHANGES[name])
         with pytest.raises(ValueError, match=r"lacks \d+ weights"):
             load_(str(broken))
 
 
-def test_fresh_weights_refuses_another_shape_and_a_wrapper_s_name(checkpoint):
+def test_fresh_weights_refuses_another_shape(checkpoint):
     folder = checkpoint("xlm-roberta")
-    change(folder, lambda key: key.replace("lm_head.", "lm_head._orig_mod."))
-    with pytest.raises(ValueError, match=r"lm_head\._orig_mod\."):
-        load(XlmAlignForPreTraining, folder)
     weights = load_file(folder / "model.safetensors")
     weights["roberta.encoder.layer.1.output.dense.weight"] = torch.zeros(3, 3)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
