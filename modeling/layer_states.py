@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from .positions import longest_input
 
@@ -48,13 +47,6 @@ class LayerStates:
                 f"{type(model).__name__} is a decoder, whose states do not know the words that follow: give an encoder."
             )
         self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
-
-    @property
-    def has_token_types(self) -> bool:
-        """Whether its token types differ for the two sentences of a pair (BERT), or it has one type for all (XLM-R)."""
-        embeddings = getattr(getattr(self.model, "backbone", self.model), "embeddings", None)
-        table = getattr(embeddings, "token_type_embeddings", None)
-        return isinstance(table, nn.Embedding) and table.num_embeddings > 1
 
     @property
     def device(self) -> torch.device:

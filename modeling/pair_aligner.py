@@ -4,17 +4,16 @@
 Words are cut into pieces, a layer of the encoder gives each token a vector, and `optimal_transport` links words, or
 tokens: then two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
-Long sentences. A joint input holds both sentences, so both are cut into the same number K of windows, evenly spread.
-Window k shows the k-th part of the source and the k-th part of the target, and shares `overlap` of its positions with
-its neighbors. With half a window, the default, a translation may be half a window ahead of its place or behind it, and
-some window shows both. Tokens that are further apart are not linked: at the edges of windows, tokens whose partners are
-not shown would find each other. If several windows show a pair of tokens, the one whose middle is between them decides
-(their distances from it, in window lengths, add up to the least). This does not depend on the direction, and no pair is
-decided twice. A side that is less than a quarter of its window next to a longer one, and fits half a window, is shown
-whole in each window, and its words may be linked anywhere. Cost and memory grow with the length. The alternative, every
-window of the source with every window of the target, grows with its square, and links words of unrelated places. With
-separate encoding each side has its own inputs, and the longer side fills them. A sentence that fits is one window,
-without a limit: the same code, and K = 1.
+Long sentences are cut into windows, both sides into the same number K, evenly spread. Window k shows the k-th part of
+the source and of the target, and shares `overlap` of its positions with its neighbors. With half a window, the default,
+a translation may be half a window ahead of its place or behind it, and some window shows both. Tokens that are further
+apart are not linked: at the edges of windows, tokens whose partners are not shown would find each other. If several
+windows show a pair of tokens, the one whose middle is between them decides (their distances from it, in window
+lengths, add up to the least). This does not depend on the direction, and no pair is decided twice. A side that is less
+than a quarter of its window next to a longer one is shown whole in each window, and its words may be linked anywhere.
+Cost and memory grow with the length. The alternative, every window of the source with every window of the target, grows
+with its square, and links words of unrelated places. A sentence that fits is one window, without a limit: the same
+code, and K = 1.
 
 Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
 links, `K` windows of a pair.
@@ -25,14 +24,12 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import torch
-from torch.nn import functional as F
 
 from .evaluation_mode import without_dropout
 from .layer_states import LayerStates, default_layer
 from .optimal_transport import METHOD_OPTIONS, Links, align
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words
 
-ENCODINGS = ("joint", "separate")
 DEFAULT_METHOD = "ot_words"
 BATCHES_PER_CHUNK = 32  # pairs are sorted by length within a chunk: little padding
 NO_LIMIT = 2**31
@@ -47,7 +44,6 @@ class WordAlignment:
         links: (source word, target word), both from 0, sorted.
         probabilities: one a link: of `ot_words`, that it is right; of others, the highest among the linked tokens of
             the two words, see `optimal_transport.align`.
-        similarity: source words x target words, the highest cosine of their tokens; 0 where none were compared.
         windows: how many windows the pair was cut into; 1 if it fits the model, 0 if a side has no tokens.
         source_offsets, target_offsets: (begin, end) of each word in the text, in characters from 0, where a text was
             given.
@@ -64,7 +60,6 @@ class WordAlignment:
     target: list[str]
     links: list[tuple[int, int]]
     probabilities: list[float] | None = None
-    similarity: list[list[float]] | None = None
     windows: int = 1
     source_offsets: Offsets | None = None
     target_offsets: Offsets | None = None
@@ -80,14 +75,13 @@ class PairAligner:
         tokenizer,
         method: str = DEFAULT_METHOD,
         layer: int | None = None,
-        encoding: str = "separate",
         batch_size: int = 64,
         window: int | None = None,
         overlap: int | None = None,
         **matching,
     ):
         self.states = LayerStates(model)
-        self.tokenizer, self.method, self.encoding, self.matching = tokenizer, method, encoding, matching
+        self.tokenizer, self.method, self.matching = tokenizer, method, matching
         self.num_layers: int = self.states.num_layers
         self.depth = self.num_layers  # layers of the checkpoint, read or not
         self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
@@ -99,18 +93,12 @@ class PairAligner:
             self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
         check_method(method, self.matching)
         self._check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
-        if encoding not in ENCODINGS or batch_size < 1:
-            raise ValueError(f"encoding is {encoding!r}, batch_size {batch_size}: give {ENCODINGS}, and 1 or more.")
-        self.is_joint = encoding == "joint"
-        self.format = InputFormat.of(tokenizer, texts=2 if self.is_joint else 1)
-        if self.is_joint and not self.format.special[1]:
-            raise ValueError(
-                f"{type(tokenizer).__name__} puts nothing between the two texts of a pair: give encoding='separate'."
-            )
-        self.gives_types = self.states.has_token_types and self.format.has_types
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: give 1 or more.")
+        self.format = InputFormat.of(tokenizer)
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
         positions = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
-        least = self.format.size + (2 if self.is_joint else 1)
+        least = self.format.size + 1
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
             raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
@@ -128,7 +116,6 @@ class PairAligner:
         self,
         pairs: Iterable[tuple[Words, Words]],
         probabilities: bool = False,
-        similarity: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> Iterator[WordAlignment]:
         """The links of each pair, in the order of the input.
@@ -136,24 +123,24 @@ class PairAligner:
         Args:
             pairs: (source, target), each a list of words or a plain text (see `split_words`). May be endless: a chunk
                 of `BATCHES_PER_CHUNK` batches is read at a time.
-            probabilities, similarity: whether to fill in these fields.
+            probabilities: whether to fill in this field.
             progress: called after each batch, with how many pairs it has done; a window is a part of one.
 
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
         chosen = {self.method: self.matching}
-        for by_layer in self._chunks(pairs, [self.layer], chosen, probabilities, similarity, progress):
+        for by_layer in self._chunks(pairs, [self.layer], chosen, probabilities, progress):
             yield by_layer[self.layer][self.method]
 
-    def _chunks(self, pairs, layers, methods, probabilities=False, similarity=False, progress=None):
+    def _chunks(self, pairs, layers, methods, probabilities=False, progress=None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
         while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
             with torch.inference_mode(), without_dropout(self.states.model):
-                found = list(self._chunk(chunk, layers, methods, probabilities, similarity, progress))
+                found = list(self._chunk(chunk, layers, methods, probabilities, progress))
             yield from found
 
-    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, similarity, progress):
+    def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, progress):
         """What `_chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
         pairs = list(zip(sentences[::2], sentences[1::2], strict=True))
@@ -161,7 +148,6 @@ class PairAligner:
         rows_R5 = self._windows(tokens)
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
-        grids = [torch.full((len(x), len(y)), -torch.inf) for x, y in pairs] if similarity else None
         is_cut = bool((windows_P > 1).any())
         for numbers_B, vectors, masks in self._batches(tokens, rows_R5, layers):
             batch_B5 = rows_R5[numbers_B]
@@ -176,8 +162,6 @@ class PairAligner:
                 for method, options in methods.items():
                     links = align(x_BSH, y_BNH, *masks, method, words, cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
-                if similarity:
-                    fill_similarity(grids, batch_B5, tokens.words_F, x_BSH, y_BNH)
             if progress is not None:
                 progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
         links = {key: join_words(parts, rows_R5, tokens.words_F, len(pairs)) for key, parts in found.items()}
@@ -186,8 +170,7 @@ class PairAligner:
             if options.get("link_all"):  # each window has linked all of its words
                 links[layer, method] = [likely_links(*of, options["threshold"]) for of in of_pairs]
         for pair, (words, count) in enumerate(zip(pairs, windows_P.tolist(), strict=True)):
-            matrix = grids[pair].masked_fill(grids[pair].isinf(), 0).tolist() if similarity else None
-            about = matrix, count, *offsets[2 * pair : 2 * pair + 2]
+            about = count, *offsets[2 * pair : 2 * pair + 2]
             alignments = {
                 key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, *about)
                 for key, of in links.items()
@@ -201,28 +184,16 @@ class PairAligner:
         order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
         for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
             rows = [(ids[x:x_end], ids[y:y_end]) for _, x, x_end, y, y_end in rows_R5[numbers_B].tolist()]
-            vectors, masks = {layer: [] for layer in layers}, []
-            for of_input in (rows,) if self.is_joint else ([row[:1] for row in rows], [row[1:] for row in rows]):
-                found, found_masks = self._encode(of_input, layers)
-                masks += found_masks
-                for layer in layers:
-                    vectors[layer] += found[layer]
-            yield numbers_B, vectors, masks
+            (source, source_BS), (target, target_BN) = (self._encode(side, layers) for side in zip(*rows, strict=True))
+            yield numbers_B, {layer: (source[layer], target[layer]) for layer in layers}, [source_BS, target_BN]
 
-    def _encode(self, rows: list[tuple[list[int], ...]], layers):
-        """States of the texts of B inputs: {layer: [(B, N, H) of the first, ... of the second]}, and their masks."""
-        device = self.states.device
-        inputs = self.format.inputs(rows, self.tokenizer.pad_token_id or 0, self.gives_types, device)
-        states, last = self.states(inputs, layers), inputs["input_ids"].shape[1] - 1
-        places, masks, ends = [], [], [0] * len(rows)
-        for special, texts in zip(self.format.special, zip(*rows, strict=True), strict=False):
-            begins = [end + len(special) for end in ends]
-            ends = [begin + len(text) for begin, text in zip(begins, texts, strict=True)]
-            place_BN = torch.tensor(begins, device=device)[:, None] + torch.arange(max(map(len, texts)), device=device)
-            places.append(place_BN.clamp(max=last))
-            masks.append(place_BN < torch.tensor(ends, device=device)[:, None])
-        rows_B1 = torch.arange(len(rows), device=device)[:, None]
-        return {layer: [states[layer][rows_B1, place_BN] for place_BN in places] for layer in layers}, masks
+    def _encode(self, texts: tuple[list[int], ...], layers):
+        """States (B, N, H) of the tokens of B texts by layer, and their mask (B, N)."""
+        device, begin, longest = self.states.device, len(self.format.before), max(map(len, texts))
+        inputs = self.format.inputs(texts, self.tokenizer.pad_token_id or 0, device)
+        mask_BN = torch.arange(longest, device=device) < torch.tensor([[len(text)] for text in texts], device=device)
+        states = self.states(inputs, layers)
+        return {layer: states[layer][:, begin : begin + longest] for layer in layers}, mask_BN
 
     def _windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
@@ -232,12 +203,12 @@ class PairAligner:
         begins_P2, ends_P2 = tokens.bounds[:-1].view(-1, 2), tokens.bounds[1:].view(-1, 2)
         lengths_P2 = ends_P2 - begins_P2
         room = self.window - self.format.size
-        needed_P = lengths_P2.sum(1) if self.is_joint else lengths_P2.max(1).values
+        needed_P = lengths_P2.max(1).values
         is_filled_P = (lengths_P2 > 0).all(1)
         sides = begins_P2[:, 0], ends_P2[:, 0], begins_P2[:, 1], ends_P2[:, 1]
         rows = [torch.stack([torch.arange(len(begins_P2)), *sides], 1)[is_filled_P & (needed_P <= room)]]
         for pair in (is_filled_P & (needed_P > room)).nonzero()[:, 0].tolist():
-            shown = cut_into_windows(lengths_P2[pair].tolist(), room, self.is_joint, self.overlap / self.window)
+            shown = cut_into_windows(lengths_P2[pair].tolist(), room, self.overlap / self.window)
             shown_K4 = torch.tensor(shown) + begins_P2[pair].repeat_interleave(2)
             rows.append(torch.cat([torch.full_like(shown_K4[:, :1], pair), shown_K4], 1))
         rows_R5 = torch.cat(rows)
@@ -353,15 +324,3 @@ def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: f
         is_nearer_L = (there_L <= here_L) if step < 0 else (there_L < here_L)
         counts_L &= ~(is_neighbor_L & shows[0] & shows[1] & is_nearer_L)
     return counts_L
-
-
-def fill_similarity(grids: list[torch.Tensor], batch_B5, words_F, x_BSH, y_BNH) -> None:
-    """Raises the entries of `grids`, source words x target words, to the cosines of the tokens in these windows."""
-    x_BSH, y_BNH = (F.normalize(side.float(), dim=-1) for side in (x_BSH, y_BNH))
-    cosines_BSN = (x_BSH @ y_BNH.transpose(1, 2)).cpu()
-    for (pair, x, x_end, y, y_end), cosines_SN in zip(batch_B5.tolist(), cosines_BSN, strict=True):
-        source_S, target_N = words_F[x:x_end], words_F[y:y_end]
-        cosines_SN = cosines_SN[: len(source_S), : len(target_N)]
-        by_word = grids[pair].new_full((len(grids[pair]), len(target_N)), -torch.inf)
-        by_word.scatter_reduce_(0, source_S[:, None].expand_as(cosines_SN), cosines_SN, "amax")
-        grids[pair].scatter_reduce_(1, target_N.expand_as(by_word), by_word, "amax")

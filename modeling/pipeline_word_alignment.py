@@ -19,25 +19,23 @@ from .optimal_transport import METHOD_OPTIONS
 from .pair_aligner import PairAligner, WordAlignment
 
 TASK = "word-alignment"
-# what a call may return in addition to the links
-OUTPUTS = ("probabilities", "similarity")
+OUTPUTS = ("probabilities",)  # what a call may return in addition to the links
 # what `WordAligner` gets; batch_size belongs to every pipeline
 MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
-OPTIONS = ("method", "layer", "encoding", "window", "overlap", *MATCHING)
+OPTIONS = ("method", "layer", "window", "overlap", *MATCHING)
 
 
 class WordAlignmentPipeline(Pipeline):
     """Links the words of sentence pairs.
 
-    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer`, `encoding`,
-    `window`, `overlap` and the options of the method, see `WordAligner`; `probabilities` and `similarity`, see
-    `WordAlignment`.
+    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer`, `window`,
+    `overlap` and the options of the method, see `WordAligner`; `probabilities`, see `WordAlignment`.
 
     A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
     returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; where a text
-    was given, `source_offsets` and `target_offsets` of its words; and, if requested, `probabilities` and
-    `similarity`. It takes a list of pairs and returns a list; or anything else that gives one pair after the other, and
-    returns an iterator, which reads `BATCHES_PER_CHUNK` batches at a time.
+    was given, `source_offsets` and `target_offsets` of its words; and, if requested, `probabilities`. It takes a list
+    of pairs and returns a list; or anything else that gives one pair after the other, and returns an iterator, which
+    reads `BATCHES_PER_CHUNK` batches at a time.
 
     Raises `ValueError` for unknown parameters, weights that are not finite, what is no pair, and as `WordAligner`.
 

@@ -15,7 +15,6 @@ from .layer_states import default_layer
 from .pair_aligner import (
     BATCHES_PER_CHUNK,
     DEFAULT_METHOD,
-    ENCODINGS,
     NO_LIMIT,
     PairAligner,
     WordAlignment,
@@ -24,30 +23,28 @@ from .pair_aligner import (
 from .positions import LOADABLE
 from .word_tokens import Words
 
-__all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "ENCODINGS", "NO_LIMIT", "WordAligner", "WordAlignment"]
+__all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "NO_LIMIT", "WordAligner", "WordAlignment"]
 __all__ += ["check_method"]
 
 
 class WordAligner(PairAligner):
-    """Aligns the words of sentence pairs.
+    """Aligns the words of sentence pairs, each sentence in an input of its own, as SimAlign reads them.
 
     Args:
         model: a model of this zoo, base or with a head, or any encoder of the library. It is not changed.
-        tokenizer: its tokenizer, fast or slow.
+        tokenizer: its tokenizer, of `tokenizers`.
         method: of `optimal_transport.METHODS`; default: `ot_words`, all links that are more likely right than wrong.
             `ot` is XLM-Align's published aligner, `ot_itermax` the rule with which it labels its own training text.
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
             `config.word_alignment_layer`, or `default_layer`.
-        encoding: `separate`, the default, each sentence in an input of its own, as SimAlign and awesome-align read
-            them; `joint`, both in one (`<s> x </s></s> y </s>`, or as the tokenizer writes pairs), as XLM-Align labels.
         batch_size: inputs to a forward pass.
         window: positions of an input, special tokens included; default: as many as the model has.
         overlap: positions of a window that its neighbor shows too, for longer sentences; default: half of it.
         matching: options of the method, see `optimal_transport.METHOD_OPTIONS`. Slope and offset of `ot_words` are by
             default the model's own `config.word_alignment_calibration`, fitted to gold links.
 
-    Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a tokenizer
-    without a pair format, an overlap that leaves a window nothing of its own, and a batch size below 1.
+    Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a slow
+    tokenizer, an overlap that leaves a window nothing of its own, and a batch size below 1.
 
     Example:
         >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")

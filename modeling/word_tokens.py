@@ -113,78 +113,51 @@ def cut_into_tokens(tokenizer, sentences: list[list[str]], offsets: list[Offsets
 
 
 class InputFormat(NamedTuple):
-    """What a tokenizer puts around a text, or around two and between them.
+    """The special tokens that a tokenizer puts before and behind a text."""
 
-    special: ids before the first text, after it (between the two), and so on. special_types: their token types.
-    text_types: the token type of each text.
-    """
-
-    special: list[list[int]]
-    special_types: list[list[int]]
-    text_types: list[int]
+    before: list[int]
+    behind: list[int]
 
     @classmethod
-    def of(cls, tokenizer, texts: int) -> "InputFormat":
-        """That of `texts` (1 or 2) texts, found by encoding a letter each. Raises ValueError for a slow tokenizer."""
+    def of(cls, tokenizer) -> "InputFormat":
+        """Found by encoding a letter. Raises ValueError for a slow tokenizer."""
         if not tokenizer.is_fast:
             raise ValueError(f"{type(tokenizer).__name__} is written in Python: give a tokenizer of `tokenizers`.")
-        encoded = tokenizer(*"ab"[:texts], return_token_type_ids=True)
-        ids, sides, types = encoded["input_ids"], encoded.sequence_ids(0), encoded["token_type_ids"]
-        begins = [sides.index(text) for text in range(texts)]
-        ends = [len(sides) - sides[::-1].index(text) for text in range(texts)]
-        parts = [slice(*part) for part in zip([0, *ends], [*begins, len(sides)], strict=True)]
-        return cls([ids[part] for part in parts], [types[part] for part in parts], [types[begin] for begin in begins])
+        encoded = tokenizer("a")
+        ids, texts = encoded["input_ids"], encoded.sequence_ids(0)
+        return cls(ids[: texts.index(0)], ids[len(ids) - texts[::-1].index(0) :])
 
     @property
     def size(self) -> int:
-        """How many positions it takes."""
-        return sum(map(len, self.special))
+        """How many positions they take."""
+        return len(self.before) + len(self.behind)
 
-    @property
-    def has_types(self) -> bool:
-        """Whether the token types of the texts differ."""
-        return any(chain(*self.special_types, self.text_types))
-
-    def inputs(self, rows, padding_id: int, with_types: bool, device: torch.device) -> dict[str, torch.Tensor]:
-        """The model's inputs (B, T), padded on the right, of B rows of one text or two, each the ids of its tokens.
-
-        `with_types`: whether to give `token_type_ids`.
-        """
-        ids, types = [], []
-        for texts in rows:
-            ids.append(list(self.special[0]))
-            types.append(list(self.special_types[0]))
-            around = self.text_types, self.special[1:], self.special_types[1:]
-            for text, text_type, special, special_types in zip(texts, *around, strict=True):
-                ids[-1] += text + special
-                types[-1] += [text_type] * len(text) + special_types
+    def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, torch.Tensor]:
+        """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
+        ids = [self.before + text + self.behind for text in texts]
         longest = max(map(len, ids))
+        padded = [of + [padding_id] * (longest - len(of)) for of in ids]
+        masks = [[1] * len(of) + [0] * (longest - len(of)) for of in ids]
+        return {
+            name: torch.tensor(of, device=device) for name, of in (("input_ids", padded), ("attention_mask", masks))
+        }
 
-        def padded(lists: list[list[int]], value: int = 0) -> torch.Tensor:
-            return torch.tensor([of + [value] * (longest - len(of)) for of in lists], device=device)
 
-        found = {"input_ids": padded(ids, padding_id), "attention_mask": padded([[1] * len(of) for of in ids])}
-        return found | ({"token_type_ids": padded(types)} if with_types else {})
-
-
-def cut_into_windows(lengths: list[int], room: int, is_joint: bool, overlap: float) -> list[tuple[int, ...]]:
+def cut_into_windows(lengths: list[int], room: int, overlap: float) -> list[tuple[int, ...]]:
     """Windows of a pair of sentences, as `word_alignment` describes them; one if the pair fits.
 
     Args:
         lengths: tokens of source and target, 1 or more each.
-        room: tokens that fit in addition to the special tokens: of both sides together if `is_joint`, else of either.
+        room: tokens that fit in addition to the special tokens.
         overlap: the share of a window that its neighbor shows too, 0 to below 1.
 
     Returns which tokens each shows: (of the source from, up to, of the target from, up to).
     """
-    whole = sum(lengths) if is_joint else max(lengths)
-    sizes = [max(1, round(room * length / whole)) for length in lengths]
-    short, long = sorted((0, 1), key=lambda side: lengths[side])
+    sizes = [max(1, round(room * length / max(lengths))) for length in lengths]
+    short = int(lengths[1] < lengths[0])
     # next to a much longer side, a window in proportion would have too few tokens to choose from
-    if sizes[short] < room / 4 and lengths[short] <= (room / 2 if is_joint else room):
+    if sizes[short] < room / 4 and lengths[short] <= room:
         sizes[short] = lengths[short]
-    if is_joint:
-        sizes[long] = room - sizes[short]
     sizes = [min(size, length) for size, length in zip(sizes, lengths, strict=True)]
     hidden = [length - size for length, size in zip(lengths, sizes, strict=True)]
     steps = [max(1, int(size * (1 - overlap))) for size in sizes]

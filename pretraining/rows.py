@@ -35,9 +35,10 @@ def specials_of(tokenizer: "PreTrainedTokenizerBase") -> Specials:
 
     Raises ValueError for a tokenizer without such tokens, and for more of them than a row has room for.
     """
-    from modeling.word_tokens import InputFormat
-
-    found = Specials(*InputFormat.of(tokenizer, 2).special)
+    encoded = tokenizer("a", "b")
+    ids, of = encoded["input_ids"], encoded.sequence_ids(0)
+    ends = [len(of) - of[::-1].index(side) for side in (0, 1)]
+    found = Specials(ids[: of.index(0)], ids[ends[0] : of.index(1)], ids[ends[1] :])
     if not all(found):
         begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id

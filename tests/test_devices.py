@@ -9,7 +9,7 @@ from transformers import AttentionInterface
 
 from modeling.optimal_transport import METHOD_OPTIONS, align
 from modeling.symmetrization import SYMMETRIZATIONS
-from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_alignment import WordAligner
 from modeling.word_probabilities import word_probabilities
 from pretraining import run, tracking
 from pretraining.objectives import OBJECTIVES, Collator
@@ -176,12 +176,11 @@ def test_devices_of_matching(method, autocast):
         word_probabilities(x_BSH, y_BTH, *masks, words)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("model_type", [*PREFIXES, "xlm_align on modernbert"])
-def test_devices_of_the_aligner_s_vectors(model_type, encoding, zoo_model_dir, sample_tokenizer):
+def test_devices_of_the_aligner_s_vectors(model_type, zoo_model_dir, sample_tokenizer):
     """`_encode`: what comes before it is made on the CPU, by intent, as is what joins links to words after it."""
     model = class_of(model_type.split()[0]).from_pretrained(zoo_model_dir(model_type))
-    aligner = WordAligner(model, sample_tokenizer, encoding=encoding)
+    aligner = WordAligner(model, sample_tokenizer)
     aligner._encode = devices_are_named()(aligner._encode)
     pairs = [("The house is small.", "Das Haus ist klein."), ("Yes", "Ja, das ist so.")]
     for layers in ([0, 1], [2]):

@@ -156,7 +156,7 @@ def write_links(options: Namespace) -> None:
             screen.print(f"languages: {' and '.join(reader.languages)} (--languages)")
     if page and is_main:
         pairs = [reader.parse(row, number) for number, row in enumerate(shown)]
-        found = with_likely_links(aligner).align(pairs, probabilities=True, similarity=True)
+        found = with_likely_links(aligner).align(pairs, probabilities=True)
         threshold = aligner.matching.get("threshold", 0.5) if aligner.method == "ot_words" else None
         facts = f"{options.model}, {aligner.method}, layer {aligner.layer}, {options.precision}"
         write_page(page, found, facts, threshold, options.link_all)

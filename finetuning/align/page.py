@@ -1,4 +1,4 @@
-"""A self-contained page that shows word links: sentences with their links, and the similarity of all words.
+"""A self-contained page that shows word links: sentences with their links, and a matrix of their probabilities.
 
 The template takes in style and script; nothing is loaded from anywhere. Words reach it as JSON and are set as text.
 """
@@ -13,7 +13,6 @@ from finetuning.align.common import require_writable
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = '<meta name="generator" content="word-align">'  # only files with it are overwritten
-MATRIX_WORDS = 150  # of a side; a browser takes seconds to draw more cells, and nobody can read them
 
 
 def check_page(path: str | Path) -> None:
@@ -28,7 +27,7 @@ def write_page(
 ) -> None:
     """Writes the page.
 
-    found: `modeling.word_alignment.WordAlignment`s with probabilities, similarity, and all their likely links.
+    found: `modeling.word_alignment.WordAlignment`s with probabilities, and all their likely links.
     facts: how the links were made. threshold: the lowest probability of the links that are shown at first; the page
     has a slider for it. None: show all links, because their probabilities are not calibrated. link_all: whether to
     show the likeliest link of each source word always.
@@ -48,12 +47,9 @@ def write_page(
 
 def _as_json(alignment: Any) -> dict[str, Any]:
     links = zip(alignment.links, alignment.probabilities, strict=True)
-    has_matrix = max(len(alignment.source), len(alignment.target)) <= MATRIX_WORDS
     return {
         "source": alignment.source,
         "target": alignment.target,
         # rounded down: a probability must not exceed the threshold by rounding
         "links": [[i, j, int(1e6 * probability) / 1e6] for (i, j), probability in links],
-        # whole hundredths: colors show no more
-        "similarity": [[round(100 * value) for value in row] for row in alignment.similarity] if has_matrix else None,
     }

@@ -6,12 +6,11 @@ import re
 import pytest
 
 from finetuning.align.command import main
-from finetuning.align.page import MARKER, MATRIX_WORDS, write_page
+from finetuning.align.page import MARKER, write_page
 from modeling.word_alignment import WordAlignment
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "<!--", "&amp;", '"', "'", "\u2028", "{{ style }}", "المكتبة"]
 HOUSE = WordAlignment(["the", "house"], ["das", "Haus"], [(0, 0), (1, 1), (1, 0)], [0.95, 0.6, 0.2])
-HOUSE.similarity = [[0.9, 0.1], [0.2, 0.8]]
 
 
 @pytest.fixture
@@ -30,16 +29,14 @@ def data_of(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
-def test_write_holds_pairs_links_and_similarity(write):
-    alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.9876549], [[-0.126], [0.5]], 2)
-    pair = {"source": ["a", "b"], "target": ["x"], "links": [[1, 0, 0.987654]], "similarity": [[-13], [50]]}
+def test_write_holds_pairs_and_links(write):
+    alignment = WordAlignment(["a", "b"], ["x"], [(1, 0)], [0.9876549])
+    pair = {"source": ["a", "b"], "target": ["x"], "links": [[1, 0, 0.987654]]}
     assert data_of(write([alignment])) == {"pairs": [pair], "threshold": None, "linkAll": False}
-    long = WordAlignment(["a"] * (MATRIX_WORDS + 1), ["x"], [(0, 0)], [1.0], [[0.5]] * (MATRIX_WORDS + 1))
-    assert data_of(write([long]))["pairs"][0]["similarity"] is None
 
 
 def test_write_makes_no_markup_of_words_and_loads_nothing(write):
-    alignment = WordAlignment(HOSTILE, HOSTILE[::-1], [], [], [[0.0] * len(HOSTILE)] * len(HOSTILE))
+    alignment = WordAlignment(HOSTILE, HOSTILE[::-1], [], [])
     text = write([alignment])
     assert data_of(text)["pairs"][0]["source"] == HOSTILE
     assert text.count("<script") == text.count("</script>") == 2  # data and program, nothing of the words
@@ -96,7 +93,7 @@ def test_page_in_a_browser(write, tmp_path, width):
         show(0.97, True)  # the likeliest link of each source word is always shown
         assert page.locator("path").count() == 2 and page.locator(".word.alone").count() == 0
         page.locator("td").nth(3).hover()
-        assert "similarity 0.8" in page.locator(".note").inner_text()
+        assert "is linked with" in page.locator(".note").inner_text()
         show(None)  # no probabilities, and so no slider
         assert page.locator("path").count() == 3 and page.locator("input").count() == 0
         page.locator(".word").first.click()

@@ -36,7 +36,7 @@ from zoo_core.recipes import load_recipe
 KINDS = {  # metric, methods, evaluated rows, and of the protocol
     "retrieval": ("accuracy", ["mean"], {"de-en": 60, "zh-en": 60}, {"pooling": "mean", "similarity": "cosine"}),
     "mining": ("f1", ["mean"], {"xx-en": 13}, {"margin": "ratio", "neighbors": 4, "dev_rows": {"xx-en": 7}}),
-    "word_alignment": ("aer", METHODS, {"en-de": 20, "zh-en": 10}, {"encoding": "separate"}),
+    "word_alignment": ("aer", METHODS, {"en-de": 20, "zh-en": 10}, {}),
 }
 
 
@@ -274,14 +274,14 @@ def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch
     model = AutoModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     passes, forward = [], type(model).forward
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
-    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), encoding="joint")
+    aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model))
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
     scores = sweep(aligner, pairs, gold, methods=options)
-    assert len(passes) == 1
+    assert len(passes) == 2  # of the sources and of the targets
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
     assert len({of["aer"] for of in scores["itermax"].values()}) == 3
     for method, layer in (("ot", 0), ("itermax", 0), ("itermax", 1), ("mutual", 2)):  # one at a time
-        alone = WordAligner(model, aligner.tokenizer, method, layer, "joint", **options[method])
+        alone = WordAligner(model, aligner.tokenizer, method, layer, **options[method])
         links = {n: found.links for n, found in zip(gold, alone.align([pairs[n] for n in gold]), strict=True)}
         assert score(links, gold) == scores[method][layer]
 
@@ -295,13 +295,13 @@ def test_position_links():
 
 
 def test_word_alignment_task_scores_as_the_aligner(feature_recipe, tmp_path, aligner, sample_corpus_dir):
-    main([*feature_recipe("word_alignment", tmp_path), "encoding=joint", "batch_size=3", "layer=1"])
+    main([*feature_recipe("word_alignment", tmp_path), "batch_size=3", "layer=1"])
     results = read_results(tmp_path / "out")
-    joint = aligner(method="ot", layer=1, encoding="joint")
+    by_ot = aligner(method="ot", layer=1)
     pairs = list(PairReader([str(sample_corpus_dir / "alignments/zh-en.txt")]))
     gold = read_gold(sample_corpus_dir / "alignments/zh-en.gold")
     found = load_metric("aer").compute(
-        predictions=[alignment.links for alignment in joint.align(pairs)],
+        predictions=[alignment.links for alignment in by_ot.align(pairs)],
         references=[{"sure": list(of.sure), "possible": list(of.possible)} for of in gold.values()],
     )
     assert {name: results.of("zh-en", name)["mean"] for name in results.metrics} == pytest.approx(found)

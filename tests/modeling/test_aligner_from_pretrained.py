@@ -41,8 +41,8 @@ def test_from_pretrained_reads_no_layers_above_and_links_as_the_whole_model(enco
     whole = WordAligner(load_whole(AutoModel, folder), aligner.tokenizer, layer=used)
     assert aligner.layer == used and whole.num_layers == 3
     assert aligner.num_layers == (max(used, 1) if model_type in LOADABLE else 3)
-    expected = list(whole.align(PAIRS, probabilities=True, similarity=True))
-    assert list(aligner.align(PAIRS, probabilities=True, similarity=True)) == expected
+    expected = list(whole.align(PAIRS, probabilities=True))
+    assert list(aligner.align(PAIRS, probabilities=True)) == expected
     assert any(alignment.links for alignment in expected)
 
 

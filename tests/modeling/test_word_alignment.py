@@ -27,7 +27,7 @@ from modeling.modeling_metaxlm import MetaXlmConfig, MetaXlmModel
 from modeling.modeling_veco import VecoConfig, VecoForConditionalGeneration, VecoModel
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForTokenClassification, XlmAlignModel
 from modeling.optimal_transport import METHODS
-from modeling.word_alignment import ENCODINGS, WordAligner
+from modeling.word_alignment import WordAligner
 from modeling.word_tokens import cut_into_tokens
 
 MEANINGS = 200  # of the hand-made language
@@ -79,10 +79,9 @@ def links(aligner, pairs):
     return [found.links for found in aligner.align(pairs)]
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_word_aligner_links_of_known_states(method, encoding, tokenizer):
-    aligner = WordAligner(Knowing(), tokenizer, method=method, layer=1, encoding=encoding, batch_size=2)
+def test_word_aligner_links_of_known_states(method, tokenizer):
+    aligner = WordAligner(Knowing(), tokenizer, method=method, layer=1, batch_size=2)
     pairs = [
         (words("s", (1, 2, 3), 4, 5), words("t", 5, (6, 4), 2)),
         (words("s", 1, 2, 3, 4, 5), words("t", 3, 2, 1, 5, 4)),
@@ -103,28 +102,23 @@ def test_word_aligner_links_of_known_states(method, encoding, tokenizer):
         assert found.links == sorted(set(found.links))
         assert set(found.links) == certain
         assert (found.source, found.target) == (source, target)
-        assert found.windows == 1 and found.probabilities is None and found.similarity is None
+        assert found.windows == 1 and found.probabilities is None
 
 
-def test_word_aligner_probability_and_similarity_are_the_highest_of_tokens(tokenizer):
+def test_word_aligner_probability_is_the_highest_of_tokens(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="softmax", layer=1, threshold=0.5)
     pair = words("s", (1, 2), 3), [*words("t", (9, 2), 1), ""]
-    found = next(aligner.align([pair], probabilities=True, similarity=True))
+    found = next(aligner.align([pair], probabilities=True))
     assert found.links == [(0, 0), (0, 1)]
     assert len(found.probabilities) == 2 and all(0.9 < value <= 1 for value in found.probabilities)
-    torch.testing.assert_close(torch.tensor(found.similarity), torch.tensor([[1.0, 1, 0], [0, 0, 0]]))
 
 
 def test_input_format_is_the_tokenizer_s_own(tokenizer):
     model = Knowing()
     pairs = [(words("s", (1, 2), 3), words("t", 4, 5, 6)), (words("s", 7), words("t", 8))]
-    for encoding in ENCODINGS:
-        list(WordAligner(model, tokenizer, layer=1, encoding=encoding).align(pairs))
-    joint, *separate = model.inputs
+    list(WordAligner(model, tokenizer, layer=1).align(pairs))
     sides = [[" ".join(side).replace(" ", "") for side in pair] for pair in pairs]
-    expected = tokenizer(*map(list, zip(*sides, strict=True)), padding=True, return_tensors="pt")["input_ids"]
-    assert torch.equal(joint, expected)
-    for given, side in zip(separate, zip(*sides, strict=True), strict=True):
+    for given, side in zip(model.inputs, zip(*sides, strict=True), strict=True):
         assert torch.equal(given, tokenizer(list(side), padding=True, return_tensors="pt")["input_ids"])
 
 
@@ -142,10 +136,9 @@ def test_word_aligner_an_empty_side_gives_no_links(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, layer=1)
     full = words("t", 1, 2)
     pairs = [("", ""), ([], full), ("  ", full), (full, [""]), (full, full)]
-    found = list(aligner.align(pairs, probabilities=True, similarity=True))
+    found = list(aligner.align(pairs, probabilities=True))
     assert [bool(one.links) for one in found] == [False] * 4 + [True]
     assert [one.windows for one in found] == [0, 0, 0, 0, 1]
-    assert found[0].similarity == [] and found[3].similarity == [[0.0], [0.0]]
     assert list(aligner.align([])) == [] and links(aligner, [("", "")]) == [[]]
 
 
@@ -188,13 +181,11 @@ def test_layer_states_are_the_model_s(encoder, sample_tokenizer):
     assert aligner.num_layers == 3 and aligner.layer == 2 and aligner.window == 80
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_align_layers_at_once_gives_what_one_by_one_gives(encoder, encoding, sample_tokenizer):
-    options = dict(encoding=encoding, batch_size=4)
+def test_align_layers_at_once_gives_what_one_by_one_gives(encoder, sample_tokenizer):
     methods = {method: {} for method in METHODS} | {"softmax": {"threshold": 0.2}}
-    together = list(WordAligner(encoder, sample_tokenizer, **options).align_layers(PAIRS, [0, 2, 3], methods))
+    together = list(WordAligner(encoder, sample_tokenizer, batch_size=4).align_layers(PAIRS, [0, 2, 3], methods))
     for layer, method in itertools.product([0, 2, 3], METHODS):
-        alone = WordAligner(encoder, sample_tokenizer, layer=layer, method=method, **options, **methods[method])
+        alone = WordAligner(encoder, sample_tokenizer, layer=layer, method=method, batch_size=4, **methods[method])
         assert [found[layer][method] for found in together] == list(alone.align(PAIRS))
     assert any(found[0]["ot"].links != found[2]["ot"].links for found in together)
 
@@ -230,12 +221,11 @@ def test_word_aligner_dropout_is_off_and_comes_back(sample_tokenizer):
 # long sentences
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_word_aligner_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
+def test_word_aligner_a_very_long_pair_is_linked_all_along(method, tokenizer):
     """1,500 words, 128 positions, in pairs of unequal length, in both directions, ahead and behind."""
     options = {"threshold": 0.4} if method == "softmax" else {}
-    aligner = WordAligner(Knowing(128), tokenizer, method, 1, encoding, batch_size=8, **options)
+    aligner = WordAligner(Knowing(128), tokenizer, method, 1, batch_size=8, **options)
     assert aligner.window == 128 and aligner.overlap == 64
     source, target = words("s", *range(1500)), words("t", *range(1500))
     doubled = words("t", *((number, number) for number in range(1500)))
@@ -251,18 +241,17 @@ def test_word_aligner_a_very_long_pair_is_linked_all_along(method, encoding, tok
         assert "itermax" in method or certain == set(one.links)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_word_aligner_a_sentence_that_just_fits(encoding, sample_tokenizer):
+def test_word_aligner_a_sentence_that_just_fits(sample_tokenizer):
     model = list(encoders())[2].eval()
     pair = tuple(text.split() for text in PAIRS[0])
     lengths = [len(sample_tokenizer(side, is_split_into_words=True)["input_ids"]) for side in pair]
-    exact = sum(lengths) if encoding == "joint" else max(lengths)
+    exact = max(lengths)
     whole, fits, cut = (
-        next(WordAligner(model, sample_tokenizer, "ot", encoding=encoding, window=window).align([pair], True, True))
+        next(WordAligner(model, sample_tokenizer, "ot", window=window).align([pair], True))
         for window in (None, exact, exact - 1)
     )
     assert fits == whole and fits.windows == 1
-    assert cut.windows == 2 and cut.links and len(cut.similarity) == len(whole.similarity)
+    assert cut.windows == 2 and cut.links
 
 
 @pytest.mark.parametrize("symmetrization", [None, "reverse"])
@@ -320,8 +309,7 @@ def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkey
     [
         ({"method": "mutual", "threshold": 0.1}, None, "threshold"),
         ({"layer": 3}, None, "layer"),
-        ({"encoding": "both"}, None, "encoding"),
-        ({"window": 513, "encoding": "joint"}, None, "window"),
+        ({"window": 513}, None, "window"),
         ({"overlap": 20, "window": 20}, None, "overlap"),
         ({"model": AutoModel.from_config(GPT2Config(n_embd=32, n_layer=2, n_head=4))}, None, "GPT2Model"),
         ({"model": Knowing(scale=torch.nan)}, (["s1."], ["t1."]), "layer 1 are not finite"),

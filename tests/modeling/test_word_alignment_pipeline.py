@@ -80,9 +80,9 @@ def test_pipeline_one_pair_a_list_and_anything_that_iterates(aligner):
 
 
 def test_pipeline_parameters_and_those_of_a_call(aligner, sample_tokenizer):
-    own = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, encoding="separate", threshold=0.3)
-    expected = next(own.align(PAIRS[:1], probabilities=True, similarity=True))
-    options = dict(method="softmax", layer=1, encoding="separate", threshold=0.3, probabilities=True, similarity=True)
+    own = WordAligner(aligner.model, sample_tokenizer, method="softmax", layer=1, threshold=0.3)
+    expected = next(own.align(PAIRS[:1], probabilities=True))
+    options = dict(method="softmax", layer=1, threshold=0.3, probabilities=True)
     in_a_call = aligner(PAIRS[0], **options)
     assert in_a_call == vars(expected)
     from_the_start = WordAlignmentPipeline(aligner.model, sample_tokenizer, device="cpu", batch_size=5, **options)

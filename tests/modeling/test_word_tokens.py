@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertModel, BertTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from modeling.pair_aligner import ENCODINGS, is_decided_here
+from modeling.pair_aligner import is_decided_here
 from modeling.word_alignment import WordAligner
 from modeling.word_tokens import cut_into_tokens, cut_into_windows, split_words
 
@@ -82,10 +82,10 @@ def test_split_words_at_unicode_s_word_boundaries(text, expected):
 
 @pytest.mark.slow
 def test_cut_into_windows_decide_every_pair_of_tokens_once():
-    cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [True, False], [0.0, 0.3, 0.5, 0.9])
-    for source, target, room, is_joint, overlap in cases:
-        rows = cut_into_windows([source, target], room, is_joint, overlap)
-        fits = source + target <= room if is_joint else max(source, target) <= room
+    cases = itertools.product([1, 2, 7, 30, 61], [1, 5, 29, 90], [4, 10, 33], [0.0, 0.3, 0.5, 0.9])
+    for source, target, room, overlap in cases:
+        rows = cut_into_windows([source, target], room, overlap)
+        fits = max(source, target) <= room
         assert rows == [(0, source, 0, target)] if fits else len(rows) > 1
         rows_R5 = torch.tensor([(0, *row) for row in rows])
         for begin, end, length in ((1, 2, source), (3, 4, target)):
@@ -93,7 +93,7 @@ def test_cut_into_windows_decide_every_pair_of_tokens_once():
             assert begins[0] == 0 and ends[-1] == length and (begins < ends).all()
             assert (begins[1:] >= begins[:-1]).all() and (begins[1:] <= ends[:-1]).all()
         sizes = rows_R5[:, [2, 4]] - rows_R5[:, [1, 3]]
-        assert (sizes.sum(1) if is_joint else sizes.max(1).values).max() <= room
+        assert sizes.max() <= room
         row_L, tokens_L2 = [], []
         for number, (_, x, x_end, y, y_end) in enumerate(rows_R5.tolist()):
             cells = torch.cartesian_prod(torch.arange(x, x_end), torch.arange(y, y_end)).view(-1, 2)
@@ -114,7 +114,7 @@ def test_cut_into_windows_decide_every_pair_of_tokens_once():
             assert set(near) <= set(linked)
 
 
-def test_word_aligner_of_bert_has_its_own_format_and_token_types(tmp_path):
+def test_word_aligner_of_bert(tmp_path):
     """A word is as many tokens as letters."""
     alphabet, path = "abcdefghijklmnopqrstuvwxyz", tmp_path / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
@@ -123,15 +123,7 @@ def test_word_aligner_of_bert_has_its_own_format_and_token_types(tmp_path):
     sizes = dict(vocab_size=57, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.5)
     model = BertModel(BertConfig(intermediate_size=48, max_position_embeddings=40, **sizes)).eval()
     pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
-    aligner = WordAligner(model, tokenizer, encoding="joint")
-    seen = []
-    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    list(aligner.align(pairs[:1]))
-    expected = tokenizer(*pairs[0], return_tensors="pt")
-    assert all(torch.equal(seen[0][name], tensor) for name, tensor in expected.items())
-    assert len(seen) == 1 and expected["token_type_ids"].any()
     with pytest.raises(ValueError, match="BertTokenizerLegacy"):
         WordAligner(model, BertTokenizerLegacy(path))
-    for encoding in ENCODINGS:
-        links = [found.links for found in WordAligner(model, tokenizer, encoding=encoding).align(pairs)]
-        assert links[1] and {source for source, _ in links[1]} <= {0, 3}
+    links = [found.links for found in WordAligner(model, tokenizer).align(pairs)]
+    assert links[1] and {source for source, _ in links[1]} <= {0, 3}

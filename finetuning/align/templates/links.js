@@ -1,7 +1,7 @@
-// Draws the links of a pair of sentences into an element: lines between words, a matrix of their similarity, and a
-// slider for the lowest probability of a link. Uses links.css. Words are set as text, so that they cannot be markup.
+// Draws the links of a pair of sentences into an element: lines between words, a matrix of their probabilities,
+// and a slider for the lowest one. Uses links.css. Words are set as text, so that they cannot be markup.
 //
-// pair: {source, target: words; links: [[source word, target word, probability]]; similarity: rows of hundredths or null}
+// pair: {source, target: words; links: [[source word, target word, probability]]}
 // state: {threshold: lowest probability, null for no slider; linkAll: whether each source word keeps its likeliest link}
 //   and `least`, where the slider is, which the next drawing takes over
 "use strict";
@@ -58,24 +58,22 @@ function drawLinks(root, pair, state) {
     const help = make("span", { textContent: "fainter: less sure · dashed: not in the output" });
     root.prepend(make("label", { className: "soft" }, "Links with a probability from", slider, count, help));
   }
-  const cells = pair.similarity?.map((row) =>
-    row.map((value) => {
-      const cell = make("td", { title: `similarity ${(value / 100).toFixed(2)}` });
-      cell.style.setProperty("--v", Math.min(1, Math.max(0, value / 100)));
-      return cell;
-    }),
-  );
+  const MATRIX_WORDS = 150; // of a side; a browser takes seconds to draw more cells, and nobody can read them
+  const hasMatrix = Math.min(...sides.map((side) => side.length)) && Math.max(...sides.map((side) => side.length)) <= MATRIX_WORDS;
+  const cells = hasMatrix ? pair.source.map(() => pair.target.map(() => make("td"))) : [];
+  if (hasMatrix)
+    for (const [i, j, probability] of pair.links) cells[i][j].style.setProperty("--v", Math.min(1, probability));
   const heads = sides.map((side) => side.map((text) => make("th", { textContent: text, dir: "auto" })));
-  if (cells?.length && cells[0].length) {
+  if (hasMatrix) {
     const body = make("tbody", {}, ...cells.map((row, i) => make("tr", {}, heads[0][i], ...row)));
     const table = make("table", {}, make("thead", {}, make("tr", {}, make("th"), ...heads[1])), body);
     cells.forEach((row, i) =>
       row.forEach((cell, j) => cell.addEventListener("pointerenter", () => mark([0, i], j))),
     );
     table.addEventListener("pointerleave", () => mark(chosen));
-    const scroll = make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "Similarity of words" });
+    const scroll = make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "Probabilities of links" });
     scroll.append(table);
-    root.append(make("p", { className: "soft", textContent: "Similarity of the words; a dot is a link" }), scroll);
+    root.append(make("p", { className: "soft", textContent: "Probabilities of the links; a dot is a link that is shown above" }), scroll);
   }
 
   /* ---- what changes ---- */
@@ -86,7 +84,7 @@ function drawLinks(root, pair, state) {
     words.forEach((side, s) =>
       side.forEach((word, i) => word.classList.toggle("alone", !links.some((link) => link[s] === i))),
     );
-    cells?.forEach((row, i) =>
+    cells.forEach((row, i) =>
       row.forEach((cell, j) => cell.classList.toggle("link", links.some((link) => link[0] === i && link[1] === j))),
     );
     layOut();
@@ -133,7 +131,7 @@ function drawLinks(root, pair, state) {
     const isolate = (text) => `\u2068${text}\u2069`; // a word from the right leaves the rest in its place
     const name = state.threshold === null ? "score" : "probability";
     const listed = found.map((link) => `${isolate(sides[1 - word[0]][link[1 - word[0]]])} (${name} ${link[2].toFixed(2)})`);
-    const cell = target === null ? "" : ` / ${isolate(sides[1][target])}, similarity ${pair.similarity[word[1]][target] / 100}`;
+    const cell = target === null ? "" : ` / ${isolate(sides[1][target])}`;
     const says = listed.length ? `is linked with ${listed.join(", ")}` : "is not linked";
     note.textContent = `${isolate(sides[word[0]][word[1]])}${cell} ${says}`;
   }

@@ -29,14 +29,13 @@ class SentenceEncoder:
     ):
         self.states = LayerStates(model)
         self.tokenizer, self.batch_size, self.pooling = tokenizer, batch_size, pooling
-        self.format = InputFormat.of(tokenizer, texts=1)
-        self.gives_types = self.states.has_token_types and self.format.has_types
+        self.format = InputFormat.of(tokenizer)
         # a tokenizer without a limit has 1e30, which is no valid length of a tensor
         self.max_length = max_length or self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
         self.room = self.max_length - self.format.size
         if self.room < 1:
             raise ValueError(f"max_length is {self.max_length}, and {self.format.size} tokens are special. Raise it.")
-        if pooling == "cls" and not self.format.special[0]:
+        if pooling == "cls" and not self.format.before:
             raise ValueError(f"pooling is cls, and {type(tokenizer).__name__} has no token before a text. Use mean.")
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
@@ -54,14 +53,14 @@ class SentenceEncoder:
     def vectors(self, texts: list[list[int]], layers: list[int]) -> dict[int, torch.Tensor]:
         """(N, H) vectors on the CPU, in float32, of texts given as tokens, by layer; a mean of no states is zero."""
         lengths_N = torch.tensor([min(len(tokens), self.room) for tokens in texts])
-        device, before = self.states.device, len(self.format.special[0])
+        device, before = self.states.device, len(self.format.before)
         found: dict[int, torch.Tensor] = {}
         # the longest first: a lack of memory shows at once
         batches = lengths_N.argsort(descending=True, stable=True).split(self.batch_size)
         is_shown = PartialState().is_main_process
         for numbers_B in track(batches, description="Reading sentences", transient=True, disable=not is_shown):
-            rows = [[texts[number][: self.room]] for number in numbers_B.tolist()]
-            inputs = self.format.inputs(rows, self.tokenizer.pad_token_id or 0, self.gives_types, device)
+            rows = [texts[number][: self.room] for number in numbers_B.tolist()]
+            inputs = self.format.inputs(rows, self.tokenizer.pad_token_id or 0, device)
             counts_BT = inputs["attention_mask"].bool()
             if self.pooling == "cls":
                 counts_BT = torch.zeros_like(counts_BT)

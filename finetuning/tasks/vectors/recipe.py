@@ -113,9 +113,6 @@ class WordAlignmentRecipe(VectorRecipe):
     methods: list[str] = option(
         ["ot_words"], "methods, the main one first: ot_words, ot, ot_itermax, itermax, mutual (SimAlign), softmax"
     )
-    encoding: Literal["joint", "separate"] = option(
-        "separate", "each sentence in an input of its own, as in SimAlign, or both in one, as in XLM-Align's labeling"
-    )
     published: list[PublishedAlignment] = option([], "published scores to print next to ours")
 
     def check(self) -> None:

@@ -77,12 +77,10 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
 
     def method(self) -> Facts:
         methods, first = {name: METHOD_OPTIONS[name] for name in self.recipe.methods}, self.recipe.methods[0]
-        return {"method": first, "options": methods[first], "methods": methods, "encoding": self.recipe.encoding}
+        return {"method": first, "options": methods[first], "methods": methods}
 
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
-        recipe = self.recipe
-        options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size)
-        return WordAligner(encoder, tokenizer, method=recipe.methods[0], **options)
+        return WordAligner(encoder, tokenizer, method=self.recipe.methods[0], batch_size=self.recipe.batch_size)
 
     def size(self, pair: AnnotatedPairs) -> int:
         return len(pair.gold)
@@ -108,7 +106,7 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
             *self.setting_lines(facts),
             f"gold: {possible:,} links by people, {sure:,} of them sure",
             f"methods: {'; '.join(' '.join([method, *given]) for method, given in options.items())}",
-            f"encoding: {facts['encoding']}; words are linked if any of their tokens are"
+            "words are linked if any of their tokens are"
             + (" (not by ot_words)" if "ot_words" in facts["methods"] else ""),
             "guessing: links by position, each source word with the word at the same share of the target",
             f"metric: AER, the alignment error rate: the share of wrong and missing links ({metric['name']} "
