@@ -146,7 +146,7 @@ def camlm_mask(attention_mask, segment_ids_BT, predicted_BT):
     neither side's words come back by way of the other's states, in any number of layers.
 
     Args:
-        attention_mask: (B, T), or a block mask (B, T, T), such as that of packed rows, which this one restricts.
+        attention_mask: (B, T), 1 for tokens and 0 for padding.
         segment_ids_BT: 0 for x and 1 for y, special tokens with their side; attention_mask marks the padding.
         predicted_BT: boolean, True where a token is predicted.
     """
@@ -168,9 +168,6 @@ def btmlm_generation_mask(attention_mask, segment_ids_BT):
 
 
 def as_block_mask(attention_mask):
-    """A padding mask (B, T) as a block mask, boolean (B, T, T): padding neither attends nor is attended to. A mask
-    that is (B, T, T) already stays as it is."""
-    if attention_mask.dim() == 3:
-        return attention_mask
+    """A padding mask (B, T) as a block mask, boolean (B, T, T): padding neither attends nor is attended to."""
     is_token_BT = attention_mask.bool()
     return is_token_BT[:, :, None] & is_token_BT[:, None, :]

@@ -24,7 +24,7 @@ UNMASKED_SHARE = 0.15  # of the unmasked positions that are queries (Table 7)
 
 
 class AlignmentLabels(NamedTuple):
-    """Links that the model found in the P pairs of a sub-batch (a packed row holds several).
+    """Links that the model found in the P pairs of a sub-batch, its rows.
 
     source_PS, target_PT: (P, S) and (P, T) positions of the words of either side in the flattened (B * T)
         sub-batch; source_mask_PS, target_mask_PT: which of them exist. Special tokens and padding are in neither.
@@ -54,8 +54,7 @@ def dwa_labels(
 
     Args:
         states_BTH: (B, T, H) states of the text before it was masked, of any encoder.
-        batch: the `tlm` sub-batch of `TlmCollator`; its `segment_ids` and `special_tokens_mask` (B, T) are read, and
-            of packed rows `example_ids` (B, T).
+        batch: the `tlm` sub-batch of `TlmCollator`; its `segment_ids` and `special_tokens_mask` (B, T) are read.
         config: the options of labeling, see `XlmAlignConfig`; by default those of the released code. Its layers are not
             read: the paper labels by the states of layer 10 of 12, without dropout.
 
@@ -162,20 +161,12 @@ def labeled_queries(
 
 
 def words_of_sides(batch: Mapping[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Of source and target: (P, K) positions of the words of each pair in the flattened (B * T) rows, and which of
-    them exist.
-
-    Without `example_ids` a row is a pair; with them, P counts as many pairs in every row as in the fullest.
-    """
-    segments_BT, is_special_BT = batch["segment_ids"], batch["special_tokens_mask"].bool()
-    sides_2111 = torch.arange(2, device=segments_BT.device).view(2, 1, 1, 1)
-    is_word_2BET = (segments_BT[:, None] == sides_2111) & ~is_special_BT[:, None]
-    if "example_ids" in batch:
-        numbers_E1 = torch.arange(int(batch["example_ids"].max()) + 1, device=segments_BT.device)[:, None]
-        is_word_2BET = is_word_2BET & (batch["example_ids"][:, None] == numbers_E1)
-    place_BT = torch.arange(segments_BT.numel(), device=segments_BT.device).view_as(segments_BT)
-    place_PT = place_BT[:, None].expand(is_word_2BET.shape[1:]).flatten(0, 1)
-    is_word_2PT = is_word_2BET.flatten(1, 2)
+    """Of source and target: (P, K) positions of the words of each pair, a row, in the flattened (B * T) rows, and which
+    of them exist."""
+    segments_PT, is_special_PT = batch["segment_ids"], batch["special_tokens_mask"].bool()
+    sides_211 = torch.arange(2, device=segments_PT.device).view(2, 1, 1)
+    is_word_2PT = (segments_PT == sides_211) & ~is_special_PT
+    place_PT = torch.arange(segments_PT.numel(), device=segments_PT.device).view_as(segments_PT)
     most = is_word_2PT.sum(2).amax(1).clamp(min=1).tolist()  # waits for a GPU, once for both sides
     order_2PT = (~is_word_2PT).byte().argsort(dim=2, stable=True)  # words first
     found = [

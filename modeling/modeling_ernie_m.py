@@ -132,11 +132,9 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
     come back to its masks by way of the other side's states; <mask> carries a language in BTMLM's first step, and in
     CAMLM and half of TLM's rows, which teach it: in all else it is the <mask> that `ErnieMForMaskedLM` sees in use.
 
-    Sub-batches, see `ForPreTraining.forward`: `attention_mask` is (B, T), or (B, T, T) as that of camlm (`camlm_mask`)
-    and those of packed rows, which have `position_ids`. Of a model with languages tlm, camlm and btmlm have
-    `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T) (`btmlm_generation_mask`) and `segment_ids`
-    (B, T), segment 1 being pseudo positions, <mask> without a label. Its `temperature`, by default 0, fills them with
-    the likeliest token; above 0, tokens are drawn from the softmax of logits / temperature.
+    Sub-batches, see `ForPreTraining.forward`: `attention_mask` is (B, T), and (B, T, T) of camlm (`camlm_mask`). Of a
+    model with languages tlm, camlm and btmlm have `language_ids` (B, T). btmlm also has `generation_mask` (B, T, T)
+    (`btmlm_generation_mask`) and `segment_ids` (B, T), segment 1 being pseudo positions, <mask> without a label.
 
     Raises ValueError as `ForPreTraining.forward` and `ErnieMModel.forward`; for camlm without a block mask; for btmlm
     without its fields, of a model without languages, or with labels in segment 1.
@@ -160,8 +158,9 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
             raise ValueError("sub-batch 'btmlm' needs generation_mask (`btmlm_generation_mask`) and segment_ids.")
         if name == "btmlm":
             inputs.pop("language_ids", None)  # of the first step
-            inputs["position_ids"] = positions(batch, self.config)
-            inputs["input_ids"] = self.back_translate(batch, batch.get("temperature", 0.0))
+            # before they are filled: the same in both steps
+            inputs.setdefault("position_ids", position_ids_of(batch["input_ids"], self.config))
+            inputs["input_ids"] = self.back_translate(batch)
         yield name, Predictions(self.roberta(**inputs).last_hidden_state, batch["labels"])
 
     @torch.no_grad()
@@ -186,30 +185,25 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
                 )
             input_ids_BT = unmasked_ids(batch)
         with without_dropout(self):
-            inputs = inputs_with_languages(batch) | {
-                "input_ids": input_ids_BT,
-                "attention_mask": batch["generation_mask"],
-                "position_ids": positions(batch, self.config),
-            }
+            inputs = {"position_ids": position_ids_of(batch["input_ids"], self.config)} | inputs_with_languages(batch)
+            inputs |= {"input_ids": input_ids_BT, "attention_mask": batch["generation_mask"]}
             return self.roberta(**inputs).last_hidden_state
 
     @torch.no_grad()
-    def back_translate(self, batch: dict, temperature: float = 0.0) -> torch.Tensor:
+    def back_translate(self, batch: dict) -> torch.Tensor:
         """BTMLM's first step: `input_ids` (B, T) of the second, the pseudo positions filled.
 
         `batch` is as `btmlm` of `forward`; `labels` may be left out where nothing is masked. Each pseudo position reads
         the unmasked text, its own language and position, and no other pseudo position.
 
-        Raises ValueError for a model without languages, segment 1 with labels, and a negative temperature.
+        Raises ValueError for a model without languages, and segment 1 with labels.
         """
-        if temperature < 0:
-            raise ValueError(f"temperature must be at least 0 (the likeliest token), got {temperature}.")
         states_BTH, filled_BT = self.generation_states(batch), batch["input_ids"].clone()
         is_pseudo_BT = (batch["segment_ids"] == 1) & filled_BT.eq(self.config.mask_token_id)
-        filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT], temperature)
+        filled_BT[is_pseudo_BT] = self._likeliest(states_BTH[is_pseudo_BT])
         return filled_BT
 
-    def _likeliest(self, states_KH: torch.Tensor, temperature: float) -> torch.Tensor:
+    def _likeliest(self, states_KH: torch.Tensor) -> torch.Tensor:
         """(K,) tokens, never a special token that the configuration knows."""
         config, tokens = self.config, [states_KH.new_empty(0, dtype=torch.long)]
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
@@ -218,10 +212,7 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         for chunk_KH in states_KH.split(max(1, LOGITS_AT_ONCE // config.vocab_size)) if len(states_KH) else ():
             logits_KV = self.lm_head(chunk_KH).float()
             logits_KV[:, special] = -torch.inf
-            if temperature:
-                tokens.append(torch.multinomial((logits_KV / temperature).softmax(-1), 1).squeeze(-1))
-            else:
-                tokens.append(logits_KV.argmax(-1))
+            tokens.append(logits_KV.argmax(-1))
         return torch.cat(tokens)
 
 
@@ -229,12 +220,6 @@ def inputs_with_languages(batch: dict) -> dict[str, torch.Tensor]:
     """What ERNIE-M's encoder reads of a sub-batch."""
     inputs = encoder_inputs(batch)
     return inputs | {"language_ids": batch["language_ids"]} if "language_ids" in batch else inputs
-
-
-def positions(batch: dict, config) -> torch.Tensor:
-    """(B, T) positions of a BTMLM row before it is filled: they are the same in both steps."""
-    given = batch.get("position_ids")
-    return position_ids_of(batch["input_ids"], config) if given is None else given
 
 
 class ErnieMForMaskedLM(ErnieMPreTrainedModel, ForMaskedLM):

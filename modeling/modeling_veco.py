@@ -59,12 +59,10 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
     symmetric: which segment is called x has no effect.
 
     Sub-batches, see `ForPreTraining.forward`: ca_mlm_segments and ca_mlm_pairs have `x` and `y`, each with `input_ids`,
-    `labels` and `attention_mask` (B, T), T of its own. Where attention_mask is a block mask (B, T, T),
-    `cross_attention_mask` (B, Tx, Ty), boolean, True where a row of this side may attend to a column of the other, has
-    to be there too. Weights are those of `mlm`, `tlm`, `<objective>.inner` and `<objective>.cross`.
+    `labels` and `attention_mask` (B, T), T of its own. Weights are those of `mlm`, `tlm`,
+    `<objective>.inner` and `<objective>.cross`.
 
-    Raises ValueError as `ForPreTraining.forward`; for sides of different batch size; for a block mask without
-    `cross_attention_mask`; for a model without cross-attention.
+    Raises ValueError as `ForPreTraining.forward`, and for sides of different batch size.
 
     Example:
         >>> collate = CaMlmPairsCollator(tokenizer)
@@ -86,8 +84,6 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
             raise ValueError(
                 f"sub-batch {name!r} has {rows[0]} rows of x and {rows[1]} of y: row i of the two is a pair."
             )
-        if batch["x"]["attention_mask"].dim() == 3 and "cross_attention_mask" not in batch["x"]:
-            raise ValueError(f"sub-batch {name!r} has a block attention_mask: add cross_attention_mask to both sides.")
         inputs, labels_BT, cross_mask = stack_sides(batch["x"], batch["y"], self.config.pad_token_id)
         pairs = len(labels_BT) // 2
         examples_B = torch.arange(pairs, device=labels_BT.device).repeat(2)
@@ -107,30 +103,17 @@ class VecoForPreTraining(VecoPreTrainedModel, ForPreTraining):
 
 
 def stack_sides(x: dict, y: dict, padding_id: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Both sides as one batch of 2B rows, x first, padded to the longer: encoder inputs, labels, cross-attention mask.
-
-    The mask is (2B, T) for the columns of each row's other side, or (2B, T, T).
-    """
+    """Both sides as one batch of 2B rows, x first, padded to the longer: encoder inputs, labels, and the mask (2B, T)
+    of each row's other side."""
     lengths = [side["input_ids"].shape[1] for side in (x, y)]
 
-    def stacked(field: str, padding: int | bool) -> torch.Tensor:
-        sides = []
-        for side, own, other in zip((x, y), lengths, reversed(lengths), strict=True):
-            # masks of three dimensions have positions in the last two
-            missing = [0, max(lengths) - own] * (side[field].dim() - 1)
-            if field == "cross_attention_mask":
-                missing[1] = max(lengths) - other
-            sides.append(nn.functional.pad(side[field], missing, value=padding))
-        return torch.cat(sides)
+    def stacked(field: str, padding: int) -> torch.Tensor:
+        sides = zip((x, y), lengths, strict=True)
+        padded = (nn.functional.pad(side[field], [0, max(lengths) - own], value=padding) for side, own in sides)
+        return torch.cat(list(padded))
 
     inputs = {"input_ids": stacked("input_ids", padding_id), "attention_mask": stacked("attention_mask", 0)}
-    if "position_ids" in x:
-        inputs["position_ids"] = stacked("position_ids", padding_id)
-    if "cross_attention_mask" in x:
-        cross_mask = stacked("cross_attention_mask", False)
-    else:
-        cross_mask = inputs["attention_mask"].roll(len(x["input_ids"]), 0)
-    return inputs, stacked("labels", -100), cross_mask
+    return inputs, stacked("labels", -100), inputs["attention_mask"].roll(len(x["input_ids"]), 0)
 
 
 class VecoForMaskedLM(VecoPreTrainedModel, ForMaskedLM):

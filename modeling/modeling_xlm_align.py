@@ -84,10 +84,9 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     labeled with the likeliest one (the released code took the one written last); special tokens are neither queries
     nor keys. For few steps, the configuration also has `labeling_rule` ot_words and `pointer_start` identity.
 
-    Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); of packed
-    rows `example_ids` (B, T), which number the pairs of each row from 0; with `config.query_positions` unmasked or
-    all_aligned `draws` (B, T), random integers from 0 to below 2^31. Of weight 0, `dwa` is not computed. Those of
-    word_links: see `LinksCollator` of `pretraining/objectives/links.py`.
+    Sub-batches, see `ForPreTraining.forward`: tlm also has `segment_ids` and `special_tokens_mask` (B, T); with
+    `config.query_positions` unmasked or all_aligned `draws` (B, T), random integers from 0 to below 2^31. Of weight 0,
+    `dwa` is not computed. Those of word_links: see `LinksCollator` of `pretraining/objectives/links.py`.
 
     Raises ValueError as `ForPreTraining.forward`, and where a field of `tlm` that DWA needs is missing.
 

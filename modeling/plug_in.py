@@ -17,7 +17,7 @@ INPUT_FIELDS = ("inputs_embeds", "position_ids", "token_type_ids")
 
 def cross_stream_mask(config, attention_mask):
     """Self-attention mask of the stream that reads another sequence: as given, or causal (`config.cross_stream`), where
-    token t attends to tokens s <= t. `attention_mask` is (B, T), or a block mask (B, T, T)."""
+    token t attends to tokens s <= t."""
     return attention_mask if config.cross_stream == "bidirectional" else as_block_mask(attention_mask).tril()
 
 

@@ -33,15 +33,14 @@ class BtmlmCollator(Collator):
 
     A text of n tokens is followed by k = max(1, round(`pseudo_share` n)) pseudo positions p: <mask> in a target
     language, which is drawn at random. The first step fills them without gradient; each sees the unmasked text and
-    itself. The second step predicts masked tokens of the text. The sub-batch has the `temperature` of the first step in
-    training, and the number of texts without room for all pseudo positions (`shortened`).
+    itself. The second step predicts masked tokens of the text. In training, the sub-batch has the
+    number of texts without room for all pseudo positions (`shortened`).
 
     Examples: `{"text": "The house is small.", "language": "en"}`.
 
     Args:
         languages: `model.config.languages`, two or more.
         pseudo_share: pseudo positions per token of the text.
-        temperature: 0 fills them with the most probable token; above 0, tokens are sampled.
         target_languages: languages of the pseudo tokens: those `paired` with the text's language, or `all` others.
         tokenizer, mask_probability, max_length: see `Collator`.
 
@@ -56,11 +55,6 @@ class BtmlmCollator(Collator):
     )
     pseudo_share: Annotated[float, Gt(0), Le(1)] = option(
         0.2, "pseudo tokens per token of a text; each text gets at least one (ERNIE-M, Figure 5: 0.05, 0.1, 0.15, 0.2)"
-    )
-    temperature: Annotated[float, Ge(0)] = option(
-        0.0,
-        "of training, to sample pseudo tokens from the softmax of logits / temperature; 0: the most likely token, as "
-        "always in evaluation",
     )
     target_languages: Literal["paired", "all"] = option(
         "paired",
@@ -77,10 +71,10 @@ class BtmlmCollator(Collator):
         super().__post_init__(tokenizer, languages, draws)
         if tokenizer is not None and (self.languages is None or len(self.languages.rows) < 2):
             raise ValueError("BTMLM needs two languages or more. Pass languages=model.config.languages.")
-        if self.target_languages not in ("paired", "all") or not 0 < self.pseudo_share <= 1 or self.temperature < 0:
+        if self.target_languages not in ("paired", "all") or not 0 < self.pseudo_share <= 1:
             raise ValueError(
-                "target_languages must be paired or all, pseudo_share above 0 and at most 1, and temperature at least "
-                f"0, got {self.target_languages!r}, {self.pseudo_share} and {self.temperature}."
+                "target_languages must be paired or all, and pseudo_share above 0 and at most 1, "
+                f"got {self.target_languages!r} and {self.pseudo_share}."
             )
 
     @property
@@ -98,8 +92,7 @@ class BtmlmCollator(Collator):
         count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
         # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
-        # evaluation fills them with the most probable token, so its figures do not depend on random numbers
-        facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
+        facts = {"shortened": int((count_B < due_B).sum())} if training else {}
         return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B), facts
 
     def rows(self, sides, keys_B, language_rows_SB):

@@ -146,29 +146,6 @@ def test_ca_mlm_pairs_are_independent_of_their_batch_and_its_padding():
                     assert (a[row : row + 1, : b.shape[1]] - b).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("stream", ["bidirectional", "causal"])
-def test_ca_mlm_packed_pairs_equal_pairs_apart(stream):
-    """Two pairs in one row: block masks within a side, `cross_attention_mask` from each to its own partner."""
-    model = veco(stream)
-    lengths = {"x": (5, 4), "y": (3, 6)}
-    apart = pair(lengths["x"], lengths["y"])
-    packed = {}
-    for name in "xy":
-        real = apart[name]["attention_mask"].bool()
-        number = torch.repeat_interleave(torch.arange(2), torch.tensor(lengths[name]))
-        packed[name] = {key: apart[name][key][real][None] for key in ("input_ids", "labels")}
-        packed[name]["position_ids"] = torch.cat([torch.arange(n) + 2 for n in lengths[name]])[None]
-        packed[name]["attention_mask"] = (number[:, None] == number[None, :])[None]
-        packed[name]["number"] = number
-    for own, other in ("xy", "yx"):
-        mask = packed[own]["number"][:, None] == packed[other]["number"][None, :]
-        packed[own]["cross_attention_mask"] = mask[None]
-    with torch.no_grad():
-        for whole, one in zip(states(model, apart), states(model, packed), strict=True):
-            for name, a, b in zip("xy", whole, one, strict=True):
-                assert (a[apart[name]["attention_mask"].bool()] - b[0]).abs().max() < 1e-5
-
-
 def layer_calls(model, **batches):
     calls = []
     hooks = [

@@ -181,9 +181,8 @@ def test_dwa_loss_is_that_of_a_plain_loop(layout, dwa_layer):
     found = output.token_losses["dwa"]
     torch.testing.assert_close(found.sort().values, torch.stack(expected).detach().sort().values, atol=1e-5, rtol=0)
     torch.testing.assert_close(output.loss_sum, sum(expected), atol=1e-4, rtol=0)
-    if layout != "packed":
-        counts = torch.bincount(output.batch_rows["dwa"], minlength=len(PAIRS)).tolist()
-        assert counts == [len(losses) for losses in by_hand]
+    counts = torch.bincount(output.batch_rows["dwa"], minlength=len(PAIRS)).tolist()
+    assert counts == [len(losses) for losses in by_hand]
     loss_gradients = torch.autograd.grad(output.loss_sum, model.q_linear.weight, retain_graph=True)[0]
     hand_gradients = torch.autograd.grad(sum(expected), model.q_linear.weight)[0]
     torch.testing.assert_close(loss_gradients, hand_gradients, atol=1e-4, rtol=1e-4)

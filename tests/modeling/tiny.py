@@ -11,15 +11,13 @@ VECTOR_SIZE = 24  # of the vectors of `ragged`
 SIZES = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64)
 SIZES |= dict(max_position_embeddings=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 SIZES |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
-LAYOUTS = ["padded left", "padded right", "packed"]
+LAYOUTS = ["padded left", "padded right"]
 PADDING = {
     "input_ids": PAD,
     "labels": -100,
     "segment_ids": -1,
     "special_tokens_mask": 1,
     "language_ids": 0,
-    "position_ids": PAD,
-    "example_ids": -1,
     "draws": 0,
 }
 
@@ -94,8 +92,6 @@ def pair_row(seed, sides, masked=(), languages=(0, 0)):
         "segment_ids": segments,
         "special_tokens_mask": is_special,
         "language_ids": torch.tensor(languages)[segments],
-        "position_ids": torch.arange(len(gold)) + PAD + 1,
-        "example_ids": torch.zeros(len(gold), dtype=torch.long),
         "draws": torch.randint(2**31, (len(gold),), generator=generator),
     }
 
@@ -103,33 +99,19 @@ def pair_row(seed, sides, masked=(), languages=(0, 0)):
 def places_of(rows, layout):
     """The row and the first column of each example in a batch of this layout."""
     lengths = [len(fields["input_ids"]) for fields in rows]
-    if layout == "packed":
-        return [(index // 2, lengths[index - 1] if index % 2 else 0) for index in range(len(lengths))]
     return [(index, max(lengths) - n if layout == "padded left" else 0) for index, n in enumerate(lengths)]
 
 
 def batch_of(rows, layout):
-    """The rows as a sub-batch; packed, two of them are one row, and all rows have padding behind them."""
-    is_packed = layout == "packed"
-    if is_packed:
-        groups = [rows[start : start + 2] for start in range(0, len(rows), 2)]
-        rows = [{name: torch.cat([fields[name] for fields in group]) for name in PADDING} for group in groups]
-        for group, fields in zip(groups, rows, strict=True):
-            fields["example_ids"] = torch.cat([torch.full_like(a["labels"], i) for i, a in enumerate(group)])
-    longest, batch = max(len(fields["labels"]) for fields in rows) + 3 * is_packed, {}
+    """The rows as a sub-batch."""
+    longest, batch = max(len(fields["labels"]) for fields in rows), {}
     for fields in rows:
         missing = longest - len(fields["labels"])
         sides = (missing, 0) if layout == "padded left" else (0, missing)
         for name, value in PADDING.items():
             batch.setdefault(name, []).append(pad(fields[name], sides, value=value))
         batch.setdefault("attention_mask", []).append(pad(torch.ones_like(fields["labels"]), sides))
-    batch = {name: torch.stack(values) for name, values in batch.items()}
-    owner = batch["example_ids"]
-    if is_packed:
-        batch["attention_mask"] = (owner[:, :, None] == owner[:, None, :]) & (owner >= 0)[:, None, :]
-    else:
-        del batch["position_ids"], batch["example_ids"]  # a row is an example, and the model counts its positions
-    return batch
+    return {name: torch.stack(values) for name, values in batch.items()}
 
 
 def whole(*shape):

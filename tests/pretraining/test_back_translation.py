@@ -145,9 +145,9 @@ def test_btmlm_collator_shortens_and_counts_too_little_room(sample_tokenizer):
     assert is_pseudo.sum(1).tolist() == [2, 0, 4]
     assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
     assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
-    assert batch["shortened"] == 2 and batch["temperature"] == 0.0
+    assert batch["shortened"] == 2
     evaluated = sub_batch_of(sample_tokenizer, examples, BTMLM, training=False)
-    assert "shortened" not in evaluated and "temperature" not in evaluated
+    assert "shortened" not in evaluated
 
 
 def two_stages(recipe_file):
