@@ -49,15 +49,16 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
     """ERNIE-M's encoder; see `forward`. Source: Ouyang et al., EMNLP 2021.
 
     Deviation from the released code, which has no language embedding although the paper's BTMLM "use[s] the language
-    embedding and position embedding to indicate the language and position": with `config.num_languages` <mask> carries
-    one. No other token does, so that released checkpoints and every input of a fine-tuned model are as without.
+    embedding and position embedding to indicate the language and position": with `config.languages` <mask> carries one.
+    No other token does, so that released checkpoints and every input of a fine-tuned model are as without.
     """
 
     def __init__(self, config, add_pooling_layer: bool = True, backbone: PreTrainedModel | None = None):
-        config.check_languages()
         super().__init__(config, add_pooling_layer, backbone)
-        if config.num_languages:
-            self.language_embeddings = LanguageEmbedding(config.num_languages, config.hidden_size)
+        if config.languages:
+            if config.mask_token_id is None:
+                raise ValueError("languages are set and mask_token_id is not: set it to the tokenizer's.")
+            self.language_embeddings = LanguageEmbedding(len(config.languages), config.hidden_size)
             self.post_init()
 
     def forward(
@@ -86,8 +87,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
             >>> states_BTH = model(**inputs).last_hidden_state  # (B, T, H)
         """
         if language_ids is not None:
-            if not self.config.num_languages or input_ids is None:
-                raise ValueError("language_ids need a model with languages (num_languages), and input_ids.")
+            if not self.config.languages or input_ids is None:
+                raise ValueError("language_ids need a model with config.languages, and input_ids.")
             if position_ids is None:
                 position_ids = position_ids_of(input_ids, self.config)
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
@@ -172,12 +173,8 @@ class ErnieMForPreTraining(ErnieMPreTrainedModel, ForPreTraining):
         Raises ValueError as `back_translate`.
         """
         input_ids_BT, labels_BT = batch["input_ids"], batch.get("labels")
-        if not self.config.num_languages or "language_ids" not in batch:
-            raise ValueError(
-                f"btmlm with config.num_languages {self.config.num_languages} and "
-                f"{'no ' if 'language_ids' not in batch else ''}language_ids: set both, because "
-                "a pseudo position needs its language."
-            )
+        if not self.config.languages or "language_ids" not in batch:
+            raise ValueError("btmlm needs config.languages and language_ids: a pseudo position needs its language.")
         if labels_BT is not None:
             if (labels_BT.ne(-100) & (batch["segment_ids"] == 1)).any():
                 raise ValueError(

@@ -45,7 +45,10 @@ def flash_stand_in(module, query, key, value, attention_mask, scaling, dropout, 
 
 
 AttentionInterface.register("flash_stand_in", flash_stand_in)
-CONFIG = {"ernie_m": {"num_languages": 2, "mask_token_id": MASK}, "xlm_align": {"query_positions": "all_aligned"}}
+CONFIG = {
+    "ernie_m": {"languages": ["en", "de"], "mask_token_id": MASK},
+    "xlm_align": {"query_positions": "all_aligned"},
+}
 ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_stand_in")
 # the last two get the lengths of sequences where padding is skipped
 CASES = [(name, attention, skip) for name in PREFIXES for attention in ATTENTIONS[:2] for skip in (False, True)]

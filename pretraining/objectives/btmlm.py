@@ -110,8 +110,8 @@ class BtmlmCollator(Collator):
         read = recipe.phases[index].read(recipe).values()
         if not any(target_languages(corpus.codes[0], pairs, rule) for corpus in read if corpus.kind == self.text):
             raise ValueError(f"{place} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
-        if not getattr(config, "num_languages", 0):
-            raise ValueError(f"{place} needs language embeddings, but num_languages is 0. Set model.config.languages.")
+        if not getattr(config, "languages", None):
+            raise ValueError(f"{place} needs language embeddings. Set model.config.languages.")
         learns = any(CamlmCollator.name in phase.objectives for phase in recipe.phases[: index + 1])
         if not learns and not learned.get("languages"):
             logger.warning(

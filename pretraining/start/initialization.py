@@ -70,7 +70,7 @@ class Start:
             learned, _ = config_class.get_config_dict(self.start_from.path)
             if learned.get("decoder_layers") is not None:
                 raise ValueError(f"{self.start_from} is a translation model. Start from the encoder it was made from.")
-            if learned.get("num_languages"):  # the rows of its language embedding keep their languages
+            if learned.get("languages"):  # the rows of its language embedding keep their languages
                 languages = {"special_token_ids": languages["special_token_ids"]} if languages else {}
             # tuned for the checkpoint's weights
             kept = {name: value for name, value in learned.items() if name != "word_alignment_layer"}
@@ -86,16 +86,14 @@ class Start:
         # a start's own tokenizer may have fewer tokens: unused rows, for example up to a multiple of 64
         if not self.start_from or self.recipe.tokenizer or config.vocab_size < len(tokenizer):
             wanted["vocab_size"] = len(tokenizer)
-        if getattr(config, "num_languages", 0):
+        if getattr(config, "languages", None):
             wanted["mask_token_id"] = tokenizer.mask_token_id
         for name, value in wanted.items():
             if getattr(config, name) != value:
                 found = f"{source} has {name} {getattr(config, name)}, and the tokenizer has {value}"
                 raise ValueError(f"{found}. Use the tokenizer that belongs to the model.")
         self._check_phases(config, learned)
-        if getattr(config, "num_languages", 0):
-            if config.languages is None:
-                raise ValueError(f"{source} has languages without names. List their codes in model.config.languages.")
+        if getattr(config, "languages", None):
             if unknown := [code for code in self.recipe.languages if code not in config.languages]:
                 known = f"a language of {source} ({', '.join(config.languages)})"
                 raise ValueError(f"the recipe has text in {unknown[0]!r}, which is not {known}. Remove that text.")

@@ -21,7 +21,7 @@ def build(name, head=HEADS[0], **fields):
     """A model with random weights; `fields` are those of its configuration."""
     sizes = dict(vocab_size=60, hidden_size=8, num_attention_heads=2, intermediate_size=16, max_position_embeddings=20)
     if name == "ernie_m":
-        sizes |= {"num_languages": 3, "mask_token_id": 49}
+        sizes |= {"languages": ["en", "de", "fr"], "mask_token_id": 49}
     config_class = getattr(importlib.import_module(f"modeling.configuration_{name}"), f"{MODELS[name]}Config")
     config = config_class(**sizes | {"num_labels": 3, "num_hidden_layers": DEPTH} | fields)
     return getattr(importlib.import_module(f"modeling.modeling_{name}"), MODELS[name] + head)(config)

@@ -88,7 +88,6 @@ REFUSED = [
     ("generation_mask", lambda: ernie(btmlm={name: PSEUDO[name] for name in PSEUDO if name != "generation_mask"})),
     ("labels in segment 1", lambda: ernie(btmlm=PSEUDO | {"labels": PAIRS["labels"]})),
     ("language_ids", lambda: ernie({"languages": None}, mlm=PAIRS)),
-    ("num_languages is 2", lambda: ernie({"languages": ["en"], "num_languages": 2})),
     ("mask_token_id", lambda: ernie({"mask_token_id": None})),
     # XLM-Align and MetaXLM
     ("alignment_layer", lambda: XlmAlignConfig(**SIZES, alignment_layer=4)),

@@ -12,7 +12,7 @@ MODELS = {
     "metaxlm": {},
     "veco": {},
     "veco causal": {"cross_stream": "causal"},
-    "ernie_m": {"num_languages": 2, "mask_token_id": MASK},
+    "ernie_m": {"languages": ["en", "de"], "mask_token_id": MASK},
     "xlm_align": {"alignment_layer": 2},
     "xlm_align lower": {"alignment_layer": 2, "dwa_layer": 2},
 }

@@ -166,7 +166,7 @@ def empty_model(recipe, vocab_size):
                   "intermediate_size": feed_forward} if start else {}  # fmt: skip
     if recipe.model.type == "ernie_m":  # what <mask> says: every language of the recipe
         names = {name for corpus in sizes(recipe) for name in corpus.split("-")}
-        dimensions |= {"num_languages": len(names), "mask_token_id": vocab_size - 1}
+        dimensions |= {"languages": sorted(names), "mask_token_id": vocab_size - 1}
     config = config_class(vocab_size=vocab_size, **(dimensions | recipe.model.config))
     with torch.device("meta"):
         return model_class(recipe.model.type)(config)
