@@ -219,11 +219,14 @@ def test_run_learns_and_draws(train, tmp_path):
     assert (folder / "curves.png").exists()
 
 
-def test_dry_run_plans_and_writes_nothing(train, tmp_path, capsys):
+def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     pairs = "phases.0.objectives.ca_mlm_pairs={batch_size: 8, max_length: 48}"
     train("--dry_run", "model.type=veco", pairs)
     printed = capsys.readouterr().out
     assert "en-zh" in printed and "<mask>" in printed and not (tmp_path / "run").exists()
+    start = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]
+    train("--dry_run", *start, "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}")
+    assert {"LATIN", "CJK", "normalized"} <= set(capsys.readouterr().out.split())  # rows of the vocabulary
 
 
 @pytest.mark.parametrize("links", ["0-0 1-1", ""])

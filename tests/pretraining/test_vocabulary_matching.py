@@ -1,9 +1,9 @@
-"""Vocabulary matching on hand-made vocabularies: what tokens mean, each route, their order, and the command."""
+"""Vocabulary matching on hand-made vocabularies: what tokens mean, each route, and their order."""
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from pretraining.recipe import Dictionary
 from pretraining.start.token_texts import (
@@ -16,7 +16,6 @@ from pretraining.start.token_texts import (
     script_of,
 )
 from pretraining.start.vocabulary_matching import match_vocabularies
-from pretraining.tools.match_vocabularies import main
 
 MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
 RANDOM = ("random", None)
@@ -182,21 +181,3 @@ def test_match_vocabularies_with_itself(tokenizer_of, kind):
     assert found.sources == list(range(len(tokenizer))) and set(found.routes) == {"special", "exact"}
     old_VH = torch.randn(len(tokenizer), 4)
     assert torch.equal(found.embeddings(old_VH), old_VH)
-
-
-def test_main_counts_the_rows_and_writes_the_start(
-    tokenizer_of, sample_tokenizer, recipe_file, sample_tokenizer_dir, tmp_path, capsys
-):
-    checkpoint, tokenizer = tmp_path / "bert", tokenizer_of("wordpiece", ["rain", "bread", "the", "##s"])
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    old = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=140, **sizes))
-    old.save_pretrained(checkpoint)
-    tokenizer.save_pretrained(checkpoint)
-    settings = ["--config", str(recipe_file), f"tokenizer={sample_tokenizer_dir}"]
-    started = [f"model={{type: metaxlm, meta_pretrained: {{path: {checkpoint}}}}}", "--output", str(tmp_path / "out")]
-    main([*settings, *started])
-    printed = capsys.readouterr().out.split()
-    assert {"LATIN", "CJK", str(len(sample_tokenizer))} <= set(printed)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "model", trust_remote_code=True)
-    number = sample_tokenizer.convert_tokens_to_ids("▁rain")
-    assert torch.equal(model.get_input_embeddings().weight[number], old.get_input_embeddings().weight[5])
