@@ -6,7 +6,6 @@ Legend: `B` sequences, `T` positions, `H` hidden size, `P` pairs, `K` losses by 
 import math
 import resource
 import time
-from collections import Counter
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
@@ -32,7 +31,7 @@ class Meter:
 
     def __init__(self, losses: list[str], corpora: list[Corpus], accelerator: Accelerator, phase_step: int = 0):
         """`losses`: `Phase.losses`; `phase_step`: the number of steps already done in the phase."""
-        self.accelerator, self.shortened = accelerator, Counter()
+        self.accelerator = accelerator
         self.slots = {key: slot for slot, key in enumerate(product(losses, (one.name for one in corpora)))}
         # row 0: sum of losses in nats, row 1: number of predictions
         self.sums_2K = torch.zeros(2, len(self.slots), dtype=torch.float64, device=accelerator.device)
@@ -53,9 +52,8 @@ class Meter:
             slots_N = slots_B.to(losses_N.device, non_blocking=True)[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
             self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
-        for name, sub_batch in batch.items():
+        for sub_batch in batch.values():
             self.tokens += sum((fields["segment_ids"] >= 0).sum() for fields in inputs_of(sub_batch))
-            self.shortened[name] += sub_batch.get("shortened", 0)
 
     def means(self) -> tuple[dict[str, float], float | None]:
         """Returns means by `<objective>/<corpus>` and the mean of all, over all processes, and starts again.
@@ -71,9 +69,7 @@ class Meter:
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
         """Returns the figures of events.jsonl up to `phase_step`. All processes must call this together."""
         device, (means, loss) = self.accelerator.device, self.means()
-        counts = torch.tensor([float(self.tokens), *self.shortened.values()], dtype=torch.float64, device=device)
-        tokens, *shortened = self.accelerator.reduce(counts).tolist()
-        seconds = time.perf_counter() - self.seconds
+        tokens, seconds = float(self.accelerator.reduce(self.tokens)), time.perf_counter() - self.seconds
         # the peak, of the GPU or, on a CPU, of this process; Linux counts in KiB
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         line = {} if loss is None else {"loss": loss}
@@ -85,9 +81,7 @@ class Meter:
             "steps_per_second": (phase_step - self.since) / seconds,
             "memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else memory,
         }
-        line |= {f"shortened/{name}": int(of) for name, of in zip(self.shortened, shortened, strict=True) if of}
         self.tokens.zero_()
-        self.shortened.clear()
         return line
 
 

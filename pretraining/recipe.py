@@ -38,7 +38,6 @@ class Sized:
     size: Size | None = option(
         None, "its part of N_i, in the same unit for all corpora; default: the number of its examples"
     )
-    size_source: str | None = option(None, "source of `size` (paper, table)")
 
     @property
     def codes(self) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def read_events(folder: Path) -> list[dict]:
 def is_evaluation(name: str) -> bool:
     """Returns whether a figure of events.jsonl is a result on held-out text, such as `retrieval/en-de`."""
     kind, slash, _ = name.partition("/")
-    return bool(slash) and kind not in ("loss", "shortened", "retrieval_by_layer", *LEVELS)
+    return bool(slash) and kind not in ("loss", "retrieval_by_layer", *LEVELS)
 
 
 def plot_curves(folder: Path) -> None:

@@ -33,8 +33,8 @@ class BtmlmCollator(Collator):
 
     A text of n tokens is followed by k = max(1, round(`pseudo_share` n)) pseudo positions p: <mask> in a target
     language, which is drawn at random. The first step fills them without gradient; each sees the unmasked text and
-    itself. The second step predicts masked tokens of the text. The sub-batch has the `temperature` of the first step in
-    training, and the number of texts without room for all pseudo positions (`shortened`).
+    itself. The second step predicts masked tokens of the text. In training, the sub-batch has the `temperature` of the
+    first step.
 
     Examples: `{"text": "The house is small.", "language": "en"}`.
 
@@ -94,12 +94,12 @@ class BtmlmCollator(Collator):
 
     def arrange(self, sides, codes, keys_B, training):
         length_B = np.array([len(tokens) for tokens in sides[0]])
-        due_B = pseudo_count(length_B, self.pseudo_share)
-        count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
+        room_B = (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0)
+        count_B = np.minimum(pseudo_count(length_B, self.pseudo_share), room_B)
         # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
         # evaluation fills them with the most probable token, so its figures do not depend on random numbers
-        facts = {"temperature": self.temperature, "shortened": int((count_B < due_B).sum())} if training else {}
+        facts = {"temperature": self.temperature} if training else {}
         return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B), facts
 
     def rows(self, sides, keys_B, language_rows_SB):

@@ -137,7 +137,7 @@ def test_btmlm_collator_keeps_room_for_the_pseudo_tokens(share):
     assert MlmCollator(max_length=50).text_length == 50
 
 
-def test_btmlm_collator_shortens_and_counts_too_little_room(sample_tokenizer):
+def test_btmlm_collator_with_too_little_room(sample_tokenizer):
     """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
     examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
     batch = sub_batch_of(sample_tokenizer, examples, BTMLM)
@@ -145,9 +145,9 @@ def test_btmlm_collator_shortens_and_counts_too_little_room(sample_tokenizer):
     assert is_pseudo.sum(1).tolist() == [2, 0, 4]
     assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
     assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
-    assert batch["shortened"] == 2 and batch["temperature"] == 0.0
+    assert batch["temperature"] == 0.0
     evaluated = sub_batch_of(sample_tokenizer, examples, BTMLM, training=False)
-    assert "shortened" not in evaluated and "temperature" not in evaluated
+    assert "temperature" not in evaluated
 
 
 def two_stages(recipe_file):

@@ -102,15 +102,6 @@ def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finishe
         assert difference(folder, tmp_path / "whole") < 1e-5
 
 
-def test_run_on_machines_that_do_not_share_its_folder(started, tmp_path):
-    fault = (
-        "import os\nfrom pretraining import checkpoints\ncheckpoints.SECONDS_TO_APPEAR = 0\n"
-        f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
-    )
-    assert started(fault=fault, processes=2).wait() == 2
-    assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
-
-
 def test_run_refuses_other_ways_to_divide_the_work(fails, monkeypatch):
     for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG"):
         with monkeypatch.context() as patch:
