@@ -173,9 +173,6 @@ class MetaPretrained:
         "the head's dense layer, or none: random weights in the checkpoint's shape, the single-phase baseline XLM",
     )
     dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order of look-up")
-    dictionary: Literal["first", "fallback"] = option(
-        "first", "look words up before equal tokens are searched (the paper, 3.2), or after (fallback)"
-    )
 
 
 @dataclass

@@ -132,8 +132,8 @@ class Collator(Objective):
         """Returns the number of predictions of a term of its loss."""
         return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
 
-    def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
-        """Returns figures of held-out pairs in addition to losses; see `Evaluator` of `pretraining/evaluation.py`."""
+    def measure(self, model: Any, accelerator: Any, corpus: Any, batch_size: int) -> dict[str, float]:
+        """Returns figures of a corpus' held-out examples in addition to losses."""
         return {}
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:

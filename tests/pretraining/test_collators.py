@@ -27,7 +27,7 @@ from pretraining.objectives.camlm import CamlmCollator
 from pretraining.objectives.mlm import MlmCollator
 from pretraining.objectives.tlm import TlmCollator
 from pretraining.recipe import ModelStart
-from pretraining.rows import encode_rows, inputs_of
+from pretraining.rows import inputs_of, lay_out
 from pretraining.start.initialization import learnable, model_class
 from zoo_core.masking import IGNORED
 
@@ -71,9 +71,8 @@ def test_collate_rows_have_xlm_r_s_form(sample_tokenizer):
 
 
 def test_collate_segments_of_a_pair(sample_tokenizer):
-    rows = encode_rows(
-        [[np.array([10, 11]), np.array([20])], [np.array([], dtype=int), np.array([21])]], sample_tokenizer
-    )
+    sides = [[np.array([10, 11]), np.array([], dtype=int)], [np.array([20]), np.array([21])]]
+    rows = lay_out(sides, sample_tokenizer).fields()
     assert rows["input_ids"].tolist() == [[0, 10, 11, 2, 2, 20, 2], [0, 2, 2, 21, 2, 1, 1]]
     assert rows["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, -1, -1]]
     assert rows["special_tokens_mask"].tolist() == [[1, 0, 0, 1, 1, 0, 1], [1, 1, 1, 0, 1, 1, 1]]

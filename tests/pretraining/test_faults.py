@@ -217,7 +217,7 @@ def test_run_signaled_at_a_random_moment(started, goes_on, folder, number, worke
 
 def test_run_signaled_during_an_evaluation(started, goes_on, folder):
     """The evaluation is stopped, and is repeated once after resuming."""
-    fault = SIGNAL_IN.format(module="pretraining.evaluation", name="retrieval_accuracy", signal="SIGTERM", again="")
+    fault = SIGNAL_IN.format(module="pretraining.evaluation", name="unigram_entropy", signal="SIGTERM", again="")
     for _ in range(2):  # the second time, the resumed run is stopped in it
         assert started(*SETTINGS, *resume(folder), fault=fault).wait() == 143
         assert newest_checkpoint(folder).name == "step-3"

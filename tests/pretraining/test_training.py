@@ -81,14 +81,13 @@ def test_run_step_that_predicts_nothing_counts_and_changes_no_weights(
     assert_same_run(resumed, tmp_path / "run")
 
 
-@pytest.mark.parametrize("value", [math.nan, [0.5, math.inf]])
-def test_run_with_a_held_out_figure_that_is_not_finite(fails, monkeypatch, value, tmp_path):
+def test_run_with_a_held_out_figure_that_is_not_finite(fails, monkeypatch, tmp_path):
     """The state is saved, that before it is kept, and one line names the step and the figure."""
     evaluate = training.evaluate
-    monkeypatch.setattr(training, "evaluate", lambda *given: evaluate(*given) | {"retrieval/en-de": value})
+    monkeypatch.setattr(training, "evaluate", lambda *given: evaluate(*given) | {"link_aer/en-de": math.nan})
     evaluation = "evaluation={held_out_fraction: 0.1, every_steps: 3, max_examples: 8}"
     said = fails("phases.0.steps=6", "save_every_steps=2", "keep_checkpoints=1", evaluation)
-    assert "retrieval/en-de" in said and "step 3" in said and "Traceback" not in said
+    assert "link_aer/en-de" in said and "step 3" in said and "Traceback" not in said
     kept = checkpoints_of(tmp_path / "run")
     assert [path.name for path in kept] == ["step-2", "step-3"]
 
@@ -111,7 +110,7 @@ def test_run_in_which_no_objective_predicts_anything(model_type, train, teacher_
     if model_type == "metaxlm":
         settings.append(f"teacher={{path: {teacher_dir}, language: en}}")
     train(*settings, "evaluation.every_steps=1")
-    *events, _ = read_events(tmp_path / "run")
+    events = read_events(tmp_path / "run")
     assert [event["predictions"] for event in events if "predictions" in event] == [0, 0]
     assert not [key for event in events for key in event if key.startswith(("loss", "held_out", "unigram"))]
 
@@ -215,7 +214,6 @@ def test_run_learns_and_draws(train, tmp_path):
     evaluations = [event for event in events if "held_out/mlm/en" in event]
     assert [event["step"] for event in evaluations] == [8, 16]
     assert 3 < evaluations[0]["unigram_entropy/mlm/en"] < 7
-    assert 0 <= evaluations[0]["retrieval/en-de"] <= 1 and len(evaluations[0]["retrieval_by_layer/en-de"]) == 3
     assert (folder / "curves.png").exists()
 
 

@@ -131,33 +131,30 @@ def test_match_vocabularies_without_dictionaries(tokenizer_of, kind, tokens, mat
 REGEN = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
 GERMAN = ["die\tthe", "hut\that"]
 FRENCH, SPANISH = ["fin\tnowhere", "fin\tend"], ["fin\tpurpose", "final\tend"]
-TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries, `dictionary`; {new token: its match}
-    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "first", {"▁die": "the", "▁Hut": "hat", "die": None}),
-    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "fallback", {"▁die": "die", "▁Hut": "hut", "die": None}),
+TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries; {new token: its match}
+    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], {"▁die": "the", "▁Hut": "hat", "die": None}),
     (  # a translation is a word, exactly or normalized; the first that the old vocabulary has
         "byte_level",
         ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"],
         [REGEN],
-        "first",
         {"▁Regen": "Ġrain", "▁kaffee": "ĠCafe", "▁Zwölf": "Ġ12", "▁tal": None, "▁haus": "Ġhouse"},
     ),
     (  # words of a script without spaces need no mark
         "wordpiece",
         ["rain", "the", "rainy"],
         [["下雨\train", "雨\train", "雨a\trainy", ",\tthe"]],
-        "first",
         {"下雨": "rain", "▁雨": "rain", "雨a": None, ",": None},
     ),
-    ("wordpiece", ["end", "purpose"], [FRENCH, SPANISH], "first", {"▁fin": "end", "▁final": "end"}),
-    ("wordpiece", ["end", "purpose"], [SPANISH, FRENCH], "first", {"▁fin": "purpose", "▁final": "end"}),
+    ("wordpiece", ["end", "purpose"], [FRENCH, SPANISH], {"▁fin": "end", "▁final": "end"}),
+    ("wordpiece", ["end", "purpose"], [SPANISH, FRENCH], {"▁fin": "purpose", "▁final": "end"}),
 ]
 
 
-@pytest.mark.parametrize("kind, tokens, lines, dictionary, matches", TRANSLATED)
-def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, dictionary, matches):
+@pytest.mark.parametrize("kind, tokens, lines, matches", TRANSLATED)
+def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, matches):
     read = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
     old, new = tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches))
-    matched = Matched(old, new, dictionaries=read, dictionary=dictionary)
+    matched = Matched(old, new, dictionaries=read)
     assert {token: matched[token][1] for token in matches} == matches
 
 
