@@ -150,7 +150,7 @@ class Start:
     def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
         """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
         if self.start_from is None:
-            return self.model_class._from_config(config, **options)
+            return self.model_class(type(config).from_dict(config.to_dict(), **options))
         path = str(checkpoint / "model") if checkpoint else self.start_from.path
         options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
         with readable(path):  # other shapes are reported below, with the recipe's field

@@ -1,6 +1,5 @@
 """Vocabulary matching (MetaXLM, section 3.2): finds for a new vocabulary rows of a model of one language."""
 
-import functools
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -119,14 +118,14 @@ def match_vocabularies(
     olds, news = read_vocabulary(old), read_vocabulary(new)
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
     index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-    steps = [functools.partial(index.match_translation, read), index.match]
     specials = _match_specials(old, new, olds, news)
     sources, routes = [], []
     for number, subword in enumerate(news.subwords):
-        found = (step(subword) for step in steps if subword is not None)
-        source, route = next(filter(None, found), (None, "random"))
+        source, route = None, "random"
         if number in specials:
             source, route = specials[number], "special"
+        elif subword is not None:
+            source, route = index.match_translation(read, subword) or index.match(subword) or (source, route)
         sources.append(source)
         routes.append(route)
     return Matching(sources, routes, read)
