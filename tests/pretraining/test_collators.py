@@ -13,7 +13,6 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from crosslingual_zoo import picture
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from pretraining.data.batches import Feed
@@ -282,15 +281,6 @@ def test_collators_of_two_processes_draw_other_masks_of_one_seed(pairs, sample_t
         labels.append(collate(pairs)["mlm"]["labels"])
     assert torch.equal(labels[0], labels[2])
     assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
-
-
-def test_picture_of_each_collator(sample_tokenizer, capsys):
-    picture(CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD]))
-    name, head, *lines = capsys.readouterr().out.splitlines()
-    assert name == "camlm" and len(lines) == len(head.split())
-    sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
-    for sign, *row in (line.split() for line in lines):
-        assert row == ["x" if other in sees[sign] else "." for other in head.split()]
 
 
 def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):
