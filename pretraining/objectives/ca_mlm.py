@@ -52,7 +52,8 @@ class CaMlmSegmentsCollator(CaMlmCollator):
     """VECO's cross-attention masked LM of adjacent segments of monolingual text.
 
     The segments are separate inputs, `x` and `y`. Examples:
-    `{"source": "The house is small.", "target": "It has two rooms."}`. Options: see `Collator`; `terms` is one of a recipe.
+    `{"source": "The house is small.", "target": "It has two rooms."}`. Options: see `Collator`; `terms` is one of a
+    recipe.
 
     Source: VECO (Luo et al., ACL 2021), section 2.2, Eq. 1.
     """
