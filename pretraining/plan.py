@@ -22,7 +22,7 @@ from modeling.backbone import honors_block_masks
 from pretraining.data.corpora import Corpus
 from pretraining.data.languages import corpus_probabilities
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase, Recipe, scheduled_together
+from pretraining.recipe import Corpora, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained, listed
@@ -66,7 +66,7 @@ def show_plan(recipe: Recipe) -> None:
         console.print(_matching_table(matching, feed.tokenizer))
         for read in matching.dictionaries:
             console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
-    console.print(_corpora_table(feed.corpora, recipe))
+    console.print(_corpora_table(feed.corpora, recipe.named_corpora(), recipe.alpha))
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
@@ -119,22 +119,22 @@ def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> s
     return pandas.crosstab(*columns, margins=True, margins_name="all").to_string()
 
 
-def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    rows, given, scales = [], recipe.named_corpora(), {}
+def _corpora_table(corpora: list[Corpus], given: Corpora, alpha: float) -> Table:
+    rows, scales = [], {}
     for corpus in corpora:
         max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
         scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
         corpus.size = given[corpus.name].size or int(corpus.size * scale)
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
-        for corpus, share in zip(group, corpus_probabilities(group, recipe.alpha), strict=True):
+        for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
             read, tokens = (int(scales[corpus.name] * count) for count in (corpus.counts["rows"], corpus.tokens))
             facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
     note = f"with max_rows: estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"
-    return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows, note)
+    return _table(f"corpora, drawn with alpha {alpha}", columns, rows, note)
 
 
 def _phase_table(

@@ -321,7 +321,7 @@ class Training:
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
-        progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
+        progress["scheduler"] = self.scheduler.state_dict()
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
@@ -330,11 +330,6 @@ class Training:
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
-        if progress["num_processes"] != self.accelerator.num_processes:
-            self.report.say(
-                f"The run had {progress['num_processes']} processes and now has {self.accelerator.num_processes}. Data "
-                "and masks continue exactly; the random numbers of dropout differ."
-            )
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 

@@ -52,10 +52,10 @@ class Objective:
     mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
-    def check(self, place: str, recipe: Any, index: int, config: Any, learned: Mapping[str, Any]) -> None:
-        """Raises ValueError if phase `index` of the recipe has no text for it, or if the model cannot learn it; warns
-        if it would learn noise. `learned` is the configuration of the checkpoint from which the run starts, empty for
-        random weights.
+    def check(self, place: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
+        """Raises ValueError if the last of the `phases` has no text for it among the recipe's `corpora`, or if the
+        model cannot learn it; warns if it would learn noise. `learned` is the configuration of the checkpoint from
+        which the run starts, empty for random weights.
         """
 
 

@@ -112,14 +112,14 @@ class BtmlmCollator(Collator):
     def mask(self, rows, keys_B):
         return super().mask(rows, keys_B, rows.of_side[0])
 
-    def check(self, place, recipe, index, config, learned):
-        pairs, rule = [corpus.codes for corpus in recipe.bitext], self.target_languages
-        read = recipe.phases[index].read(recipe).values()
+    def check(self, place, phases, corpora, config, learned):
+        pairs = [corpus.codes for corpus in corpora.values() if corpus.kind == "bitext"]
+        read, rule = phases[-1].read(corpora).values(), self.target_languages
         if not any(target_languages(corpus.codes[0], pairs, rule) for corpus in read if corpus.kind == self.text):
             raise ValueError(f"{place} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
         if not getattr(config, "num_languages", 0):
             raise ValueError(f"{place} needs language embeddings, but num_languages is 0. Set model.config.languages.")
-        learns = any(CamlmCollator.name in phase.objectives for phase in recipe.phases[: index + 1])
+        learns = any(CamlmCollator.name in phase.objectives for phase in phases)
         if not learns and not learned.get("languages"):
             logger.warning(
                 f"{place} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "

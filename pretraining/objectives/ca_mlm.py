@@ -34,7 +34,7 @@ class CaMlmCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def check(self, place, recipe, index, config, learned):
+    def check(self, place, phases, corpora, config, learned):
         if not config.cross_attention:
             raise ValueError(f"{place} needs cross-attention. Set model.config.cross_attention to true.")
 
