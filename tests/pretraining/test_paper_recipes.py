@@ -207,15 +207,3 @@ def test_recipe_entry_of_several_corpora_is_one_for_each():
         ("t.en", "de-en", 3), ("t.en", "en-sw", 4),
     ]  # fmt: skip
     assert list(recipe.named_corpora()) == ["de", "no", "en-de", "en-sw"]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "monolingual=[{language: '{language}', path: a}]",
-        "bitext=[{source_language: '{source}', target_language: '{target}', pairs: [ende]}]",
-    ],
-)
-def test_recipe_refuses_entries_of_corpora_that_name_none(entry):
-    with pytest.raises(ValueError):
-        load_recipe(Recipe, None, ["output_dir=x", entry])

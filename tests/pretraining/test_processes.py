@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.tracking import read_events
@@ -55,17 +54,6 @@ def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, diffe
                     value = ours[key] and pytest.approx(ours[key], rel=1e-4, abs=1e-4)
                     assert theirs[key] == value, key
         assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
-
-
-def test_run_of_two_processes_in_bfloat16_is_that_of_one(whole, finished, tmp_path):
-    """What is kept stays float32."""
-    options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
-    finished(*options, processes=2)
-    for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
-        assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
-        assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
-    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, tmp_path):

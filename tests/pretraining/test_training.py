@@ -227,16 +227,6 @@ def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     assert {"LATIN", "CJK", "normalized"} <= set(capsys.readouterr().out.split())  # rows of the vocabulary
 
 
-@pytest.mark.parametrize("links", ["0-0 1-1", ""])
-def test_dry_run_of_word_links(links, train, files, tmp_path, capsys):
-    row = {"source": "das Haus", "target": "the house", "links": links}
-    table = {"path": files.jsonl("gold.jsonl", [row] * 8), "source_language": "de", "target_language": "en"}
-    objectives = {"word_links": {"batch_size": 4, "max_length": 32}}
-    train("--dry_run", f"linked={json.dumps([table])}", f"phases.0.objectives={json.dumps(objectives)}")
-    printed = capsys.readouterr().out
-    assert "word_links" in printed and "de-en" in printed and not (tmp_path / "run").exists()
-
-
 def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
     """Those of two processes, of all models: test_processes.py."""
     settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
