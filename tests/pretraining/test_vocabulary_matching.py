@@ -6,15 +6,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from pretraining.recipe import Dictionary
-from pretraining.start.token_texts import (
-    Subword,
-    fold_case,
-    is_spaced,
-    may_be_word,
-    normalize,
-    read_vocabulary,
-    script_of,
-)
+from pretraining.start.token_texts import fold_case, normalize, read_vocabulary
 from pretraining.start.vocabulary_matching import match_vocabularies
 
 MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
@@ -69,14 +61,6 @@ def test_normalize():
     assert {text: normalize(text) for text in forms} == forms
     folded = {"Schön": "schön", "E\u0301": "é", "ﬁn": "fin", "İ": "i̇", "´": ""}
     assert {text: fold_case(text) for text in folded} == folded
-
-
-def test_script_of_and_is_spaced():
-    assert [script_of(c) for c in "aжـ上ｶ1,"] == ["LATIN", "CYRILLIC", "ARABIC", "CJK", "KATAKANA", None, None]
-    assert all(map(is_spaced, ["a", "3rd", "上a", "한", "é", "नम"]))
-    assert not any(map(is_spaced, ["", ",", "12", "上海", "カー", "ไทย", "。", "\u0301"]))
-    assert may_be_word(Subword("a", True)) and may_be_word(Subword("上", False)) and may_be_word(Subword("12", True))
-    assert not any(map(may_be_word, [Subword("a", False), Subword(",", False), Subword("上a", False)]))
 
 
 @pytest.mark.parametrize("old_kind", MARKED)
