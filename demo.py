@@ -61,7 +61,7 @@ def meta_pretrain(folder: Path, tokenizer: Path) -> tuple[str]:
     run("pretraining.run", "--config", recipe, f"tokenizer={own}", f"output_dir={first}")
     start = f"model.meta_pretrained.path={first}/model"
     recipe = "pretraining/recipes/metaxlm/smoke.yaml"
-    print(run("pretraining.tools.match_vocabularies", "--config", recipe, f"tokenizer={tokenizer}", start))
+    print(run("pretraining.run", "--config", recipe, f"tokenizer={tokenizer}", start, "--dry_run"))
     return (start,)
 
 

@@ -47,7 +47,6 @@ from pretraining.objectives.ca_mlm import CaMlmSegmentsCollator as CaMlmSegments
 from pretraining.objectives.camlm import CamlmCollator as CamlmCollator
 from pretraining.objectives.links import LinksCollator as LinksCollator
 from pretraining.objectives.mlm import MlmCollator as MlmCollator
-from pretraining.objectives.picture import picture as picture
 from pretraining.objectives.tlm import TlmCollator as TlmCollator
 from pretraining.recipe import Dictionary as Dictionary
 from pretraining.start.vocabulary_matching import Matching as Matching

@@ -9,7 +9,6 @@
 import os
 import re
 import shutil
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from pretraining.data.corpora import Corpus
 from pretraining.data.tokenized import tokenizer_fingerprint
 from pretraining.recipe import Recipe
 from pretraining.start.teacher import TeacherModel
-from zoo_core.processes import from_all
 from zoo_core.provenance import forget_machine, read_json, write_json
 from zoo_core.recipes import load_recipe, recipe_differences, save_recipe
 from zoo_core.run_folders import STEP, not_own, remove_own
@@ -32,7 +30,6 @@ from zoo_core.run_folders import STEP, not_own, remove_own
 BEGUN = r"\.recipe\.yaml\.\d+\.tmp"
 HALF_WRITTEN = rf"{BEGUN}|\.(run\.json|events\.jsonl)\.\d+\.tmp|\.model\.tmp"
 HALF_A_CHECKPOINT = rf"\.{STEP}(\.old)?\.tmp"
-SECONDS_TO_APPEAR = 60  # until other machines see a new file: network storage has delays
 # Fields that may differ on resume: they change the output of a run, but never the training.
 FREE_ON_RESUME = ("output_dir", "num_workers", "log_every_steps", "save_every_steps", "keep_checkpoints")
 FREE_ON_RESUME += ("tracker", "push_to_hub", "licenses")
@@ -88,24 +85,12 @@ def check_same_data(folder: Path, now: dict) -> None:
 
 
 def start_run_folder(recipe: Recipe, is_main: bool = True) -> None:
-    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe.
-
-    Raises ValueError, in all processes, if one does not see the file that the main process has written.
-    """
+    """Removes half-written files of a killed run from a folder checked by `open_run_folder`, and writes the recipe."""
     folder = Path(recipe.output_dir)
-    file, until = folder / "recipe.yaml", time.monotonic() + SECONDS_TO_APPEAR
     if is_main:
         remove_own(folder / "checkpoints", HALF_A_CHECKPOINT)
         remove_own(folder, HALF_WRITTEN)
-        save_recipe(recipe, file)
-    from_all(lambda: None)  # it is written
-    while not file.exists() and time.monotonic() < until:
-        time.sleep(1)
-    if not all(from_all(file.exists)):
-        raise ValueError(
-            f"output_dir is {str(folder)!r}, where not all processes see the files of the first one. Name a folder on "
-            "storage that all machines share, under the same path."
-        )
+        save_recipe(recipe, folder / "recipe.yaml")
 
 
 def checkpoints_of(folder: Path) -> list[Path]:

@@ -1,29 +1,23 @@
 """Losses by corpus, and evaluation of a model in training on held-out text.
 
-Legend: `B` sequences, `T` positions, `H` hidden size, `P` pairs, `K` losses by corpus, `L` layers (0 = embeddings).
+Legend: `B` sequences, `N` predictions, `K` losses by corpus.
 """
 
 import math
 import resource
 import time
-from collections import Counter
-from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from torch import nn
 
-from modeling.positions import longest_input
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import Corpus, unigram_entropy
-from pretraining.data.examples import Example
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Phase
-from pretraining.rows import encode_rows, inputs_of
+from pretraining.rows import inputs_of
 from pretraining.start.teacher import TeacherModel
 
 
@@ -32,7 +26,7 @@ class Meter:
 
     def __init__(self, losses: list[str], corpora: list[Corpus], accelerator: Accelerator, phase_step: int = 0):
         """`losses`: `Phase.losses`; `phase_step`: the number of steps already done in the phase."""
-        self.accelerator, self.shortened = accelerator, Counter()
+        self.accelerator = accelerator
         self.slots = {key: slot for slot, key in enumerate(product(losses, (one.name for one in corpora)))}
         # row 0: sum of losses in nats, row 1: number of predictions
         self.sums_2K = torch.zeros(2, len(self.slots), dtype=torch.float64, device=accelerator.device)
@@ -53,9 +47,8 @@ class Meter:
             slots_N = slots_B.to(losses_N.device, non_blocking=True)[output.batch_rows[loss]]
             self.sums_2K[0].index_add_(0, slots_N, losses_N.double())
             self.sums_2K[1].index_add_(0, slots_N, torch.ones_like(losses_N, dtype=torch.float64))
-        for name, sub_batch in batch.items():
+        for sub_batch in batch.values():
             self.tokens += sum((fields["segment_ids"] >= 0).sum() for fields in inputs_of(sub_batch))
-            self.shortened[name] += sub_batch.get("shortened", 0)
 
     def means(self) -> tuple[dict[str, float], float | None]:
         """Returns means by `<objective>/<corpus>` and the mean of all, over all processes, and starts again.
@@ -71,9 +64,7 @@ class Meter:
     def line(self, phase_step: int, predictions: float, grad_norm: float) -> dict:
         """Returns the figures of events.jsonl up to `phase_step`. All processes must call this together."""
         device, (means, loss) = self.accelerator.device, self.means()
-        counts = torch.tensor([float(self.tokens), *self.shortened.values()], dtype=torch.float64, device=device)
-        tokens, *shortened = self.accelerator.reduce(counts).tolist()
-        seconds = time.perf_counter() - self.seconds
+        tokens, seconds = float(self.accelerator.reduce(self.tokens)), time.perf_counter() - self.seconds
         # the peak, of the GPU or, on a CPU, of this process; Linux counts in KiB
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         line = {} if loss is None else {"loss": loss}
@@ -85,36 +76,25 @@ class Meter:
             "steps_per_second": (phase_step - self.since) / seconds,
             "memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else memory,
         }
-        line |= {f"shortened/{name}": int(of) for name, of in zip(self.shortened, shortened, strict=True) if of}
         self.tokens.zero_()
-        self.shortened.clear()
         return line
 
 
-@dataclass
-class Evaluator:
-    """A model in training, and the settings to evaluate it."""
-
-    model: Any
-    tokenizer: Any
-    accelerator: Any
-    batch_size: int
-
-
 @torch.no_grad()
-def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherModel | None = None) -> dict:
-    """Returns held-out losses in nats by objective and corpus, with unigram entropies; on translation pairs also the
-    accuracy of retrieval at every layer, and the objectives' own figures.
+def evaluate(
+    model: Any, accelerator: Accelerator, feed: Feed, phase: Phase, batch_size: int, teacher: TeacherModel | None
+) -> dict[str, float]:
+    """Returns held-out losses in nats by objective and corpus, with unigram entropies, and the objectives' own figures.
 
     The masks are the same at every call. If a loss is below the unigram entropy of the same text, the model has
     learned more than the frequency of each token. The batches are divided among the processes.
     """
-    model, accelerator, collators = evaluator.model, evaluator.accelerator, feed.collators(phase).values()
-    was_training, corpora = model.training, phase_corpora(feed.corpora, phase)
+    corpora, collators = phase_corpora(feed.corpora, phase), feed.collators(phase).values()
+    was_training = model.training
     model.eval()
     unused, meter = phase.unused_losses(model), Meter(phase.losses(model), corpora, accelerator)
     for collator in collators:
-        batches = feed.held_out(phase, collator, evaluator.batch_size)
+        batches = feed.held_out(phase, collator, batch_size)
         for batch in islice(batches, accelerator.process_index, None, accelerator.num_processes):
             batch = send_to_device(batch, accelerator.device)
             with accelerator.autocast():
@@ -127,47 +107,7 @@ def evaluate(evaluator: Evaluator, feed: Feed, phase: Phase, teacher: TeacherMod
         if evaluated := [loss for loss in losses if f"held_out/{loss}" in figures]:
             entropy = unigram_entropy(feed.held_out_examples(corpus, collator))
             figures |= {f"unigram_entropy/{loss}": entropy for loss in evaluated}
-    for corpus in (corpus for corpus in corpora if len(corpus.languages) == 2 and corpus.held_out):
-        if corpus.apart:  # the same text as for objectives that read both sides in one input
-            corpus = corpus.with_form(min(2 * corpus.max_length, longest_input(model.config)), False)
-        if (pairs := len(corpus.held_out)) > 1:
-            accuracy_L, name = retrieval_accuracy(evaluator, corpus.held_out), corpus.name
-            figures |= {f"retrieval/{name}": max(accuracy_L), f"retrieval_by_layer/{name}": accuracy_L}
-            figures[f"retrieval_chance/{name}"] = 1 / pairs
-        for collator in collators:
-            figures |= collator.measure(evaluator, corpus)
+    for corpus, collator in product(corpora, collators):
+        figures |= collator.measure(model, accelerator, corpus, batch_size)
     model.train(was_training)
     return figures
-
-
-@torch.no_grad()
-def retrieval_accuracy(evaluator: Evaluator, examples: list[Example]) -> list[float]:
-    """Returns by layer the share of held-out sentences whose nearest neighbor in the other language is the
-    translation.
-
-    Each sentence is encoded alone. Its vector is the mean of its states without special tokens. The nearest neighbor
-    has the highest cosine, and the share is the mean of both directions. Chance is 1/P.
-    """
-    accuracy_L = []
-    sides = (_sentence_vectors(evaluator, [example.sides[side] for example in examples]) for side in (0, 1))
-    for source_PH, target_PH in zip(*sides, strict=True):
-        similarity_PP = nn.functional.normalize(source_PH, dim=-1) @ nn.functional.normalize(target_PH, dim=-1).T
-        gold_P = torch.arange(len(similarity_PP), device=similarity_PP.device)
-        accuracy_L.append(float(sum((similarity_PP.argmax(axis) == gold_P).double().mean() for axis in (0, 1)) / 2))
-    return accuracy_L
-
-
-def _sentence_vectors(evaluator: Evaluator, texts: list[np.ndarray]) -> list[torch.Tensor]:
-    """Returns mean-pooled states (P, H) for each layer."""
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    device, chunks = evaluator.accelerator.device, []
-    for start in range(0, len(order), evaluator.batch_size):
-        rows = [[texts[index]] for index in order[start : start + evaluator.batch_size]]
-        batch = send_to_device(encode_rows(rows, evaluator.tokenizer), device)
-        with evaluator.accelerator.autocast():
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-            states = evaluator.model.roberta(**inputs, output_hidden_states=True).hidden_states
-        keep_BT1 = ~batch["special_tokens_mask"].bool().unsqueeze(-1)
-        chunks.append([(layer * keep_BT1).sum(1).float() / keep_BT1.sum(1) for layer in states])
-    back = torch.tensor(order, device=device).argsort()
-    return [torch.cat(layer)[back] for layer in zip(*chunks, strict=True)]

@@ -8,24 +8,26 @@ CHECKPOINT is a folder or a Hub id. The command loads its weights and trains not
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import pandas
 import torch
 from rich.console import Console
 from rich.table import Table
+from transformers import PreTrainedTokenizerBase
 
 from modeling import MODEL_TYPES
 from modeling.backbone import honors_block_masks
-from modeling.masked_lm import LOGITS_AT_ONCE
 from pretraining.data.corpora import Corpus
 from pretraining.data.languages import corpus_probabilities
 from pretraining.objectives import OBJECTIVES
-from pretraining.recipe import Phase, Recipe, scheduled_together
+from pretraining.recipe import Corpora, Phase, Recipe, scheduled_together
 from pretraining.rows import inputs_of
 from pretraining.start.initialization import learnable, model_class
 from pretraining.start.pretrained import Pretrained, listed
+from pretraining.start.token_texts import read_vocabulary, script_of
+from pretraining.start.vocabulary_matching import Matching
 from pretraining.training import make_accelerator, read_parts
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
@@ -34,14 +36,11 @@ from zoo_core.masking import IGNORED
 EXAMPLES_SHOWN = 2
 KEPT = ("rows", "examples", "held_out")  # counts that are not of dropped or cut text
 ROWS_READ = 1000  # of a corpus with `max_rows`, which may be large
-# of a model, by what is in the names of their parameters, the first that fits
-PARTS = {".crossattention.": "cross-attention", "embeddings.": "embeddings", ".embed_tokens.": "embeddings"}
-PARTS |= {".encoder.": "layers", ".backbone.": "layers", ".lm_head.": "masked-LM head (its decoder is the embeddings)"}
 
 
 def show_plan(recipe: Recipe) -> None:
-    """Prints the plan of a run: what its start supports, parameters by part, corpora with their tokens on disk and
-    their sampling, phases with tokens and predictions per step, a memory estimate, and the first batch.
+    """Prints the plan of a run: what its start supports, parameters, matched rows of the vocabulary, corpora with
+    their tokens on disk and their sampling, phases with tokens and predictions per step, and the first batch.
 
     It reads at most `ROWS_READ` rows of each corpus that has `max_rows`.
     """
@@ -52,7 +51,7 @@ def show_plan(recipe: Recipe) -> None:
     quiet_libraries()
     accelerator = make_accelerator(recipe.precision)
     few = replace(recipe, monolingual=cut(recipe.monolingual), bitext=cut(recipe.bitext), num_workers=0)
-    start, config, feed, teacher = read_parts(few, accelerator)
+    start, config, feed, _ = read_parts(few, accelerator)
     if not accelerator.is_main_process:
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -61,20 +60,19 @@ def show_plan(recipe: Recipe) -> None:
     with torch.device("meta"):  # shapes without storage: a large model costs nothing here
         options = {"device_map": "meta"} if start.start_from else {}
         model = start.load(config, attn_implementation="eager", **options)
-    parts = parameters_by_part(model)
-    rows = [(part, f"{count:,}") for part, count in (parts | {"all": sum(parts.values())}).items()]
-    console.print(_table(f"{recipe.model.type}: parameters", ("part", "parameters"), rows))
+    console.print(f"{recipe.model.type}: {model.num_parameters():,} parameters")
     if matching := start.match(feed.tokenizer):
-        routes = ", ".join(f"{route} {count:,}" for route, count in Counter(matching.routes).most_common())
-        console.print(f"rows of the vocabulary, from {start.source.name}: {routes}")
-    console.print(_corpora_table(feed.corpora, recipe))
+        console.print(f"rows of the vocabulary, from {start.source.name}")
+        console.print(_matching_table(matching, feed.tokenizer))
+        for read in matching.dictionaries:
+            console.print(f"{read.path} ({read.language}): {read.pairs:,} pairs, {read.skipped:,} lines skipped")
+    console.print(_corpora_table(feed.corpora, recipe.named_corpora(), recipe.alpha))
     for index, phase in enumerate(recipe.phases):
         phase.check_trainable([name for name, _ in model.named_parameters()])
         loader = iter(feed.training(phase, index))
         micro_batches = [next(loader) for _ in range(recipe.gradient_accumulation_steps)]
         learned = [loss for loss, weight in phase.loss_weights(model).items() if weight]
         console.print(_phase_table(recipe.phases, index, micro_batches, feed.num_processes, learned))
-        console.print(_memory_table(config, recipe, phase, model, micro_batches[0], learned, teacher))
         if index == 0:
             _print_first_batch(console, micro_batches[0], feed.tokenizer)
     console.print("Dry run: nothing was trained or written.")
@@ -113,31 +111,30 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], no
     return table
 
 
-def parameters_by_part(model: torch.nn.Module) -> dict[str, int]:
-    """Counts parameters of embeddings, layers, cross-attention, head and other parts; tied ones count once."""
-    parts: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        part = next((part for key, part in PARTS.items() if key in f".{name}"), name.split(".")[0])
-        parts[part] += parameter.numel()
-    return dict(parts)
+def _matching_table(matching: Matching, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Counts the rows of the vocabulary by script, that of a token's first letter, and by the way to fill a row."""
+    texts = [getattr(subword, "text", "") for subword in read_vocabulary(tokenizer).subwords]
+    scripts = [next(filter(None, map(script_of, text)), "no letter") for text in texts]
+    columns = [pandas.Series(scripts, name="script"), pandas.Series(matching.routes, name="route")]
+    return pandas.crosstab(*columns, margins=True, margins_name="all").to_string()
 
 
-def _corpora_table(corpora: list[Corpus], recipe: Recipe) -> Table:
-    rows, given, scales = [], recipe.named_corpora(), {}
+def _corpora_table(corpora: list[Corpus], given: Corpora, alpha: float) -> Table:
+    rows, scales = [], {}
     for corpus in corpora:
         max_rows, read = given[corpus.name].max_rows, len(corpus.columns[0].lengths)
         scales[corpus.name] = scale = max_rows / read if max_rows and read == ROWS_READ else 1
         corpus.size = given[corpus.name].size or int(corpus.size * scale)
     for kind in dict.fromkeys(corpus.kind for corpus in corpora):
         group = [corpus for corpus in corpora if corpus.kind == kind]
-        for corpus, share in zip(group, corpus_probabilities(group, recipe.alpha), strict=True):
+        for corpus, share in zip(group, corpus_probabilities(group, alpha), strict=True):
             lost = [f"{name} {count:,}" for name, count in corpus.counts.items() if count and name not in KEPT]
             read, tokens = (int(scales[corpus.name] * count) for count in (corpus.counts["rows"], corpus.tokens))
             facts = (f"{read:,}", f"{tokens:,}", f"{4 * tokens / 2**30:.3f}", f"{corpus.size:,}", f"{share:.1%}")
             rows.append((corpus.name, *facts, f"{len(corpus.held_out):,}", ", ".join(lost)))
     columns = ("corpus", "rows", "tokens", "GiB of ids", "size", "drawn", "held out", "dropped, cut")
     note = f"with max_rows: estimated from the first {ROWS_READ:,} rows; the text takes about as much as the ids again"
-    return _table(f"corpora, drawn with alpha {recipe.alpha}", columns, rows, note)
+    return _table(f"corpora, drawn with alpha {alpha}", columns, rows, note)
 
 
 def _phase_table(
@@ -166,33 +163,6 @@ def _phase_table(
     title = f"phase {index}, {phase.name!r}: {phase.steps:,} steps, {rate}; trainable: {trainable}"
     columns = ("objective", "weight", "examples of a step", "tokens", "padding", "predictions")
     return _table(title, columns, rows)
-
-
-def _memory_table(config, recipe: Recipe, phase: Phase, model, batch: dict, learned: list[str], teacher) -> Table:
-    """Estimates the memory of a process from the shapes of its first micro-batch, as a help to choose hardware."""
-    width, hidden, vocabulary = 4 if recipe.precision == "fp32" else 2, config.hidden_size, config.vocab_size
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    trainable = sum(size for name, size in sizes.items() if phase.trains(name))
-    # one forward pass for each set of inputs and each loss
-    names = [name for name in (loss.partition(".")[0] for loss in learned) if name in batch]
-    tokens = sum(fields["input_ids"].numel() for name in names for fields in inputs_of(batch[name]))
-    predictions = phase.predictions(batch, dict.fromkeys(learned, 1.0))
-    logits = min(predictions * vocabulary, max(LOGITS_AT_ONCE, vocabulary))
-    # states that a layer keeps for the backward pass: query, key, value, context, two residual sums and their norms
-    # (8 H), and the feed-forward block before and after its activation (2 I)
-    per_token = (8 * hidden + 2 * config.intermediate_size) * width
-    kept = per_token * config.num_hidden_layers
-    if recipe.model.gradient_checkpointing:
-        kept = per_token + hidden * width * config.num_hidden_layers
-    sizes = {
-        "weights (fp32)": 4 * sum(sizes.values()),
-        "gradients and Adam's two moments (fp32)": 12 * trainable,
-        f"activations of {tokens:,} tokens ({recipe.precision})": tokens * kept,
-        f"logits of {predictions:,} predictions, the head's gradient": 4 * (logits + vocabulary * hidden),
-        "weights of the teacher (fp32)": 4 * teacher.model.num_parameters() if teacher else 0,
-    }
-    rows = [(what, f"{size / 2**30:.3f}") for what, size in (sizes | {"all": sum(sizes.values())}).items() if size]
-    return _table("memory of one process, estimated from its first micro-batch", ("what", "GiB"), rows)
 
 
 def _print_first_batch(console: Console, batch: dict, tokenizer) -> None:

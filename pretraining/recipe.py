@@ -38,7 +38,6 @@ class Sized:
     size: Size | None = option(
         None, "its part of N_i, in the same unit for all corpora; default: the number of its examples"
     )
-    size_source: str | None = option(None, "source of `size` (paper, table)")
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -174,9 +173,6 @@ class MetaPretrained:
         "the head's dense layer, or none: random weights in the checkpoint's shape, the single-phase baseline XLM",
     )
     dictionaries: list[Dictionary] = option([], "bilingual dictionaries, in the order of look-up")
-    dictionary: Literal["first", "fallback"] = option(
-        "first", "look words up before equal tokens are searched (the paper, 3.2), or after (fallback)"
-    )
 
 
 @dataclass
@@ -259,7 +255,7 @@ class Phase:
             raise ValueError(f"{place}.warmup_steps is {self.warmup_steps:,}, but the schedule has {steps:,} steps.")
         if not any(objective.weight for objective in self.objectives.values()):
             raise ValueError(f"{place}.objectives has none with a weight. Choose from {', '.join(OBJECTIVES)}.")
-        read = self.read(recipe).values()
+        read = self.read(recipe.named_corpora()).values()
         for name, objective in self.objectives.items():
             where = f"{place}.objectives.{name}"
             if all(corpus.kind != objective.text for corpus in read):
@@ -271,9 +267,8 @@ class Phase:
             if objective.has_teacher and (recipe.teacher.language,) not in {corpus.codes for corpus in read}:
                 raise ValueError(f"{where} has no text of teacher.language {recipe.teacher.language!r}. Add it.")
 
-    def read(self, recipe: "Recipe") -> "Corpora":
-        """Returns the corpora that it reads, by name."""
-        corpora = recipe.named_corpora()
+    def read(self, corpora: Corpora) -> Corpora:
+        """Returns those of a recipe's corpora that it reads, by name."""
         return {name: corpora[name] for name in match_corpora(self.corpora, list(corpora), f"phase {self.name}")}
 
     def trains(self, name: str) -> bool:

@@ -4,7 +4,6 @@
 Legend: `B` rows of a micro-batch, `T` positions of its longest row, `S` sides of an example (1 or 2).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -110,13 +109,6 @@ def lay_out(sides: list[list[np.ndarray]], tokenizer: "PreTrainedTokenizerBase")
 def _between(columns: np.ndarray, first: int, size_B1: np.ndarray) -> np.ndarray:
     """Returns (B, T): first <= column < first + size, in one comparison, as columns below `first` wrap around."""
     return (columns - np.int32(first)).view(np.uint32) < size_B1.view(np.uint32)
-
-
-def encode_rows(
-    sides: Sequence[Sequence[np.ndarray]], tokenizer: "PreTrainedTokenizerBase"
-) -> "dict[str, torch.Tensor]":
-    """Makes unmasked rows of texts, or of examples with two sides, as padded (B, T) fields; see `Rows`."""
-    return lay_out([list(side) for side in zip(*sides, strict=True)], tokenizer).fields()
 
 
 def inputs_of(sub_batch: dict) -> "list[dict[str, torch.Tensor]]":

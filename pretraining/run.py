@@ -17,7 +17,7 @@ DESCRIPTION = """Pre-train one of the four encoders from a recipe.
 The run folder holds model/ (a Hub repository), checkpoints/, events.jsonl, curves.png, run.json and recipe.yaml."""
 
 FLAGS = {
-    "--dry_run": {"action": "store_true", "help": "print the plan, the memory estimate and the first batch, then stop"},
+    "--dry_run": {"action": "store_true", "help": "print the plan and the first batch, then stop"},
     "--resume": {"action": "store_true", "help": "continue the run in output_dir from its newest complete checkpoint"},
 }
 

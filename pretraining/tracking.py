@@ -17,11 +17,10 @@ from zoo_core.plots import figure_of, line_styles
 from zoo_core.provenance import read_json, run_facts, write_json, write_rows
 from zoo_core.recording import PROJECT, CheckpointUploads
 
-# titles of the panels by kind of figure, as in `retrieval/en-de`; `<kind>_chance` is in the panel of its kind
-TITLES = {"retrieval": "retrieval accuracy, best layer", "link_aer": "AER of held-out links (%), lower is better"}
-TITLES |= {"learning_rate": "learning rate", "grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
+# titles of the panels by kind of figure, as in `link_aer/en-de`
+TITLES = {"link_aer": "AER of held-out links (%), lower is better", "learning_rate": "learning rate"}
+TITLES |= {"grad_norm": "gradient norm", "tokens_per_second": "tokens/s"}
 LOSSES = ("loss", "held_out", "unigram_entropy")  # by objective and corpus, as in `held_out/mlm/en`
-LEVELS = ("unigram_entropy", "retrieval_chance")  # to compare with
 
 
 class RunReport:
@@ -139,13 +138,13 @@ def read_events(folder: Path) -> list[dict]:
 
 
 def is_evaluation(name: str) -> bool:
-    """Returns whether a figure of events.jsonl is a result on held-out text, such as `retrieval/en-de`."""
+    """Returns whether a figure of events.jsonl is a result on held-out text, such as `link_aer/en-de`."""
     kind, slash, _ = name.partition("/")
-    return bool(slash) and kind not in ("loss", "shortened", "retrieval_by_layer", *LEVELS)
+    return bool(slash) and kind not in ("loss", "unigram_entropy")
 
 
 def plot_curves(folder: Path) -> None:
-    """Draws curves.png from events.jsonl: losses with unigram entropies, held-out figures with chance, rates.
+    """Draws curves.png from events.jsonl: losses with unigram entropies, held-out figures, rates.
 
     A language, or its pair with English, has one color in all panels.
     """
@@ -155,7 +154,7 @@ def plot_curves(folder: Path) -> None:
         events.columns, key=lambda column: ("/" not in column, column.partition("/")[0] not in LOSSES)
     ):
         kind, slash, name = column.partition("/")
-        title = TITLES.get(kind.removesuffix("_chance"), kind if is_evaluation(column) else None)
+        title = TITLES.get(kind, kind if is_evaluation(column) else None)
         if kind in LOSSES and slash:
             objective, _, name = name.partition("/")
             title = f"{objective} loss (nats)"
@@ -168,13 +167,13 @@ def plot_curves(folder: Path) -> None:
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     size = (max(6.0, 3.3 * columns), 2.6 * rows + 0.5 + 0.1 * len(styles))
-    note = "with markers: evaluations, or training without them; thin: training; dotted: unigram entropy, chance"
+    note = "with markers: evaluations, or training without them; thin: training; dotted: unigram entropy"
     with figure_of(folder / "curves.png", folder.name, rows, columns, size, note) as (_, grid):
         for axes, (title, panel) in zip(grid.flat, panels.items(), strict=False):
             is_evaluated = any(kind == "held_out" for kind, *_ in panel)
             for kind, name, values in panel:
                 style = styles[name] | {"markevery": max(1, len(values) // 20), "label": name}
-                if kind in LEVELS:
+                if kind == "unigram_entropy":
                     style = {"color": style["color"], "linestyle": ":", "linewidth": 1.2}
                 elif kind == "loss" and is_evaluated:
                     style = {"color": style["color"], "linewidth": 0.8, "alpha": 0.6}

@@ -39,7 +39,7 @@ from pretraining.checkpoints import (
 )
 from pretraining.data.batches import Feed, phase_corpora
 from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import Evaluator, Meter, evaluate
+from pretraining.evaluation import Meter, evaluate
 from pretraining.recipe import Phase, Recipe, scheduled_together
 from pretraining.start.initialization import Start
 from pretraining.start.teacher import TeacherModel
@@ -301,16 +301,15 @@ class Training:
         if not any(corpus.held_out for corpus in phase_corpora(self.feed.corpora, phase)):
             return
         model, size = self.accelerator.unwrap_model(self.model), self.recipe.evaluation.batch_size
-        evaluator = Evaluator(model, self.feed.tokenizer, self.accelerator, size)
         try:
             with at_once() if is_alone else nullcontext():  # several processes evaluate together: none may leave
-                figures = evaluate(evaluator, self.feed, phase, self.teacher)
+                figures = evaluate(model, self.accelerator, self.feed, phase, size, self.teacher)
         except (Stopped, ValueError, OSError) as reason:
             if not is_alone:
                 raise
             self._end(reason)
         for name, value in figures.items():
-            if not all(map(math.isfinite, value if isinstance(value, list) else [value])):  # a list: by layer
+            if not math.isfinite(value):
                 what = f"the held-out figure {name} is {value} at step {self.step} (phase {phase.name!r})."
                 self._end(ValueError(what), AFTER_DIVERGENCE)
         self.report.evaluation(self.step, phase.name, figures)
@@ -322,7 +321,7 @@ class Training:
             error = f"Weights are not finite at step {self.step}; the last good state is {kept}. {AFTER_DIVERGENCE}"
             raise ValueError(error) if self.accelerator.is_main_process else SystemExit(2)
         progress = {"phase": self.index, "step_of_phase": self.phase_step, "step": self.step}
-        progress |= {"num_processes": self.accelerator.num_processes, "scheduler": self.scheduler.state_dict()}
+        progress["scheduler"] = self.scheduler.state_dict()
         save_checkpoint(self.accelerator, self.folder, progress, keep)
         self.report.saved(self.step)
 
@@ -331,11 +330,6 @@ class Training:
             self.accelerator.load_state(str(checkpoint))
         self.scheduler.load_state_dict(progress["scheduler"])
         self.phase_step, self.step = progress["step_of_phase"], progress["step"]
-        if progress["num_processes"] != self.accelerator.num_processes:
-            self.report.say(
-                f"The run had {progress['num_processes']} processes and now has {self.accelerator.num_processes}. Data "
-                "and masks continue exactly; the random numbers of dropout differ."
-            )
         if self._is_due(self.recipe.evaluation.every_steps):
             self._evaluate()
 

@@ -66,14 +66,13 @@ class Source:
     counts: dict[str, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Returns name, languages, the source of the size, and the tables with their fingerprints."""
+        """Returns name, languages, and the tables with their fingerprints."""
         tables = []
         for side in self.sides:
             known = {name: value for name, value in asdict(side.table).items() if value is not None}
             known["fingerprint"] = self._fingerprint(side.table, side.rows)
             tables += [known] * (known not in tables)
-        size_source = self.corpus.size_source if self.corpus.size else "counted"
-        return {"name": self.name, "languages": list(self.corpus.codes), "size_source": size_source, "tables": tables}
+        return {"name": self.name, "languages": list(self.corpus.codes), "tables": tables}
 
     def add(self, table: Table, rows: Dataset, column: str, reading: str = "text") -> TextColumn:
         """Adds a column of text to the sides, and returns it."""
@@ -134,8 +133,8 @@ def open_sources(corpora: Corpora, hub_root: str | None = None) -> list[Source]:
     return sources
 
 
-def training_texts(sources: list[Source], held_out_fraction: float, max_texts: int | None = None) -> Iterator[str]:
-    """Yields the texts of all sources that are not held out, each column once, at most `max_texts` of a column."""
+def training_texts(sources: list[Source], held_out_fraction: float) -> Iterator[str]:
+    """Yields the texts of all sources that are not held out, each column once."""
     below = held_out_below(held_out_fraction)
 
     def texts(side: TextColumn) -> Iterator[str]:
@@ -150,7 +149,7 @@ def training_texts(sources: list[Source], held_out_fraction: float, max_texts: i
     for side in (side for source in sources for side in source.sides[:2]):
         columns.setdefault((repr(side.table), side.column), side)
     for side in columns.values():
-        yield from islice(texts(side), max_texts)
+        yield from texts(side)
 
 
 def _first_rows(

@@ -52,10 +52,10 @@ class Objective:
     mask_probability: ClassVar[float] = 0.0
     terms: ClassVar[Sequence[str]] = ()
 
-    def check(self, place: str, recipe: Any, index: int, config: Any, learned: Mapping[str, Any]) -> None:
-        """Raises ValueError if phase `index` of the recipe has no text for it, or if the model cannot learn it; warns
-        if it would learn noise. `learned` is the configuration of the checkpoint from which the run starts, empty for
-        random weights.
+    def check(self, place: str, phases: Sequence, corpora: Mapping, config: Any, learned: Mapping[str, Any]) -> None:
+        """Raises ValueError if the last of the `phases` has no text for it among the recipe's `corpora`, or if the
+        model cannot learn it; warns if it would learn noise. `learned` is the configuration of the checkpoint from
+        which the run starts, empty for random weights.
         """
 
 
@@ -132,8 +132,8 @@ class Collator(Objective):
         """Returns the number of predictions of a term of its loss."""
         return sum(int(fields["labels"].ne(IGNORED).sum()) for fields in inputs_of(sub_batch))
 
-    def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
-        """Returns figures of held-out pairs in addition to losses; see `Evaluator` of `pretraining/evaluation.py`."""
+    def measure(self, model: Any, accelerator: Any, corpus: Any, batch_size: int) -> dict[str, float]:
+        """Returns figures of a corpus' held-out examples in addition to losses."""
         return {}
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, dict]:
@@ -190,19 +190,19 @@ class Collator(Objective):
             codes = []
         elif codes is None:
             codes = [self.languages.of_corpus[name] for name in texts.names]
-        sides, codes, facts = self.arrange(texts.sides, codes, keys_B, training)
+        sides, codes = self.arrange(texts.sides, codes, keys_B)
         rows_SB = np.array([[self.languages.rows[code] for code in of_row] for of_row in codes]).T
         if len(rows_SB) and self.language_share < 1:  # other rows train the <mask> of later use, which carries none
             rows_SB = np.where(uniform_of(key_stream(keys_B, LANGUAGE)) < self.language_share, rows_SB, -1)
         fields = self.rows(sides, keys_B, rows_SB)
-        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)} | facts
+        return fields | {"languages": texts.names, "examples": torch.from_numpy(texts.ids)}
 
     def arrange(
-        self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray, training: bool
-    ) -> tuple[list[list[np.ndarray]], Sequence[tuple[str, ...]], dict]:
-        """Returns the tokens of each side of B rows, in order, the language of each side (empty if <mask> carries
-        none), and other fields of the sub-batch."""
-        return sides, codes, {}
+        self, sides: list[list[np.ndarray]], codes: Sequence[tuple[str, ...]], keys_B: np.ndarray
+    ) -> tuple[list[list[np.ndarray]], Sequence[tuple[str, ...]]]:
+        """Returns the tokens of each side of B rows, in order, and the language of each side (empty if <mask> carries
+        none)."""
+        return sides, codes
 
     def rows(self, sides: list[list[np.ndarray]], keys_B: np.ndarray, language_rows_SB: np.ndarray) -> dict:
         """Returns the (B, T) fields: laid out, masked and padded. `language_rows_SB` are rows of the language

@@ -33,8 +33,7 @@ class BtmlmCollator(Collator):
 
     A text of n tokens is followed by k = max(1, round(`pseudo_share` n)) pseudo positions p: <mask> in a target
     language, which is drawn at random. The first step fills them without gradient; each sees the unmasked text and
-    itself. The second step predicts masked tokens of the text. In training, the sub-batch has the
-    number of texts without room for all pseudo positions (`shortened`).
+    itself. The second step predicts masked tokens of the text.
 
     Examples: `{"text": "The house is small.", "language": "en"}`.
 
@@ -86,14 +85,13 @@ class BtmlmCollator(Collator):
         is_text = super().reads_corpus(corpus)
         return is_text and bool(self.languages.targets(corpus.languages[0], self.target_languages)[0])
 
-    def arrange(self, sides, codes, keys_B, training):
+    def arrange(self, sides, codes, keys_B):
         length_B = np.array([len(tokens) for tokens in sides[0]])
-        due_B = pseudo_count(length_B, self.pseudo_share)
-        count_B = np.minimum(due_B, (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0))
+        room_B = (self.max_length - SPECIALS_OF_PAIR - length_B).clip(min=0)
+        count_B = np.minimum(pseudo_count(length_B, self.pseudo_share), room_B)
         # pseudo positions are all equal, so they are views of one array
         slots = np.full(count_B.max(), self.tokenizer.mask_token_id, dtype=np.int32)
-        facts = {"shortened": int((count_B < due_B).sum())} if training else {}
-        return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B), facts
+        return [*sides, [slots[:count] for count in count_B]], self._with_targets(codes, keys_B)
 
     def rows(self, sides, keys_B, language_rows_SB):
         from modeling.attention_masks import btmlm_generation_mask  # with transformers, which takes seconds to import
@@ -105,14 +103,14 @@ class BtmlmCollator(Collator):
     def mask(self, rows, keys_B):
         return super().mask(rows, keys_B, rows.of_side[0])
 
-    def check(self, place, recipe, index, config, learned):
-        pairs, rule = [corpus.codes for corpus in recipe.bitext], self.target_languages
-        read = recipe.phases[index].read(recipe).values()
+    def check(self, place, phases, corpora, config, learned):
+        pairs = [corpus.codes for corpus in corpora.values() if corpus.kind == "bitext"]
+        read, rule = phases[-1].read(corpora).values(), self.target_languages
         if not any(target_languages(corpus.codes[0], pairs, rule) for corpus in read if corpus.kind == self.text):
             raise ValueError(f"{place} generates pseudo tokens, but no pair of `bitext` has its languages. Add pairs.")
         if not getattr(config, "languages", None):
             raise ValueError(f"{place} needs language embeddings. Set model.config.languages.")
-        learns = any(CamlmCollator.name in phase.objectives for phase in recipe.phases[: index + 1])
+        learns = any(CamlmCollator.name in phase.objectives for phase in phases)
         if not learns and not learned.get("languages"):
             logger.warning(
                 f"{place} generates pseudo tokens, but the model has not learned to translate: they will be noise. Add "

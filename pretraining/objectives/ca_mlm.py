@@ -34,7 +34,7 @@ class CaMlmCollator(Collator):
     apart = True
     is_masked_lm = False
 
-    def check(self, place, recipe, index, config, learned):
+    def check(self, place, phases, corpora, config, learned):
         if not config.cross_attention:
             raise ValueError(f"{place} needs cross-attention. Set model.config.cross_attention to true.")
 
@@ -52,8 +52,8 @@ class CaMlmSegmentsCollator(CaMlmCollator):
     """VECO's cross-attention masked LM of adjacent segments of monolingual text.
 
     The segments are separate inputs, `x` and `y`. Examples:
-    `{"source": "The house is small.", "target": "It has two rooms."}`. Who sees whom: `picture(batch)`. Options: see
-    `Collator`; `terms` is one of a recipe.
+    `{"source": "The house is small.", "target": "It has two rooms."}`. Options: see `Collator`; `terms` is one of a
+    recipe.
 
     Source: VECO (Luo et al., ACL 2021), section 2.2, Eq. 1.
     """
@@ -66,8 +66,8 @@ class CaMlmPairsCollator(CaMlmCollator):
     """VECO's cross-attention masked LM of translation pairs.
 
     The translations are separate inputs, `x` and `y`. Examples:
-    `{"source": "The house is small.", "target": "Das Haus ist klein."}`. Who sees whom: `picture(batch)`. Options: see
-    `Collator`; `terms` is one of a recipe.
+    `{"source": "The house is small.", "target": "Das Haus ist klein."}`. Options: see `Collator`; `terms` is one of a
+    recipe.
 
     Source: VECO (Luo et al., ACL 2021), section 2.2, Eq. 1.
     """

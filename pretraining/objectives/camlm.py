@@ -37,12 +37,12 @@ class CamlmCollator(Collator):
     language_share = 1.0
     own_mask = True
 
-    def arrange(self, sides, codes, keys_B, training):
+    def arrange(self, sides, codes, keys_B):
         # by the row's key, so that a pair has the same order in every batch
         turned = (uniform_of(key_stream(keys_B, ORDER)) < 0.5).tolist()
         pairs = [(y, x) if turn else (x, y) for x, y, turn in zip(*sides, turned, strict=True)]
         codes = [of_row[::-1] if turn else of_row for of_row, turn in zip(codes, turned, strict=False)]
-        return [list(side) for side in zip(*pairs, strict=True)], codes, {}
+        return [list(side) for side in zip(*pairs, strict=True)], codes
 
     def rows(self, sides, keys_B, language_rows_SB):
         from modeling.attention_masks import camlm_mask  # with transformers, which takes seconds to import

@@ -18,16 +18,16 @@ class Dwa(Objective):
     name, text, reads = "dwa", TlmCollator.text, TlmCollator.name
     reads_draws = True
 
-    def check(self, place, recipe, index, config, learned):
+    def check(self, place, phases, corpora, config, learned):
         if config.query_positions == "none":
             # with weight 0 an objective makes rows but is not learned, such as tlm in the paper's -TLM
-            others = [one for one in recipe.phases[index].objectives.values() if one is not self]
+            others = [one for one in phases[-1].objectives.values() if one is not self]
             if self.weight and not any(objective.weight for objective in others):
                 raise ValueError(
                     f"{place} predicts nothing, because model.config.query_positions is none. Set it to masked, or add "
                     "an objective to the phase."
                 )
-        elif self.weight and index == 0 and not learned:
+        elif self.weight and len(phases) == 1 and not learned:
             logger.warning(
                 f"{place}: the model starts from random weights and labels its own links, which will be noise "
                 "(XLM-Align, section 6). Set model.start_from to a pretrained model, or add a phase with mlm and "

@@ -93,18 +93,18 @@ class LinksCollator(Collator):
         sides = [[np.array(ids[:room], dtype=np.int64) for ids in column] for column in (*tokens, *words)]
         return [*sides, [np.array(of_row, dtype=np.int64) for of_row in links_of(links)]]
 
-    def measure(self, evaluator: Any, corpus: Any) -> dict[str, float]:
+    def measure(self, model: Any, accelerator: Any, corpus: Any, batch_size: int) -> dict[str, float]:
         """Returns the AER of the model's links in held-out pairs, in percent (Och and Ney 2003)."""
         if corpus.kind != self.text:
             return {}
         from accelerate.utils import send_to_device
 
         right, sure, found = 0, 0, 0
-        for start in range(0, len(corpus.held_out), evaluator.batch_size):
-            texts = Texts.of(corpus.held_out[start : start + evaluator.batch_size])
-            batch = send_to_device(self.sub_batch(texts, ("held out",)), evaluator.accelerator.device)
-            with evaluator.accelerator.autocast():
-                logits_BST, cells_BST = evaluator.model.word_logits(batch)
+        for start in range(0, len(corpus.held_out), batch_size):
+            texts = Texts.of(corpus.held_out[start : start + batch_size])
+            batch = send_to_device(self.sub_batch(texts, ("held out",)), accelerator.device)
+            with accelerator.autocast():
+                logits_BST, cells_BST = model.word_logits(batch)
             links_BST = (logits_BST >= 0) & cells_BST
             row_K, source_K, target_K, is_sure_K = batch["links"].unbind(1)
             hits_K = links_BST[row_K, source_K, target_K]

@@ -15,7 +15,7 @@ from modeling.positions import longest_input
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import Recipe
 from pretraining.start.meta_pretrained import Source, carry_over
-from pretraining.start.pretrained import Pretrained, listed, load_run_tokenizer
+from pretraining.start.pretrained import Pretrained, listed
 from pretraining.start.vocabulary_matching import Matching
 from zoo_core.recipes import nearest
 
@@ -35,7 +35,15 @@ class Start:
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
-        return load_run_tokenizer(self.recipe)
+        place, recipe = self.start_from, self.recipe
+        if recipe.tokenizer:
+            place = Pretrained(recipe.tokenizer, "tokenizer", recipe.hub_root, recipe.trust_remote_code)
+        if not place:
+            raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
+        tokenizer = place.tokenizer()
+        if tokenizer.mask_token_id is None:
+            raise ValueError(f"{place} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
+        return tokenizer
 
     @cached_property
     def model_class(self) -> type[PreTrainedModel]:
@@ -103,12 +111,13 @@ class Start:
         """Raises ValueError for objectives that the model cannot learn, attention masks that it ignores, and rows
         longer than its positions. `learned` is the configuration of the checkpoint; empty for random weights."""
         can, attention, longest = learnable(self.model_class), self.model.attention, longest_input(config)
+        corpora = self.recipe.named_corpora()
         for index, phase in enumerate(self.recipe.phases):
             for name, objective in phase.objectives.items():
                 place = f"phases.{index}.objectives.{name}"
                 if name not in can:
                     raise ValueError(f"{place}: a {self.model.type!r} model has only the objectives {', '.join(can)}.")
-                objective.check(place, self.recipe, index, config, learned)
+                objective.check(place, self.recipe.phases[: index + 1], corpora, config, learned)
                 if objective.own_mask and ("flash" in attention or not honors_block_masks(config.backbone_config)):
                     kind = getattr(config.backbone_config, "model_type", config.model_type)
                     ignores = f"model.attention={attention} of a {kind!r}"
@@ -148,7 +157,7 @@ class Start:
     def load(self, config: PreTrainedConfig, checkpoint: Path | None = None, **options: str) -> PreTrainedModel:
         """Returns the model as it is loaded, with `options` of the library. Logs which weights the checkpoint lacks."""
         if self.start_from is None:
-            return self.model_class._from_config(config, **options)
+            return self.model_class(type(config).from_dict(config.to_dict(), **options))
         path = str(checkpoint / "model") if checkpoint else self.start_from.path
         options |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
         with readable(path):  # other shapes are reported below, with the recipe's field

@@ -93,7 +93,7 @@ class Source:
         """Matches the checkpoint's vocabulary to that of `tokenizer`. Raises ValueError if the checkpoint has no
         tokenizer, or another model's."""
         own, settings = self.checkpoint.tokenizer(self.config), self.settings
-        return match_vocabularies(own, tokenizer, settings.dictionaries, settings.dictionary, self.checkpoint.hub_root)
+        return match_vocabularies(own, tokenizer, settings.dictionaries, self.checkpoint.hub_root)
 
     def facts(self) -> dict[str, str | None]:
         """Returns path and fingerprint, for run.json."""

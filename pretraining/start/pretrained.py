@@ -18,7 +18,6 @@ from modeling.checkpoints import (
     load_config,
     load_tokenizer,
 )
-from pretraining.recipe import Recipe
 from zoo_core.tables import looks_like_missing_folder, resolve_hub_path
 
 if TYPE_CHECKING:
@@ -86,18 +85,6 @@ class Pretrained:
             # the first line, without the path, which the message has named
             reason = (str(error).strip().splitlines() or [""])[0].removeprefix(f"{path}: ")
             raise ValueError(f"the {what} of {self} cannot be read: {reason}") from error
-
-
-def load_run_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of the recipe, or that of the checkpoint that it starts from."""
-    field, name = ("tokenizer", recipe.tokenizer) if recipe.tokenizer else ("model.start_from", recipe.model.start_from)
-    if not name:
-        raise ValueError("tokenizer is empty. Set it, as to FacebookAI/xlm-roberta-base, or set model.start_from.")
-    place = Pretrained(name, field, recipe.hub_root, recipe.trust_remote_code)
-    tokenizer = place.tokenizer()
-    if tokenizer.mask_token_id is None:
-        raise ValueError(f"{place} has no mask token. Use a masked-LM tokenizer such as XLM-R's.")
-    return tokenizer
 
 
 def listed(names: Iterable[str]) -> str:

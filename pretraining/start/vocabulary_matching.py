@@ -1,6 +1,5 @@
 """Vocabulary matching (MetaXLM, section 3.2): finds for a new vocabulary rows of a model of one language."""
 
-import functools
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +82,6 @@ def match_vocabularies(
     old: PreTrainedTokenizerBase,
     new: PreTrainedTokenizerBase,
     dictionaries: Sequence[Dictionary] = (),
-    dictionary: str = "first",
     hub_root: str | None = None,
 ) -> Matching:
     """Finds for every token of `new` the token of `old` from whose embedding it starts. The result is deterministic.
@@ -94,12 +92,11 @@ def match_vocabularies(
         True
 
     Args:
-        dictionaries, dictionary: as in a recipe's `model.meta_pretrained`. `Dictionary("de", "de-en.txt")` is a file in
-            MUSE's format.
+        dictionaries: files in MUSE's format, such as `Dictionary("de", "de-en.txt")`, in the order of look-up.
         hub_root: folder that is searched first for dictionaries.
 
     Special tokens are matched by role (<s> and [CLS]; </s> and [SEP]; padding, unknown, mask). Other tokens take the
-    first of these routes, the paper's order, that finds a row (`dictionary="fallback"`: the dictionary last):
+    first of these routes, the paper's order, that finds a row:
 
     - dictionary: a subword that may be a whole word is looked up in each dictionary, as written, in lower case, and
       normalized. Its translation is then matched to the old vocabulary, as the start of a word, by the next two routes.
@@ -117,20 +114,18 @@ def match_vocabularies(
 
     Source: MetaXLM (Chi et al., 2021), section 3.2.
     """
-    if dictionary not in ("first", "fallback"):
-        raise ValueError(f"dictionary is {dictionary!r}. Use first or fallback.")
     read = [read_dictionary(one, hub_root) for one in dictionaries]
     olds, news = read_vocabulary(old), read_vocabulary(new)
     # between two WordPiece vocabularies `##,` matches `##,`, even if it never occurs
     index = _Index(olds, set() if news.kind == olds.kind else unreachable_ids(old, olds))
-    steps = [functools.partial(index.match_translation, read), index.match]
     specials = _match_specials(old, new, olds, news)
     sources, routes = [], []
     for number, subword in enumerate(news.subwords):
-        found = (step(subword) for step in (steps if dictionary == "first" else steps[::-1]) if subword is not None)
-        source, route = next(filter(None, found), (None, "random"))
+        source, route = None, "random"
         if number in specials:
             source, route = specials[number], "special"
+        elif subword is not None:
+            source, route = index.match_translation(read, subword) or index.match(subword) or (source, route)
         sources.append(source)
         routes.append(route)
     return Matching(sources, routes, read)

@@ -19,11 +19,11 @@ def main(argv: list[str] | None = None) -> None:
     with stop_signals("run the same command to continue: finished parts are kept"), user_errors():
         recipe.check()
         from pretraining.data.corpora import load_corpora  # after --help: the libraries take seconds to import
-        from pretraining.start.pretrained import load_run_tokenizer
+        from pretraining.start.initialization import Start
         from zoo_core.console import quiet_libraries
 
         quiet_libraries()
-        for corpus in load_corpora(recipe, load_run_tokenizer(recipe)):
+        for corpus in load_corpora(recipe, Start(recipe).load_tokenizer()):
             print(f"{corpus.name}: {corpus.counts['rows']:,} rows, {corpus.tokens:,} tokens")
 
 

@@ -19,7 +19,6 @@ from zoo_core.provenance import forget_machine
 FLAGS = {
     "--vocab_size": {"type": int, "required": True, "metavar": "N", "help": "number of ids, special tokens included"},
     "--output": {"required": True, "metavar": "DIR", "help": "folder to write; AutoTokenizer loads it"},
-    "--max_texts": {"type": int, "metavar": "N", "help": "use at most the first N texts of each column (default: all)"},
 }
 
 MODEL_FILE = "sentencepiece.bpe.model"  # the name XLMRobertaTokenizer looks for, although the model is a unigram one
@@ -80,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
 
         quiet_libraries()
         sources = open_sources(recipe.named_corpora(), recipe.hub_root)
-        texts = training_texts(sources, recipe.evaluation.held_out_fraction, flags.max_texts)
+        texts = training_texts(sources, recipe.evaluation.held_out_fraction)
         train_tokenizer(texts, flags.output, flags.vocab_size)
         from transformers import AutoTokenizer
 

@@ -108,6 +108,7 @@ def test_btmlm_collator_gives_pseudo_positions_in_another_language(sample_tokeni
     assert (row["labels"] != IGNORED).sum() == 3  # 15% of the text, not of the row
     assert set(row["language_ids"][row["segment_ids"] == 0]) == {1}
     assert len(set(row["language_ids"][row["segment_ids"] == 1])) == 1
+    assert "temperature" not in sub_batch_of(sample_tokenizer, [example], BTMLM, training=False)
 
 
 def test_btmlm_collator_draws_target_languages_by_the_size_of_their_pairs(sample_tokenizer):
@@ -135,19 +136,6 @@ def test_btmlm_collator_keeps_room_for_the_pseudo_tokens(share):
         one_more = tokens + 1 + pseudo_count(tokens + 1, share) + 4
         assert one_more >= max_length  # no more than a position is wasted
     assert MlmCollator(max_length=50).text_length == 50
-
-
-def test_btmlm_collator_shortens_and_counts_too_little_room(sample_tokenizer):
-    """Of 34, 36 and 20 tokens in 40 positions, four of them special: 2, 0 and 4 pseudo tokens; 7 would be due twice."""
-    examples = [pair(number, (length,), sample_tokenizer, "en") for number, length in enumerate((34, 36, 20))]
-    batch = sub_batch_of(sample_tokenizer, examples, BTMLM)
-    is_pseudo = (batch["segment_ids"] == 1) & (batch["special_tokens_mask"] == 0)
-    assert is_pseudo.sum(1).tolist() == [2, 0, 4]
-    assert (batch["input_ids"][is_pseudo] == sample_tokenizer.mask_token_id).all()
-    assert batch["attention_mask"].sum(1).tolist() == [40, 40, 28]
-    assert batch["shortened"] == 2
-    evaluated = sub_batch_of(sample_tokenizer, examples, BTMLM, training=False)
-    assert "shortened" not in evaluated
 
 
 def two_stages(recipe_file):

@@ -13,7 +13,6 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from crosslingual_zoo import picture
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
 from pretraining.data.batches import Feed
@@ -27,7 +26,7 @@ from pretraining.objectives.camlm import CamlmCollator
 from pretraining.objectives.mlm import MlmCollator
 from pretraining.objectives.tlm import TlmCollator
 from pretraining.recipe import ModelStart
-from pretraining.rows import encode_rows, inputs_of
+from pretraining.rows import inputs_of, lay_out
 from pretraining.start.initialization import learnable, model_class
 from zoo_core.masking import IGNORED
 
@@ -71,9 +70,8 @@ def test_collate_rows_have_xlm_r_s_form(sample_tokenizer):
 
 
 def test_collate_segments_of_a_pair(sample_tokenizer):
-    rows = encode_rows(
-        [[np.array([10, 11]), np.array([20])], [np.array([], dtype=int), np.array([21])]], sample_tokenizer
-    )
+    sides = [[np.array([10, 11]), np.array([], dtype=int)], [np.array([20]), np.array([21])]]
+    rows = lay_out(sides, sample_tokenizer).fields()
     assert rows["input_ids"].tolist() == [[0, 10, 11, 2, 2, 20, 2], [0, 2, 2, 21, 2, 1, 1]]
     assert rows["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, -1, -1]]
     assert rows["special_tokens_mask"].tolist() == [[1, 0, 0, 1, 1, 0, 1], [1, 1, 1, 0, 1, 1, 1]]
@@ -87,8 +85,6 @@ def test_mask_does_not_depend_on_the_company(name, sample_tokenizer):
     kind = COLLATORS[name]
     sides = 2 if kind.text == "bitext" or kind.apart else 1
     corpus = "en" if kind.text == "monolingual" else "en-de"
-    if name == "ca_mlm_segments":
-        corpus = "en"
     examples = [
         Example([rng.integers(10, 1900, rng.integers(1, 40)) for _ in range(sides)], corpus, number, epoch=number % 3)
         for number in range(30)
@@ -178,11 +174,9 @@ def test_collators_in_transformers_own_trainer(pairs, sample_tokenizer, tmp_path
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
     sizes |= dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **sizes)
-    options = dict(
-        learning_rate=1e-2, num_train_epochs=6, eval_strategy="epoch", logging_strategy="epoch", use_cpu=True
-    )
+    options = dict(learning_rate=1e-2, num_train_epochs=6, eval_strategy="epoch", logging_strategy="epoch")
     options |= dict(per_device_train_batch_size=8, gradient_accumulation_steps=2, report_to=[], disable_tqdm=True)
-    options |= dict(remove_unused_columns=False)  # the collator reads the texts
+    options |= dict(use_cpu=True, remove_unused_columns=False)  # the collator reads the texts
     arguments = TrainingArguments(output_dir=str(tmp_path), **options)
     dataset, collate = Dataset.from_list(pairs), CamlmCollator(sample_tokenizer, max_length=128)
     trainer = Trainer(ErnieMForPreTraining(config), arguments, collate, dataset, dataset)
@@ -283,15 +277,6 @@ def test_collators_of_two_processes_draw_other_masks_of_one_seed(pairs, sample_t
         labels.append(collate(pairs)["mlm"]["labels"])
     assert torch.equal(labels[0], labels[2])
     assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
-
-
-def test_picture_of_each_collator(sample_tokenizer, capsys):
-    picture(CamlmCollator(sample_tokenizer, mask_probability=0.5)([GOOD]))
-    name, head, *lines = capsys.readouterr().out.splitlines()
-    assert name == "camlm" and len(lines) == len(head.split())
-    sees = {"a": {"a"}, "b": {"b"}, "m": {"m", "b"}, "m'": {"m'", "a"}}
-    for sign, *row in (line.split() for line in lines):
-        assert row == ["x" if other in sees[sign] else "." for other in head.split()]
 
 
 def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):

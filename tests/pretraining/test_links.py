@@ -13,7 +13,6 @@ from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from modeling.word_alignment import WordAligner
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
-from pretraining.evaluation import Evaluator
 from pretraining.objectives.links import LinksCollator
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, alignment_layer=1)
@@ -126,9 +125,8 @@ def test_links_collator_measures_the_aligner_s_aer(examples, files, recipe_of, m
     (corpus,) = load_corpora(recipe, sample_tokenizer)
     held_out = [examples[example.example_id] for example in corpus.held_out]
     assert 4 < len(held_out) < 16
-    evaluator = Evaluator(model, sample_tokenizer, Accelerator(cpu=True), 3)
     with torch.no_grad():
-        found = LinksCollator(sample_tokenizer, max_length=128).measure(evaluator, corpus)
+        found = LinksCollator(sample_tokenizer, max_length=128).measure(model, Accelerator(cpu=True), corpus, 3)
     pairs = [(example["source"].split(), example["target"].split()) for example in held_out]
     links = [set(of.links) for of in WordAligner(model, sample_tokenizer, layer=1).align(pairs)]
     sure = [links_of(example, "-") for example in held_out]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretraining.plan import parameters_by_part
 from pretraining.recipe import Recipe, scheduled_together
 from pretraining.start.initialization import model_class
 from zoo_core.recipes import load_recipe
@@ -57,9 +56,7 @@ def tables(recipe):
 def test_paper_recipes_languages_and_pairs(recipes, name):
     recipe = recipes[name]
     assert (len(recipe.monolingual), len(recipe.bitext)) == LANGUAGES_AND_PAIRS[name]
-    for corpus in [*recipe.monolingual, *recipe.bitext]:
-        assert corpus.size > 0 and corpus.size_source
-    assert all(corpus.max_rows for corpus in [*recipe.monolingual, *recipe.bitext])
+    assert all(corpus.size and corpus.max_rows for corpus in [*recipe.monolingual, *recipe.bitext])
     places = [(table.path, table.config) for table in tables(recipe)]
     assert len(places) == len(set(places)), "two corpora read the same text"
 
@@ -142,7 +139,7 @@ def test_paper_recipes_xlm_align_labels_as_table_11_prints(recipes):
 def test_paper_recipes_metaxlm_starts_from_roberta(recipes):
     """Section 4.1: English RoBERTa-base is the meta-pretrained model; Table 7 has its shape."""
     start = recipes["metaxlm/base"].model.meta_pretrained
-    assert (start.path, start.initialize, start.dictionary) == (ROBERTA, "both", "first")
+    assert (start.path, start.initialize) == (ROBERTA, "both")
     first = read("metaxlm/meta_base")
     shape = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
     assert [first.model.config[name] for name in shape] == [12, 768, 3072, 12]
@@ -185,12 +182,9 @@ def empty_model(recipe, vocab_size):
     ],
 )
 def test_paper_recipes_parameters_with_the_whole_vocabulary(recipes, name, millions, tolerance):
-    parts = parameters_by_part(empty_model(recipes[name], 250_002))
-    assert sum(parts.values()) / 1e6 == pytest.approx(millions, abs=tolerance)
-    if name == "veco/large":
-        assert parts["cross-attention"] / sum(parts.values()) < 0.2
-    else:
-        assert ("cross-attention" in parts) == name.startswith("veco")
+    model = empty_model(recipes[name], 250_002)
+    assert model.num_parameters() / 1e6 == pytest.approx(millions, abs=tolerance)
+    assert any(".crossattention." in of for of, _ in model.named_parameters()) == name.startswith("veco")
 
 
 def test_recipe_entry_of_several_corpora_is_one_for_each():
@@ -213,15 +207,3 @@ def test_recipe_entry_of_several_corpora_is_one_for_each():
         ("t.en", "de-en", 3), ("t.en", "en-sw", 4),
     ]  # fmt: skip
     assert list(recipe.named_corpora()) == ["de", "no", "en-de", "en-sw"]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "monolingual=[{language: '{language}', path: a}]",
-        "bitext=[{source_language: '{source}', target_language: '{target}', pairs: [ende]}]",
-    ],
-)
-def test_recipe_refuses_entries_of_corpora_that_name_none(entry):
-    with pytest.raises(ValueError):
-        load_recipe(Recipe, None, ["output_dir=x", entry])

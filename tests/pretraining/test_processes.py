@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pretraining.checkpoints import newest_checkpoint
 from pretraining.tracking import read_events
@@ -50,22 +49,11 @@ def test_run_update_of_two_processes_is_that_of_one(name, whole, finished, diffe
         for ours, theirs in zip(read_events(one), read_events(two), strict=True):
             assert ours.keys() == theirs.keys()
             for key in ours:
-                if key.startswith(("loss", "held_out", "retrieval")) or key in ("grad_norm", "predictions"):
+                if key.startswith(("loss", "held_out")) or key in ("grad_norm", "predictions"):
                     # the norm of no gradient is None
                     value = ours[key] and pytest.approx(ours[key], rel=1e-4, abs=1e-4)
                     assert theirs[key] == value, key
         assert json.loads((two / "run.json").read_text())["sessions"][0]["hardware"]["processes"] == 2
-
-
-def test_run_of_two_processes_in_bfloat16_is_that_of_one(whole, finished, tmp_path):
-    """What is kept stays float32."""
-    options = ("precision=bf16", "model.type=metaxlm", "phases.0.steps=2")
-    finished(*options, processes=2)
-    for ours, theirs in zip(read_events(whole(*options)), read_events(tmp_path / "run"), strict=True):
-        assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-3)
-        assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-2)
-    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 def test_run_of_two_processes_resumes_bit_equal(finished, difference, cut_back, tmp_path):
@@ -100,15 +88,6 @@ def test_run_of_two_phases_resumes_with_one_process_and_two(veco_phases, finishe
         finished(*settings, f"output_dir={folder}", "--resume", processes=processes)
         assert newest_checkpoint(folder).name == "step-4"
         assert difference(folder, tmp_path / "whole") < 1e-5
-
-
-def test_run_on_machines_that_do_not_share_its_folder(started, tmp_path):
-    fault = (
-        "import os\nfrom pretraining import checkpoints\ncheckpoints.SECONDS_TO_APPEAR = 0\n"
-        f"arguments.append('output_dir={tmp_path}/of-machine-' + os.environ['RANK'])\n"
-    )
-    assert started(fault=fault, processes=2).wait() == 2
-    assert not (tmp_path / "of-machine-0" / "checkpoints").exists()
 
 
 def test_run_refuses_other_ways_to_divide_the_work(fails, monkeypatch):

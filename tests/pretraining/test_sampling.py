@@ -30,13 +30,6 @@ def draws_of(a_plan, updates, start=0):
     return [a_plan.draws(update, counts) for update in range(start, updates)]
 
 
-def test_corpus_probabilities_are_the_formula():
-    sizes = [900, 300, 20]
-    for alpha in (0.0, 0.1, 0.5, 0.7, 1.0):
-        wanted = [size**alpha / sum(other**alpha for other in sizes) for size in sizes]
-        assert sampling_probabilities(sizes, alpha) == pytest.approx(wanted, rel=1e-12)
-
-
 def test_corpus_probabilities_of_a_pair_are_shared_by_size():
     sizes = {"en-de/ntrex": 200, "en-fr": 300, "de-en/multi30k": 600, "de-fr": 50}
     corpora = [Counted(name, size) for name, size in sizes.items()]

@@ -1,6 +1,3 @@
-import csv
-
-import datasets
 import pytest
 
 from pretraining.data.corpora import load_corpora
@@ -22,14 +19,9 @@ def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(files, sample, re
     ]
     jsonl = files.jsonl("pairs.jsonl", rows)
     shuffled = files.jsonl("de.jsonl", [{"id": row["id"], "text": row["de"]} for row in rows[::-1]])
-    tsv = files.lines("pairs.tsv", ["en\tde", *(f"{row['en']}\t{row['de']}" for row in rows)])
     sides = {"source": "en", "target": "de"}
     lines = {side: files.lines(f"text.{lang}", [row[lang] for row in rows]) for side, lang in sides.items()}
     barred = files.lines("pairs.txt", [f"{row['en']} ||| {row['de']}" for row in rows])
-    datasets.Dataset.from_list(rows).to_parquet(files.folder / "pairs.parquet")
-    for name, delimiter in (("pairs.csv", ","), ("pairs.txt2", ";")):
-        with open(files.folder / name, "w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream, delimiter=delimiter).writerows([("en", "de"), *((row["en"], row["de"]) for row in rows)])
     dotted = {"source_column": "translation.en", "target_column": "translation.de"}
     kinds = {
         "joined": {"source": sample("en"), "target": sample("de"), "join_on": "id"},
@@ -38,10 +30,6 @@ def test_open_sources_each_kind_of_bitext_gives_the_same_pairs(files, sample, re
         "two text files": {side: {"path": path, "format": "text"} for side, path in lines.items()},
         "one table": {"table": {"path": jsonl}},
         "dotted": {"table": {"path": jsonl}, **dotted},
-        "parquet": {"table": {"path": str(files.folder / "pairs.parquet")}, **dotted},
-        "tsv": {"table": {"path": tsv}},
-        "csv": {"table": {"path": str(files.folder / "pairs.csv")}},
-        "csv by semicolons": {"table": {"path": str(files.folder / "pairs.txt2"), "delimiter": ";"}},
         "one column": {"table": {"path": barred}, "separator": "|||"},
     }
     wanted = None

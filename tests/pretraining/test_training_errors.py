@@ -6,7 +6,6 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from pretraining.checkpoints import checkpoints_of, open_run_folder, save_checkpoint, start_run_folder
 from pretraining.recipe import Recipe
@@ -115,17 +114,6 @@ def test_run_refuses_recipes(recipe_file, sample_tokenizer, overrides, named):
 def test_run_refuses_to_begin(fails, teacher_dir, overrides, named):
     overrides = [override.replace("TEACHER", str(teacher_dir)) for override in overrides]
     assert named in " ".join(fails(*overrides).split())
-
-
-@pytest.mark.parametrize("prefix", ["_orig_mod.", ""])
-def test_run_refuses_a_start_that_lacks_weights_of_the_encoder(prefix, fails, zoo_model_dir, tmp_path):
-    """Names of a wrapper, or a missing layer."""
-    folder = zoo_model_dir("xlm_align", copy=True)
-    weights = load_file(folder / "model.safetensors")
-    kept = {prefix + key: value for key, value in weights.items() if prefix or ".layer.1." not in key}
-    save_file(kept, folder / "model.safetensors", {"format": "pt"})
-    message = fails(f"model.start_from={folder}", "model.config={}", "phases.0.steps=1")
-    assert (f" {prefix}" if prefix else "roberta.encoder.layer.1.") in message and "model.start_from" in message
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from pretraining.tools.trim_vocabulary import main, trim_tokenizer
+from pretraining.tools.trim_vocabulary import main
 
 
 @pytest.mark.parametrize("name", ["ernie_m", "xlm_align on modernbert", "metaxlm on eurobert", "ernie_m on deberta-v2"])
@@ -34,8 +33,3 @@ def test_main_keeps_tokens_and_logits_of_the_text(name, recipe_file, zoo_model_d
     for of in filter(None, (config, config.backbone_config)):
         assert of.pad_token_id == trimmed.pad_token_id
         assert getattr(of, "mask_token_id", None) in (None, trimmed.mask_token_id)
-
-
-def test_trim_tokenizer_refuses_another_kind():
-    with pytest.raises(ValueError, match="WordPiece"):
-        trim_tokenizer({"model": {"type": "WordPiece"}}, np.array([0]))

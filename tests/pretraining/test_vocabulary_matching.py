@@ -1,22 +1,13 @@
-"""Vocabulary matching on hand-made vocabularies: what tokens mean, each route, their order, and the command."""
+"""Vocabulary matching on hand-made vocabularies: what tokens mean, each route, and their order."""
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from pretraining.recipe import Dictionary
-from pretraining.start.token_texts import (
-    Subword,
-    fold_case,
-    is_spaced,
-    may_be_word,
-    normalize,
-    read_vocabulary,
-    script_of,
-)
+from pretraining.start.token_texts import fold_case, normalize, read_vocabulary
 from pretraining.start.vocabulary_matching import match_vocabularies
-from pretraining.tools.match_vocabularies import main
 
 MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level": ("Ġ{}", "{}")}
 RANDOM = ("random", None)
@@ -72,14 +63,6 @@ def test_normalize():
     assert {text: fold_case(text) for text in folded} == folded
 
 
-def test_script_of_and_is_spaced():
-    assert [script_of(c) for c in "aжـ上ｶ1,"] == ["LATIN", "CYRILLIC", "ARABIC", "CJK", "KATAKANA", None, None]
-    assert all(map(is_spaced, ["a", "3rd", "上a", "한", "é", "नम"]))
-    assert not any(map(is_spaced, ["", ",", "12", "上海", "カー", "ไทย", "。", "\u0301"]))
-    assert may_be_word(Subword("a", True)) and may_be_word(Subword("上", False)) and may_be_word(Subword("12", True))
-    assert not any(map(may_be_word, [Subword("a", False), Subword(",", False), Subword("上a", False)]))
-
-
 @pytest.mark.parametrize("old_kind", MARKED)
 @pytest.mark.parametrize("new_kind", MARKED)
 def test_match_vocabularies_equal_tokens_across_kinds(tokenizer_of, old_kind, new_kind):
@@ -132,33 +115,30 @@ def test_match_vocabularies_without_dictionaries(tokenizer_of, kind, tokens, mat
 REGEN = ["regen\train", "kaffee\tcafé", "zwölf\t12", "haus\tdwelling", "haus\thouse", "haus\thome", "tal\tvalley"]
 GERMAN = ["die\tthe", "hut\that"]
 FRENCH, SPANISH = ["fin\tnowhere", "fin\tend"], ["fin\tpurpose", "final\tend"]
-TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries, `dictionary`; {new token: its match}
-    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "first", {"▁die": "the", "▁Hut": "hat", "die": None}),
-    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], "fallback", {"▁die": "die", "▁Hut": "hut", "die": None}),
+TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries; {new token: its match}
+    ("wordpiece", ["the", "die", "hut", "hat"], [GERMAN], {"▁die": "the", "▁Hut": "hat", "die": None}),
     (  # a translation is a word, exactly or normalized; the first that the old vocabulary has
         "byte_level",
         ["rain", "ĠRain", "Ġrain", "ĠCafe", "Ġ12", "Ġhouse", "Ġhome"],
         [REGEN],
-        "first",
         {"▁Regen": "Ġrain", "▁kaffee": "ĠCafe", "▁Zwölf": "Ġ12", "▁tal": None, "▁haus": "Ġhouse"},
     ),
     (  # words of a script without spaces need no mark
         "wordpiece",
         ["rain", "the", "rainy"],
         [["下雨\train", "雨\train", "雨a\trainy", ",\tthe"]],
-        "first",
         {"下雨": "rain", "▁雨": "rain", "雨a": None, ",": None},
     ),
-    ("wordpiece", ["end", "purpose"], [FRENCH, SPANISH], "first", {"▁fin": "end", "▁final": "end"}),
-    ("wordpiece", ["end", "purpose"], [SPANISH, FRENCH], "first", {"▁fin": "purpose", "▁final": "end"}),
+    ("wordpiece", ["end", "purpose"], [FRENCH, SPANISH], {"▁fin": "end", "▁final": "end"}),
+    ("wordpiece", ["end", "purpose"], [SPANISH, FRENCH], {"▁fin": "purpose", "▁final": "end"}),
 ]
 
 
-@pytest.mark.parametrize("kind, tokens, lines, dictionary, matches", TRANSLATED)
-def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, dictionary, matches):
+@pytest.mark.parametrize("kind, tokens, lines, matches", TRANSLATED)
+def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, matches):
     read = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
     old, new = tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches))
-    matched = Matched(old, new, dictionaries=read, dictionary=dictionary)
+    matched = Matched(old, new, dictionaries=read)
     assert {token: matched[token][1] for token in matches} == matches
 
 
@@ -182,21 +162,3 @@ def test_match_vocabularies_with_itself(tokenizer_of, kind):
     assert found.sources == list(range(len(tokenizer))) and set(found.routes) == {"special", "exact"}
     old_VH = torch.randn(len(tokenizer), 4)
     assert torch.equal(found.embeddings(old_VH), old_VH)
-
-
-def test_main_counts_the_rows_and_writes_the_start(
-    tokenizer_of, sample_tokenizer, recipe_file, sample_tokenizer_dir, tmp_path, capsys
-):
-    checkpoint, tokenizer = tmp_path / "bert", tokenizer_of("wordpiece", ["rain", "bread", "the", "##s"])
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    old = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=140, **sizes))
-    old.save_pretrained(checkpoint)
-    tokenizer.save_pretrained(checkpoint)
-    settings = ["--config", str(recipe_file), f"tokenizer={sample_tokenizer_dir}"]
-    started = [f"model={{type: metaxlm, meta_pretrained: {{path: {checkpoint}}}}}", "--output", str(tmp_path / "out")]
-    main([*settings, *started])
-    printed = capsys.readouterr().out.split()
-    assert {"LATIN", "CJK", str(len(sample_tokenizer))} <= set(printed)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "model", trust_remote_code=True)
-    number = sample_tokenizer.convert_tokens_to_ids("▁rain")
-    assert torch.equal(model.get_input_embeddings().weight[number], old.get_input_embeddings().weight[5])
