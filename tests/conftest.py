@@ -144,12 +144,13 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def hub_server(tmp_path: Path) -> Iterator:
-    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`."""
+    """A Hub of its own for the test: `.endpoint`, `.environment()` for a fresh process, `.files(repo)`."""
     from tests.hub_cards.hub_server import HubServer
 
     hub = HubServer(tmp_path / "hub_clients")
     yield hub
-    hub.stop()
+    hub.shutdown()
+    hub.server_close()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def test_uploads_push_the_model_alone_and_report_failures(checkpoint, hub, monke
     check_recording(None, REPO)
     said = []
     uploads = CheckpointUploads(REPO, said.append)
-    monkeypatch.setenv("HF_TOKEN", "reader")
+    monkeypatch.setenv("HF_TOKEN", "nonsense")
     uploads.push(checkpoint, "step 3")
     monkeypatch.setenv("HF_TOKEN", "writer")
     uploads.push(checkpoint.parent / "not_there", "step 4")
@@ -38,7 +38,7 @@ def test_check_recording_refuses_a_tracker_or_a_repository_that_cannot_be(hub, m
     monkeypatch.setattr(recording, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install trackio"):
         check_recording("trackio", None)
-    monkeypatch.setenv("HF_TOKEN", "reader")
+    monkeypatch.setenv("HF_TOKEN", "nonsense")
     for repo in (REPO, "no id at all"):
         with pytest.raises(ValueError, match="push_to_hub"):
             check_recording(None, repo)
