@@ -23,7 +23,6 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -266,23 +265,17 @@ def scores_of(plan: Plan, flags: argparse.Namespace) -> Iterator[dict[str, Any]]
                 )
 
 
-def _wrapped(text: str) -> list[str]:
-    """The lines of paragraphs and tables, the first paragraph wrapped, and an empty one."""
-    first, *rest = text.split("\n", 1)
-    return [*textwrap.wrap(first, 140, break_long_words=False, break_on_hyphens=False), *rest, ""]
-
-
 def _section(plan: Plan, claim: Claim, scores: pandas.DataFrame, seeds: list[int], results: Path) -> list[str]:
     """The heading, table, plot and answer of a claim."""
     published = claim.published.strip() or "The paper gives no scores for this claim."
-    lines = [f"## {claim.says}", "", *_wrapped(f"**Paper** ({claim.paper}). {published}")]
-    lines += _wrapped(f"**Result: {claim.outcome}.** {claim.verdict}") if claim.outcome else []
+    lines = [f"## {claim.says}", "", f"**Paper** ({claim.paper}). {published}", ""]
+    lines += [f"**Result: {claim.outcome}.** {claim.verdict}", ""] if claim.outcome else []
     titles = {name: plan.models[name].title or name for name in claim.models}
     rows = [[title, *(_cell(column, name, scores) for column in claim.columns)] for name, title in titles.items()]
     if any(cell for row in rows for cell in row[1:]):
         header = ["", *(f"{column.name} {'↓' if column.better == 'down' else '↑'}" for column in claim.columns)]
         which = f"Seeds {', '.join(map(str, seeds))}." if seeds[1:] else f"Only seed {seeds[0]}."
-        lines += [*_wrapped(f"{claim.setup} {which}".strip()), *markdown_table((header, rows)), ""]
+        lines += [f"{claim.setup} {which}".strip(), "", *markdown_table((header, rows)), ""]
         if claim.plot and all(row[1] for row in rows):
             lines += [f"![{claim.says}](results/{draw(claim, titles, scores, results).name})", ""]
     return [*lines, *([claim.answer.strip(), ""] if claim.answer else [])]

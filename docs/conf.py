@@ -11,10 +11,6 @@ import textwrap
 import tomllib
 from pathlib import Path
 
-from docutils import nodes
-from sphinx import addnodes
-from sphinx.transforms import SphinxTransform
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
@@ -32,7 +28,7 @@ include_patterns = ["*.md", *(f"{folder}/**.md" for folder in FOLDERS), "noteboo
 exclude_patterns = ["docs/navigation.md", "docs/_build", "hub_cards/templates", "runs", ".*"]
 suppress_warnings = ["myst.header"]  # headings of the cards skip levels, as those of transformers' do
 
-myst_enable_extensions = ["alert", "deflist", "dollarmath", "html_image"]
+myst_enable_extensions = ["alert", "dollarmath", "html_image"]
 myst_heading_anchors = 6  # the anchors of GitHub
 nb_execution_mode = "off"  # shows the committed outputs
 autoclass_content = "both"  # the class, then `__init__`
@@ -92,18 +88,6 @@ def as_text(app, what: str, name: str, obj, options, lines: list[str]) -> None:
     lines[:] = "\n\n".join(blocks).split("\n")
 
 
-class LinkNames(SphinxTransform):
-    """Links public names in code to the reference."""
-
-    default_priority = 600
-
-    def apply(self) -> None:
-        for node in list(self.document.findall(nodes.literal)):
-            if node.astext() in reference.NAMES and isinstance(node.parent, nodes.paragraph | nodes.entry | nodes.term):
-                target = dict(refdomain="py", reftype="obj", reftarget=f"crosslingual_zoo.{node.astext()}")
-                node.replace_self(addnodes.pending_xref("", node.deepcopy(), **target, refdoc=self.env.docname))
-
-
 def add_index(app, error: Exception | None) -> None:
     """The site begins at index.html."""
     if error is None and app.builder.format == "html":
@@ -114,4 +98,3 @@ def setup(app) -> None:
     app.connect("source-read", prepare, priority=100)
     app.connect("autodoc-process-docstring", as_text, priority=100)
     app.connect("build-finished", add_index)
-    app.add_transform(LinkNames)

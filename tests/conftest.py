@@ -143,23 +143,18 @@ def zoo_model_dir(sample_tokenizer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def hub_server(tmp_path: Path) -> Iterator:
-    """A Hub of its own for the test: `.endpoint`, `.environment(token)` for a fresh process, `.files(repo)`."""
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+    """A Hub of its own for the test and this process; `.environment()` is for a fresh one."""
+    import huggingface_hub.constants
+
     from tests.hub_cards.hub_server import HubServer
 
     hub = HubServer(tmp_path / "hub_clients")
-    yield hub
-    hub.stop()
-
-
-@pytest.fixture
-def hub(hub_server, monkeypatch: pytest.MonkeyPatch):
-    """The server, as the Hub of this process; the token is that of the owner."""
-    import huggingface_hub.constants
-
-    files = hub_server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    constants = {"ENDPOINT": hub_server.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False}
+    files = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    constants = {"ENDPOINT": hub.endpoint, "HUGGINGFACE_CO_URL_TEMPLATE": files, "HF_HUB_OFFLINE": False}
     for name, value in {**constants, "HF_HUB_DISABLE_XET": True}.items():
         monkeypatch.setattr(huggingface_hub.constants, name, value)
     monkeypatch.setenv("HF_TOKEN", "writer")
-    return hub_server
+    yield hub
+    hub.shutdown()
+    hub.server_close()

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,6 @@ class StrangerTokenizer(XLMRobertaTokenizer):
     pass
 """
 CLASSES = ("Config", "Model", "ModelForMaskedLM", "ModelForTokenClassification")
-RECIPE = "finetuning/recipes/xlm_align/sample.yaml"
 PHASE = "{name: all, steps: 1, learning_rate: 1e-4, objectives: {mlm: {batch_size: 2}}}"
 TEXT = "[{language: en, path: sample_corpus, config: en}]"
 
@@ -72,37 +72,18 @@ def notices(caplog):
 # ---- what is loaded
 
 
+@pytest.mark.parametrize("repository", ["", "owner/other"])
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_load_config_and_load_tokenizer_refuse_code_by_name(stranger, part):
-    folder, marker = stranger(part)
-    load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match=f"stranger_code.py of {folder}"):
-        load(str(folder))
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_load_auto_model_runs_code_that_is_trusted(stranger, part):
-    folder, marker = stranger(part)
-    config = load_config(str(folder), trust_remote_code=True)
-    tokenizer = load_tokenizer(str(folder), trust_remote_code=True)
-    model = load_auto_model(AutoModel, str(folder), trust_remote_code=True)
-    assert marker.exists()
-    found = [type(config), type(model)] if part == "model" else [type(tokenizer)]
-    assert all(cls.__module__.startswith("transformers_modules.") for cls in found)
-
-
-@pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_load_auto_model_code_of_a_second_repository(stranger, hub, part):
-    folder, marker = stranger(part, "owner/other")
+def test_load_config_and_load_tokenizer_run_only_code_that_is_trusted(stranger, hub, part, repository):
+    folder, marker = stranger(part, repository)
     hub.create("owner/other")
     hub.edit("owner/other", {"stranger_code.py": (folder / "stranger_code.py").read_text()})
     load = load_config if part == "model" else load_tokenizer
-    with pytest.raises(ValueError, match="stranger_code.py of owner/other"):
+    with pytest.raises(ValueError, match=f"stranger_code.py of {repository or folder}"):
         load(str(folder))
     assert not marker.exists()
-    load(str(folder), trust_remote_code=True)
-    assert marker.exists()
+    found = load(str(folder), trust_remote_code=True)
+    assert marker.exists() and type(found).__module__.startswith("transformers_modules.")
 
 
 @pytest.mark.parametrize("model_type", ["veco", "ernie_m", "xlm_align", "metaxlm", "metaxlm on modernbert"])
@@ -144,13 +125,12 @@ def test_load_config_leaves_out_code_of_a_known_type_in_a_line(stranger, notices
 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "_experts_implementation"])
-@pytest.mark.parametrize("value", ["owner/kernel", {"": "owner/kernel@v1:flash"}])
-def test_load_config_refuses_a_kernel_of_the_hub(zoo_model_dir, name, value):
+def test_load_config_refuses_a_kernel_of_the_hub(zoo_model_dir, name):
     folder = zoo_model_dir("metaxlm", copy=True)
-    edit(folder / "config.json", **{name: value})
-    for load in (load_config, lambda path: load_auto_model(AutoModel, path)):
+    for value in ("owner/kernel", {"": "owner/kernel@v1:flash"}):
+        edit(folder / "config.json", **{name: value})
         with pytest.raises(ValueError, match="owner/kernel"):
-            load(str(folder))
+            load_config(str(folder))
 
 
 def test_load_tokenizer_refuses_code_that_the_configuration_names(stranger):
@@ -166,136 +146,100 @@ def test_load_tokenizer_refuses_code_that_the_configuration_names(stranger):
 # ---- owner/name@revision
 
 
-def test_download_pinned_code_is_of_its_revision(stranger, hub):
+def test_download_pinned_code_and_weights_are_of_its_revision(stranger, hub):
     """Also where the map names the repository itself, as transformers writes it."""
     folder, marker = stranger("model", "owner/own")
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
     hub.create("owner/own")
     hub.edit("owner/own", files)
-    commit = hub.head("owner/own")
-    hub.edit(
-        "owner/own",
-        {"stranger_code.py": f"open({str(marker) + '-of-main'!r}, 'w')\n" + files["stranger_code.py"].decode()},
-    )
+    commit, code = hub.head("owner/own"), files["stranger_code.py"].decode()
+    edit(folder / "config.json", layer_norm_eps=0.5)
+    later = {"stranger_code.py": f"raise SystemExit\n{code}", "config.json": (folder / "config.json").read_bytes()}
+    hub.edit("owner/own", later)
     there = download_pinned(f"owner/own@{commit}")
     with pytest.raises(ValueError, match="stranger_code.py of owner/own"):
         load_config(there)
-    load_config(there, trust_remote_code=True)
-    load_auto_model(AutoModel, there, trust_remote_code=True)
-    assert marker.exists() and not marker.with_name(marker.name + "-of-main").exists()
-
-
-def test_download_pinned_revision(hub, zoo_model_dir):
-    first, second = zoo_model_dir("metaxlm", copy=True), zoo_model_dir("metaxlm", copy=True)
-    edit(second / "config.json", layer_norm_eps=0.5)
-    hub.create("owner/pinned")
-    hub.edit("owner/pinned", {file.name: file.read_bytes() for file in first.iterdir()})
-    commit = hub.head("owner/pinned")
-    hub.edit("owner/pinned", {file.name: file.read_bytes() for file in second.iterdir()})
-    assert load_config("owner/pinned").layer_norm_eps == 0.5
-    there = download_pinned(f"owner/pinned@{commit}")
-    assert load_config(there).layer_norm_eps == load_config(str(first)).layer_norm_eps != 0.5
-    assert len(load_tokenizer(there)) == len(load_tokenizer(str(first)))
-    load_auto_model(AutoModel, there)
-    with pytest.raises(ValueError, match="owner/pinned@nowhere"):
-        download_pinned("owner/pinned@nowhere")
+    assert not marker.exists()
+    assert load_config(there, trust_remote_code=True).layer_norm_eps != 0.5
+    model = load_auto_model(AutoModel, there, trust_remote_code=True)
+    assert marker.exists() and model.config.layer_norm_eps != 0.5
+    with pytest.raises(ValueError, match="owner/own@nowhere"):
+        download_pinned("owner/own@nowhere")
 
 
 # ---- every command
 
-
-def word_align(*options):
-    return lambda folder, work: ("finetuning.align.command", [*options, "--model", folder, "--quiet"])
-
-
-def fine_tune(*options):
-    return lambda folder, work: ("finetuning.run", [*options, f"model={folder}", f"output_dir={work / 'run'}"])
-
-
-def pre_train(**fields):
-    def arguments(folder, work):
-        values = {"model.type": "metaxlm", "monolingual": TEXT, "phases": f"[{PHASE}]", "output_dir": work / "run"}
-        values |= {name.replace("__", "."): folder for name in fields}
-        return "pretraining.run", [f"{name}={value}" for name, value in values.items()]
-
-    return arguments
-
-
+ALIGN, TUNE = "finetuning.align.command", "finetuning.run output_dir=run model={model}"
+TRAIN = f"pretraining.run output_dir=run model.type=metaxlm monolingual='{TEXT}' phases='[{PHASE}]'"
 COMMANDS = {
-    "links of two sentences": word_align("A house", "Ein Haus"),
-    "links of a file": word_align("pairs.txt"),
-    "gold links": word_align("score", "pairs.txt", "--gold", "gold.txt"),
-    "layers": word_align("score", "pairs.txt", "--gold", "gold.txt", "--sweep-layers"),
-    "adapt": word_align("adapt", "many.txt", "--output", "adapted"),
-    "project": word_align("project", "labels.conll", "de.txt"),
-    "fine-tuning": fine_tune("--config", RECIPE),
-    "data": fine_tune("--config", RECIPE, "--check_data"),
-    "vectors": fine_tune("--config", "finetuning/recipes/sample_retrieval.yaml"),
-    "a suite": fine_tune("--suite", "sample"),
-    "a start": pre_train(model__start_from=None),
-    "a model of one language": pre_train(model__meta_pretrained__path=None, tokenizer=None),
-    "a teacher": lambda folder, work: (
-        "pretraining.run",
-        [
-            *pre_train(teacher__path=None, tokenizer=None)(folder, work)[1],
-            *("teacher.language=en", "phases.0.objectives.kd={}"),
-        ],
-    ),
-    "translation": fine_tune("--config", "finetuning/recipes/veco/multi30k.yaml"),
-    "supported": lambda folder, work: ("pretraining.plan", [folder]),
-    "sentence-transformers": lambda folder, work: ("hub_cards.sentence_transformer", ["--model", folder]),
-    "labels": lambda folder, work: (
-        "finetuning.tools.label_text",
-        ["--model", folder, "--languages", "de", "--input", str(work / "de.txt"), "--output", str(work / "o.jsonl")],
-    ),
+    "links": f"{ALIGN} 'A house' 'Ein Haus' --quiet --model {{model}}",
+    "links of a file": f"{ALIGN} pairs.txt --quiet --model {{model}}",
+    "gold links": f"{ALIGN} score pairs.txt --gold gold.txt --quiet --model {{model}}",
+    "adapt": f"{ALIGN} adapt many.txt --output adapted --quiet --model {{model}}",
+    "project": f"{ALIGN} project labels.conll de.txt --quiet --model {{model}}",
+    "fine-tuning": f"{TUNE} --config finetuning/recipes/xlm_align/sample.yaml",
+    "data": f"{TUNE} --config finetuning/recipes/xlm_align/sample.yaml --check_data",
+    "vectors": f"{TUNE} --config finetuning/recipes/sample_retrieval.yaml",
+    "a suite": f"{TUNE} --suite sample",
+    "translation": f"{TUNE} --config finetuning/recipes/veco/multi30k.yaml",
+    "a start": f"{TRAIN} model.start_from={{model}}",
+    "a model of one language": f"{TRAIN} model.meta_pretrained.path={{model}} tokenizer={{model}}",
+    "a teacher": f"{TRAIN} teacher.path={{model}} teacher.language=en tokenizer={{model}} phases.0.objectives.kd={{}}",
+    "supported": "pretraining.plan {model}",
+    "sentence-transformers": "hub_cards.sentence_transformer --model {model}",
+    "labels": "finetuning.tools.label_text --model {model} --languages de --input de.txt --output o.jsonl",
 }
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch):
-    """A folder with small inputs, which is the current one."""
-    (tmp_path / "pairs.txt").write_text("A house ||| Ein Haus\n")
-    (tmp_path / "many.txt").write_text("A house ||| Ein Haus\n" * 60)
-    (tmp_path / "gold.txt").write_text("0-0 1-1\n")
-    (tmp_path / "labels.conll").write_text("Anna\tB-PER\n\n")
-    (tmp_path / "de.txt").write_text("Anna\n")
+def run(tmp_path, monkeypatch):
+    """`run(name, folder, *arguments)`: a command, in a folder with small inputs."""
+    texts = {"pairs.txt": "A house ||| Ein Haus\n", "gold.txt": "0-0 1-1\n", "labels.conll": "Anna\tB-PER\n\n"}
+    for name, text in (texts | {"many.txt": texts["pairs.txt"] * 60, "de.txt": "Anna\n"}).items():
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+
+    def command(name: str, folder: Path, *arguments: str) -> None:
+        module, *given = shlex.split(COMMANDS[name])
+        importlib.import_module(module).main([part.replace("{model}", str(folder)) for part in (*given, *arguments)])
+
+    return command
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_run_no_code_that_is_not_trusted(stranger, work, capfd, name, part):
+def test_commands_run_no_code_that_is_not_trusted(stranger, run, capfd, name, part):
     folder, marker = stranger(part)
-    module, arguments = COMMANDS[name](str(folder), work)
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(module).main(arguments)
+        run(name, folder)
     assert ended.value.code == 2 and "stranger_code.py" in capfd.readouterr().err and not marker.exists()
 
 
-@pytest.mark.parametrize("name", ["a start", "supported"])
-def test_pre_train_start_is_computed_by_its_own_code_where_that_is_trusted(zoo_model_dir, work, name):
-    folder, marker = zoo_model_dir("metaxlm", copy=True), work / "ran"
+@pytest.mark.parametrize(
+    ("name", "short", "trust"),
+    [
+        ("a start", ["phases.0.objectives.mlm.max_length=32"], ["trust_remote_code=true", "output_dir=trusted"]),
+        ("supported", [], ["--trust-remote-code"]),
+    ],
+)
+def test_pre_train_start_is_computed_by_its_own_code_where_that_is_trusted(
+    zoo_model_dir, run, tmp_path, name, short, trust
+):
+    folder, marker = zoo_model_dir("metaxlm", copy=True), tmp_path / "ran"
     file = folder / "modeling_metaxlm.py"
     file.write_text(file.read_text() + f"\nimport pathlib\npathlib.Path({str(marker)!r}).touch()\n")
-    module, arguments = COMMANDS[name](str(folder), work)
-    main = importlib.import_module(module).main
-    short = ["evaluation.held_out_fraction=0", "phases.0.objectives.mlm.max_length=32"] if name == "a start" else []
-    main([*arguments, *short])
+    run(name, folder, *short)
     assert not marker.exists()
-    trust = (
-        ["trust_remote_code=true", f"output_dir={work / 'trusted'}"] if name == "a start" else ["--trust-remote-code"]
-    )
-    main([*arguments, *short, *trust])
+    run(name, folder, *short, *trust)
     assert marker.exists()
     if name == "a start":  # and the saved model keeps it
-        assert (work / "trusted" / "model" / file.name).read_text() == file.read_text()
+        assert (tmp_path / "trusted" / "model" / file.name).read_text() == file.read_text()
 
 
-@pytest.mark.parametrize("name", ["links of a file", "data"])
-def test_commands_run_code_that_is_trusted(stranger, work, name):
+@pytest.mark.parametrize(
+    "name, trust", [("links of a file", "--trust-remote-code"), ("data", "trust_remote_code=true")]
+)
+def test_commands_run_code_that_is_trusted(stranger, run, name, trust):
     folder, marker = stranger("tokenizer")
-    module, arguments = COMMANDS[name](str(folder), work)
-    recipe = any("model=" in argument for argument in arguments)
-    importlib.import_module(module).main([*arguments, "trust_remote_code=true" if recipe else "--trust-remote-code"])
+    run(name, folder, trust)
     assert marker.exists()

@@ -15,23 +15,10 @@ PAIRS = [
 
 def test_user_program_ernie_m_learns_camlm_in_a_trainer(zoo_model_dir, sample_tokenizer, tmp_path):
     model = ErnieMForPreTraining.from_pretrained(zoo_model_dir("ernie_m"))
-    arguments = TrainingArguments(
-        output_dir=tmp_path,
-        max_steps=60,
-        per_device_train_batch_size=4,
-        learning_rate=3e-3,
-        logging_steps=10,
-        remove_unused_columns=False,
-        report_to="none",
-        use_cpu=True,
-    )
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=PAIRS,
-        eval_dataset=PAIRS,
-        data_collator=CamlmCollator(sample_tokenizer),
-    )
+    options = dict(max_steps=60, per_device_train_batch_size=4, learning_rate=3e-3, logging_steps=10)
+    arguments = TrainingArguments(tmp_path, **options, remove_unused_columns=False, report_to="none", use_cpu=True)
+    data = dict(train_dataset=PAIRS, eval_dataset=PAIRS, data_collator=CamlmCollator(sample_tokenizer))
+    trainer = Trainer(model=model, args=arguments, **data)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 6 and losses[-1] < losses[0] - 1
@@ -55,12 +42,8 @@ def test_user_program_modernbert_learns_tlm_and_dwa_in_a_plain_loop(zoo_model_di
             unmasked = model.base_model.eval()(text, attention_mask=batch["attention_mask"])
         model.train()
         labels = dwa_labels(unmasked.last_hidden_state, batch)
-        outputs = model(
-            batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            labels=batch["labels"],
-            output_hidden_states=True,
-        )
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+        outputs = model(**inputs, output_hidden_states=True)
         found = dwa_losses(outputs.hidden_states[-1], labels, batch, q_linear, k_linear)
         dwa = found.total / max(1, len(found.losses_N))
         (outputs.loss + dwa).backward()

@@ -29,12 +29,6 @@ def test_peak_bytes_is_what_was_held_at_once():
     assert peak_bytes(step) == pytest.approx(3 * 4 * 2**19, rel=0.01)
 
 
-def test_compare_commands_takes_the_rounds_ratios():
-    def command(way, number):
-        return [sys.executable, "-c", "exit(3)" if way == "failing" else "pass"]
-
-    rows = compare_commands(["one", "other"], command, 2, "other")
-    assert [row["way"] for row in rows] == ["one", "other"] and rows[1]["ratio"] == 1
-    assert all(row["seconds"] > 0 and row["memory"] > 1 for row in rows)
+def test_compare_commands_refuses_a_failing_command():
     with pytest.raises(ValueError, match="exit"):
-        compare_commands(["failing"], command, 1, "failing")
+        compare_commands(["failing"], lambda way, number: [sys.executable, "-c", "exit(3)"], 1, "failing")

@@ -51,21 +51,18 @@ def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
     assert f"teacher.path={flags.output / 'mini_teacher' / 'model'}" in jobs["mini_distilled-3"]
 
 
-def job_of(flags, name, program):
-    folder = flags.output / name
-    return Job(name, [sys.executable, "-c", program, str(folder)], folder, "done", 0.5, flags.output / f"{name}.txt")
-
-
-WRITES = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(exist_ok=True, parents=True); "
-WORKING = WRITES + "(p / 'done').write_text('')"
-RESUMED = WRITES + "'--resume' in sys.argv and (p / 'done').write_text(''); (p / 'recipe.yaml').write_text('')"
-
-
 def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
-    jobs = [job_of(flags, "a", RESUMED), job_of(flags, "b", WORKING)]
+    def job_of(name, program):
+        folder, log = flags.output / name, flags.output / f"{name}.txt"
+        folder.mkdir(parents=True, exist_ok=True)
+        program = f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"
+        return Job(name, [sys.executable, "-c", program], folder, "done", 0.5, log)
+
+    resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
+    jobs = [resumed, job_of("b", "(p / 'done').touch()")]
     assert reproduce.run_jobs(jobs) == ["a"] and [job.is_done for job in jobs] == [False, True]
     with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
-        reproduce.run_jobs([jobs[0], job_of(flags, "b", WORKING + "; pass")])
+        reproduce.run_jobs([resumed, job_of("b", "(p / 'done').touch(); pass")])
     assert reproduce.run_jobs(jobs) == []
     assert [job.log.read_text().count(job.typed) for job in jobs] == [2, 1]
 

@@ -1,12 +1,12 @@
 """What the tests of the documentation share: the pages, their blocks and commands, and a place to work in."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -61,30 +61,11 @@ def pages() -> dict[str, Page]:
     return {name: read_page(name) for name in PAGES}
 
 
-def pytest_generate_tests(metafunc) -> None:
-    """`command`: each command of the pages once; `python_block`: each block of Python, by page and number."""
-    found = {name: read_page(name) for name in PAGES}
-    if "command" in metafunc.fixturenames:
-        where = {
-            command: f"{name}-{n}" for name in reversed(PAGES) for n, command in enumerate(commands_of(found[name]))
-        }
-        metafunc.parametrize("command", [pytest.param(command, id=name) for command, name in where.items()])
-    if "python_block" in metafunc.fixturenames:
-        blocks = [(f"{name}-{n}", block) for name, page in found.items() for n, block in enumerate(page.of("python"))]
-        metafunc.parametrize("python_block", [pytest.param(block, id=name) for name, block in blocks])
-
-
 @pytest.fixture
-def place(sample_tokenizer, tmp_path, monkeypatch) -> Path:
+def place(zoo_model_dir, tmp_path, monkeypatch) -> Path:
     """A folder with the repository's folders and the tiny model that pages name; it is the working directory."""
-    from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining
-    from pretraining.checkpoints import save_model_folder
-
     for name in CODE:
         (tmp_path / name).symlink_to(ROOT / name)
-    torch.manual_seed(0)
-    shape = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=1, intermediate_size=32)
-    config = XlmAlignConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=514, **shape)
-    save_model_folder(XlmAlignForPreTraining(config), sample_tokenizer, tmp_path / "runs/xlm_align-smoke/model")
+    shutil.copytree(zoo_model_dir("xlm_align"), tmp_path / "runs/xlm_align-smoke/model")
     monkeypatch.chdir(tmp_path)
     return tmp_path

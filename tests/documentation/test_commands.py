@@ -14,10 +14,13 @@ import pytest
 from finetuning import runs, suite
 from finetuning.align.command import COMMANDS
 from tests.conftest import forget_accelerate
+from tests.documentation.conftest import PAGES, commands_of, read_page
 from zoo_core import command_line
 
 ROOT = Path(__file__).parents[2]
 OTHERS = re.compile(r"pip install |hf (auth|download) |\. \S+/bin/activate|python -m pytest|ruff |\.ci/run|git grep ")
+FOUND = {name: read_page(name) for name in PAGES}
+COMMANDS_OF_PAGES = sorted({command for page in FOUND.values() for command in commands_of(page)})
 
 
 class Parsed(Exception):
@@ -58,6 +61,7 @@ def load(program: str):
     return module
 
 
+@pytest.mark.parametrize("command", COMMANDS_OF_PAGES)
 def test_pages_each_command_parses(command, monkeypatch):
     words = shlex.split(re.sub(r" [<>] \S+", "", command), comments=True)  # without a shell's redirections
     if words[0] == "make":
@@ -80,6 +84,8 @@ def test_pages_each_command_parses(command, monkeypatch):
         main(arguments)
 
 
-def test_pages_what_examples_import_is_there(python_block):
-    found = [node for node in ast.parse(python_block).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    exec(compile(ast.Module(found, []), "the documentation", "exec"), {})
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_what_examples_import_is_there(page):
+    for block in FOUND[page].of("python"):
+        found = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(found, []), page, "exec"), {})

@@ -32,18 +32,15 @@ def encoder(sample_tokenizer, tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def run(encoder, tmp_path, monkeypatch):
+def run(encoder, tmp_path, tmp_path_factory, monkeypatch):
     """`run(name, *expressions)` -> the values of Python expressions behind the last cell of a notebook."""
+    for name in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):  # not the user's
+        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("jupyter")))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-    for folder in ("DATA", "CONFIG", "RUNTIME"):  # not the user's
-        monkeypatch.setenv(f"JUPYTER_{folder}_DIR", str(tmp_path / "jupyter"))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("MPLBACKEND")  # the kernel's own shows plots in the notebook
-    place = tmp_path / "place"
-    place.mkdir()
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(tmp_path)
 
     def execute(name: str, *expressions: str) -> list:
         notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
@@ -51,10 +48,8 @@ def run(encoder, tmp_path, monkeypatch):
         parameters.source = f"model = {encoder!r}"
         asked = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps([{', '.join(expressions)}]))")
         notebook.cells.append(asked)
-        client = NotebookClient(
-            notebook, timeout=600, startup_timeout=300, resources={"metadata": {"path": str(place)}}
-        )
-        client.execute()
+        resources = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=600, startup_timeout=300, resources=resources).execute()
         return json.loads(asked.outputs[0].text)
 
     return execute
@@ -70,12 +65,8 @@ def test_notebook_align(run):
 
 @pytest.mark.slow
 def test_notebook_pretrain(run):
-    columns, layers, differs = run(
-        "pretrain",
-        "list(scores.columns)",
-        "list(scores.index)",
-        "bool((scores['aer before'] != scores['aer after']).any())",
-    )
+    differ = "bool((scores['aer before'] != scores['aer after']).any())"
+    columns, layers, differs = run("pretrain", "list(scores.columns)", "list(scores.index)", differ)
     assert columns == ["aer before", "accuracy before", "aer after", "accuracy after"]
     assert layers == [0, 1, 2, 3] and differs
     assert Path("runs/continued/model/model.safetensors").is_file()

@@ -1,5 +1,4 @@
-"""README.md and the pages: links lead somewhere, figures are the published ones, YAML blocks are recipes. (Commands are
-parsed by test_commands.py, and the demo is run by its own test.)"""
+"""README.md and the pages: links lead somewhere, figures are the published ones, YAML blocks are recipes."""
 
 import re
 from pathlib import Path

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,25 +33,15 @@ for name, title, code in json.load(sys.stdin):
 """
 
 
-PLUG_IN_TAGGER = {"plug_in": True, "label_subword": "first_with_text"}
-
-
 def record_of(*results, **known) -> Record:
     """What is known of a model: the results as they come, and the facts of its run."""
     return replace(NOTHING, results=list(map(Results, results)), **known)
 
 
-def uses_of(folder, record=NOTHING) -> list[dict]:
+def uses_of(folder, record=NOTHING) -> dict[str, str]:
+    """Title -> code."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return uses(folder, replace(record, config=config), str(folder))
-
-
-def titles(folder, record=NOTHING) -> list[str]:
-    return [use["title"] for use in uses_of(folder, record)]
-
-
-def the(folder, title, record=NOTHING) -> SimpleNamespace:
-    return next(SimpleNamespace(**use) for use in uses_of(folder, record) if use["title"] == title)
+    return {use["title"]: use["code"] for use in uses(folder, replace(record, config=config), str(folder))}
 
 
 def change_config(folder, **fields):
@@ -62,7 +51,7 @@ def change_config(folder, **fields):
 
 def printed(folders: dict, cwd, record=NOTHING) -> dict[str, dict[str, str]]:
     """What the code of each use prints, by folder and title; all of it in one fresh process."""
-    given = [(name, use["title"], use["code"]) for name, folder in folders.items() for use in uses_of(folder, record)]
+    given = [(name, *use) for name, folder in folders.items() for use in uses_of(folder, record).items()]
     command, options = [sys.executable, "-W", "error", "-c", PROGRAM], dict(capture_output=True, text=True, timeout=300)
     ran = subprocess.run(command, input=json.dumps(given), cwd=cwd, **options)
     assert ran.returncode == 0, ran.stderr
@@ -101,8 +90,7 @@ def test_examples_of_a_pre_trained_model_run(zoo_model_dir, tmp_path, sample_tok
         torch.testing.assert_close(torch.tensor(json.loads(vectors)), torch.nn.functional.normalize(expected))
         assert shown["Sentence vectors"].startswith("(2, 32) tensor([[1.0000, ")
         assert shown["Word alignment"].startswith("[('") and shown["Word alignment"].endswith("')]")
-    losses = shown["Classification, after fine-tuning"].splitlines()
-    assert len(losses) == 3 and all(float(line.split()[1]) > 0 for line in losses)
+    assert len(shown["Classification, after fine-tuning"].splitlines()) == 3
     if model_type == "veco":
         assert float(shown["Translation, after fine-tuning"]) > 0
         assert (tmp_path / "translation-model" / "config.json").is_file()
@@ -118,7 +106,11 @@ def test_examples_of_a_fine_tuned_model_run(zoo_model_dir, tmp_path):
         "answers": ("ForQuestionAnswering", {}, ["xquad (zero_shot)"]),
         "plug-in classifier": ("ForSequenceClassification", {"plug_in": True}, ["topics (translate_train_all)"]),
         "plug-in of pairs": ("ForSequenceClassification", {"plug_in": True}, ["pawsx (translate_train_all)"]),
-        "plug-in tagger": ("ForTokenClassification", PLUG_IN_TAGGER, ["udpos (translate_train_all)"]),
+        "plug-in tagger": (
+            "ForTokenClassification",
+            {"plug_in": True, "label_subword": "first_with_text"},
+            ["udpos (translate_train_all)"],
+        ),
         "plug-in answers": ("ForQuestionAnswering", {"plug_in": True}, ["xquad (translate_train_all)"]),
         "translator": ("ForConditionalGeneration", DECODER, []),
     }
@@ -139,37 +131,34 @@ def test_examples_of_a_fine_tuned_model_run(zoo_model_dir, tmp_path):
     assert main["translator"].startswith("['") and len(json.loads(main["translator"].replace("'", '"'))) == 2
 
 
-def retrieval(layer=2, task="tatoeba", **protocol):
-    return {
-        "task": task,
-        "kind": "retrieval",
-        "seeds": [1],
-        "scores": [{"language": "sw-en", "seed": 1, "metric": "accuracy", "value": 50.0}],
-        "protocol": {"pooling": "mean", "layer": layer} | protocol,
-    }
+def retrieval(layer=2, **protocol):
+    scores = [{"language": "sw-en", "seed": 1, "metric": "accuracy", "value": 50.0}]
+    protocol = {"pooling": "mean", "layer": layer} | protocol
+    return {"task": "tatoeba", "kind": "retrieval", "seeds": [1], "scores": scores, "protocol": protocol}
 
 
 def test_examples_layer_of_sentence_vectors_is_that_of_the_results(zoo_model_dir):
-    folder, title = zoo_model_dir("metaxlm"), PRE_TRAINED[2]
-    assert "hidden_states[1]" in the(folder, title).code  # three fifths of two
-    shown = the(folder, title, record_of(retrieval(layer=0))).code
-    assert "hidden_states[0]" in shown and SENTENCES["sw"]["sentences"][0] in shown
-    whole = the(folder, title, record_of(retrieval(pooling="mean_with_special_tokens"))).code
-    first = the(folder, title, record_of(retrieval(pooling="cls"))).code
-    assert 'batch["attention_mask"]' in whole and "states[:, 0]" in first
+    def shown(*results):
+        return uses_of(zoo_model_dir("metaxlm"), record_of(*results))[PRE_TRAINED[2]]
+
+    assert "hidden_states[1]" in shown()  # three fifths of two
+    first = shown(retrieval(layer=0))
+    assert "hidden_states[0]" in first and SENTENCES["sw"]["sentences"][0] in first
+    assert 'batch["attention_mask"]' in shown(retrieval(pooling="mean_with_special_tokens"))
+    assert "states[:, 0]" in shown(retrieval(pooling="cls"))
 
 
 def test_examples_show_only_what_a_folder_supports(zoo_model_dir):
     folder = zoo_model_dir("xlm_align", copy=True)
     (folder / "pipeline_word_alignment.py").unlink()
-    assert "Word alignment" not in titles(folder)
+    assert "Word alignment" not in uses_of(folder)
     change_config(folder, architectures=["XlmAlignModel"])
-    assert "Masked words" not in titles(folder)
+    assert "Masked words" not in uses_of(folder)
     change_config(folder, architectures=["XLMRobertaForMaskedLM"], model_type="xlm-roberta", auto_map={})
-    assert titles(folder) == [*PRE_TRAINED, "Classification, after fine-tuning"]
+    assert list(uses_of(folder)) == [*PRE_TRAINED, "Classification, after fine-tuning"]
     (folder / "modules.json").write_text("[]")
-    assert titles(folder)[2] == "Sentence vectors"
+    assert "Sentence vectors" in uses_of(folder)
     (folder / "tokenizer_config.json").write_text('{"mask_token": {"content": "[MASK]"}}')
     change_config(folder, architectures=["XlmAlignForMaskedLM"])
-    assert "[MASK]" in the(folder, "Masked words").code
-    assert titles(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval())) == ["Tagging"]
+    assert "[MASK]" in uses_of(folder)["Masked words"]
+    assert list(uses_of(zoo_model_dir("metaxlm", "ForTokenClassification"), record_of(retrieval()))) == ["Tagging"]

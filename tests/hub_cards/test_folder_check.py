@@ -2,97 +2,43 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
 from hub_cards.card import write_card
 from hub_cards.folder_check import check_folder, files_of
 from hub_cards.fresh_load import load_folder
 from hub_cards.sentence_transformer import write_modules
 
-TOKEN = "hf_" + "a1B2c3D4e5" * 4
-PICTURE = b"\x89PNG\r\ntEXtSoftware\0/home/me/plot.py"
+TOKEN = b"hf_" + b"a1B2c3D4e5" * 4
 
 
-def setting(file, **values):
-    def change(folder):
-        content = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
-        (folder / file).write_text(json.dumps(content | values))
-
-    return change
-
-
-def writing(path, content):
-    def write(folder):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content.encode() if isinstance(content, str) else content)
-
-    return write
+def change(folder, path, to):
+    """None removes a file, a path makes a link, a dictionary sets fields of JSON, a function gets the content."""
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if to is None:
+        file.unlink()
+    elif isinstance(to, Path):
+        file.symlink_to(to)
+    elif isinstance(to, dict):
+        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | to))
+    else:
+        file.write_bytes(to(file.read_bytes()) if callable(to) else to)
 
 
-def replacing(path, old, new):
-    def replace(folder):
-        text = (folder / path).read_text()
-        assert old in text
-        (folder / path).write_text(text.replace(old, new))
+def weights(changed, **metadata):
+    """Calls a function with the tensors."""
 
-    return replace
+    def of(content):
+        tensors = load(content)
+        changed(tensors)
+        return save(tensors, {"format": "pt", **metadata})
 
-
-def appending(path, text):
-    return lambda folder: (folder / path).write_text((folder / path).read_text() + text)
-
-
-def removing(path):
-    return lambda folder: (folder / path).unlink()
-
-
-def linking(path, target):
-    return lambda folder: (folder / path).symlink_to(target)
-
-
-def sharded(folder):
-    tensors = load_file(folder / "model.safetensors")
-    weight_map = {name: f"model-{1 + place % 2}.safetensors" for place, name in enumerate(sorted(tensors))}
-    for shard in set(weight_map.values()):
-        part = {name: tensor for name, tensor in tensors.items() if weight_map[name] == shard}
-        save_file(part, folder / shard, metadata={"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    (folder / "model.safetensors").unlink()
-
-
-def without_a_shard(folder):
-    sharded(folder)
-    (folder / "model-2.safetensors").unlink()
-
-
-def cut_short(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-10])
-
-
-def path_with_the_weights(folder):
-    file = folder / "model.safetensors"
-    save_file(load_file(file), file, metadata={"format": "pt", "source": "/home/me/corpus"})
-
-
-def part_of_auto_map(folder):
-    content = json.loads((folder / "config.json").read_text())
-    del content["auto_map"]["AutoModelForTokenClassification"]
-    (folder / "config.json").write_text(json.dumps(content))
-
-
-def other_weights(folder):
-    """After the card was written."""
-    change_weights(folder, lambda tensors: tensors["lm_head.bias"].add_(1))
-
-
-def change_weights(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return of
 
 
 def write_anew(folder):
@@ -100,72 +46,76 @@ def write_anew(folder):
     write_card(folder, repo="owner/model", license="apache-2.0", overwrite=True)
 
 
-TAMPERED = {
+INDEX, CODE = "model.safetensors.index.json", "modeling_xlm_align.py"
+TAMPERED = {  # a file, what is done to it, and the file that is named if it is another one
     # weights
-    "a configuration that is none": (writing("config.json", "[]"), "config.json"),
-    "cut short": (cut_short, "model.safetensors"),
-    "a shard missing": (without_a_shard, "model-2.safetensors"),
-    "further weights": (writing("more/old.safetensors", b"x"), "more/old.safetensors"),
-    "index and file": (writing("model.safetensors.index.json", '{"weight_map": {}}'), "model.safetensors.index.json"),
-    "an adapter": (writing("adapter_config.json", "{}"), "adapter_config.json"),
+    "a configuration that is none": ("config.json", b"[]"),
+    "cut short": ("model.safetensors", lambda content: content[:-10]),
+    "a shard missing": (INDEX, b'{"weight_map": {"a": "model-2.safetensors"}}', "model-2.safetensors"),
+    "further weights": ("more/old.safetensors", b"x"),
+    "index and file": (INDEX, b'{"weight_map": {}}'),
+    "an adapter": ("adapter_config.json", b"{}"),
     # pickles and states of training
-    "a pickle by name": (writing("extra.pkl", b"x"), "extra.pkl"),
-    "a pickle as text": (writing("notes.txt", pickle.dumps(print)), "notes.txt"),
-    "a pickle as a vocabulary": (writing("sentencepiece.bpe.model", pickle.dumps(print)), "sentencepiece.bpe.model"),
-    "a zip": (writing("weights.model", b"PK\x03\x04"), "weights.model"),
-    "an optimizer": (writing("optimizer.safetensors", b"x"), "optimizer.safetensors"),
-    "a checkpoint": (writing("old/Step-10/a.json", "{}"), "old/Step-10/a.json"),
+    "a pickle by name": ("extra.pkl", b"x"),
+    "a pickle as text": ("notes.txt", pickle.dumps(print)),
+    "a pickle as a vocabulary": ("sentencepiece.bpe.model", pickle.dumps(print)),
+    "a zip": ("weights.model", b"PK\x03\x04"),
+    "an optimizer": ("optimizer.safetensors", b"x"),
+    "a checkpoint": ("old/Step-10/a.json", b"{}"),
     # code
-    "python in capitals": (writing("EVIL.PY", "import os\n"), "EVIL.PY"),
-    "changed code": (appending("encoder.py", "\nprint('hello')\n"), "encoder.py"),
-    "code missing": (removing("encoder.py"), "config.json"),
-    "code of a class missing": (removing("modeling_xlm_align.py"), "config.json"),
-    "part of the auto_map": (part_of_auto_map, "config.json"),
-    "code elsewhere": (setting("config.json", auto_map={"AutoModel": "a/b--modeling_xlm_align.C"}), "config.json"),
-    "a pipeline outside": (setting("config.json", custom_pipelines={"x": {"impl": "../x.Y"}}), "config.json"),
-    "code of a folder below": (setting("more.json", a=[{"auto_map": {"AutoModel": "evil.Model"}}]), "more.json"),
-    "a module of others": (writing("modules.json", '[{"type": "os.path.Module"}]'), "modules.json"),
-    "a library": (writing("fast.so", b"\x7fELF"), "fast.so"),
+    "python in capitals": ("EVIL.PY", b"import os\n"),
+    "changed code": ("encoder.py", lambda content: content + b"\nprint('hello')\n"),
+    "code missing": ("encoder.py", None, "config.json"),
+    "code of a class missing": (CODE, None, "config.json"),
+    "part of the auto_map": (
+        "config.json",
+        lambda content: content.replace(b"AutoModelForTokenClass", b"AutoModelFor"),
+    ),
+    "code elsewhere": ("config.json", {"auto_map": {"AutoModel": "a/b--modeling_xlm_align.C"}}),
+    "a pipeline outside": ("config.json", {"custom_pipelines": {"x": {"impl": "../x.Y"}}}),
+    "code of a folder below": ("more.json", {"a": [{"auto_map": {"AutoModel": "evil.Model"}}]}),
+    "a module of others": ("modules.json", b'[{"type": "os.path.Module"}]'),
+    "a library": ("fast.so", b"\x7fELF"),
     # links and paths
-    "a link": (linking("notes.txt", "/etc/hostname"), "notes.txt"),
-    "a linked folder": (linking("figures", "/etc"), "figures"),
-    "a path of Unix": (setting("config.json", trained_on="/home/me/corpus"), "config.json"),
-    "a path of Windows": (setting("config.json", trained_on="C:\\Users\\me\\corpus"), "config.json"),
-    "a file URL": (setting("tokenizer_config.json", source="file:///srv/x"), "tokenizer_config.json"),
-    "a path with the weights": (path_with_the_weights, "model.safetensors"),
-    "a path in a picture": (writing("curves.png", PICTURE), "curves.png"),
-    "is_local": (setting("tokenizer_config.json", is_local=False), "tokenizer_config.json"),
+    "a link": ("notes.txt", Path("/etc/hostname")),
+    "a linked folder": ("figures", Path("/etc")),
+    "a path of Unix": ("config.json", {"trained_on": "/home/me/corpus"}),
+    "a path of Windows": ("config.json", {"trained_on": "C:\\Users\\me\\corpus"}),
+    "a file URL": ("tokenizer_config.json", {"source": "file:///srv/x"}),
+    "a path with the weights": ("model.safetensors", weights(lambda tensors: None, source="/home/me/corpus")),
+    "a path in a picture": ("curves.png", b"\x89PNG\r\ntEXtSoftware\0/home/me/plot.py"),
+    "is_local": ("tokenizer_config.json", {"is_local": False}),
     # secrets and what is hidden
-    "a token": (writing("notes.md", f"login {TOKEN}\n"), "notes.md"),
-    "a key": (writing("notes.md", "-----BEGIN OPENSSH PRIVATE KEY-----\n"), "notes.md"),
-    "a password": (writing("notes.md", "from https://me:secret@example.com/x\n"), "notes.md"),
-    "settings": (writing(".env", "A=b\n"), ".env"),
-    "a hidden folder": (writing(".idea/notes.txt", "x"), ".idea/notes.txt"),
+    "a token": ("notes.md", b"login %s\n" % TOKEN),
+    "a key": ("notes.md", b"-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+    "a password": ("notes.md", b"from https://me:secret@example.com/x\n"),
+    "settings": (".env", b"A=b\n"),
+    "a hidden folder": (".idea/notes.txt", b"x"),
     # what is not what it says
-    "no picture": (writing("curves.png", b"MZ"), "curves.png"),
-    "no JSON": (writing("more.json", "{"), "more.json"),
+    "no picture": ("curves.png", b"MZ"),
+    "no JSON": ("more.json", b"{"),
     # card
-    "no card": (removing("README.md"), "README.md"),
-    "metadata": (writing("README.md", "---\nlicense: [\n---\n# A\n"), "README.md"),
-    "no license": (replacing("README.md", "license: apache-2.0\n", ""), "README.md"),
-    "no limits": (replacing("README.md", "## Limits", "## Other"), "README.md"),
-    "a dead link": (appending("README.md", "\n![x](figures/x.png)\n"), "README.md"),
-    "a link upwards": (appending("README.md", "\n[x](../x.md)\n"), "README.md"),
-    "other weights": (other_weights, "README.md"),
+    "no card": ("README.md", None),
+    "metadata": ("README.md", b"---\nlicense: [\n---\n# A\n"),
+    "no license": ("README.md", lambda content: content.replace(b"license: apache-2.0\n", b"")),
+    "no limits": ("README.md", lambda content: content.replace(b"## Limits", b"## Other")),
+    "a dead link": ("README.md", lambda content: content + b"\n![x](figures/x.png)\n"),
+    "a link upwards": ("README.md", lambda content: content + b"\n[x](../x.md)\n"),
+    "other weights": ("model.safetensors", weights(lambda tensors: tensors["lm_head.bias"].add_(1)), "README.md"),
 }
 
 
 @pytest.mark.parametrize("tampered", TAMPERED)
 def test_check_folder_refuses_a_tampered_folder(ready_folder, tampered):
     folder = ready_folder()
-    change, file = TAMPERED[tampered]
-    change(folder)
-    assert file in {problem.file for problem in check_folder(folder, load=False)}
+    path, to, *named = TAMPERED[tampered]
+    change(folder, path, to)
+    assert [path, *named][-1] in {problem.file for problem in check_folder(folder, load=False)}
 
 
 def test_check_folder_never_runs_code_that_is_not_ours(ready_folder, tmp_path):
     folder = ready_folder()
-    appending("modeling_xlm_align.py", f"\nopen({str(tmp_path / 'ran')!r}, 'w')\n")(folder)
+    change(folder, CODE, lambda content: content + f"\nopen({str(tmp_path / 'ran')!r}, 'w')\n".encode())
     assert check_folder(folder) and not (tmp_path / "ran").exists()
 
 
@@ -173,7 +123,7 @@ BIAS, POSITIONS = "roberta.encoder.layer.1.output.dense.bias", "roberta.embeddin
 
 
 @pytest.mark.parametrize(
-    "change, config, reason",
+    "tensors, config, reason",
     [
         (lambda tensors: tensors[POSITIONS][-1].fill_(torch.nan), {}, "AutoModel: "),  # which short texts do not read
         (lambda tensors: tensors.pop(BIAS), {}, "AutoModel: 1 of its weights"),
@@ -182,18 +132,18 @@ BIAS, POSITIONS = "roberta.encoder.layer.1.output.dense.bias", "roberta.embeddin
         (lambda tensors: None, {"intermediate_size": 50}, "AutoModel: "),
     ],
 )
-def test_check_loads_finds_faults_that_only_loading_shows(zoo_model_dir, change, config, reason):
+def test_check_loads_finds_faults_that_only_loading_shows(zoo_model_dir, tensors, config, reason):
     """In this process: what `check_folder` starts in a fresh one."""
     folder = zoo_model_dir("xlm_align", copy=True)
-    change_weights(folder, change)
-    setting("config.json", **config)(folder)
+    change(folder, "model.safetensors", weights(tensors))
+    change(folder, "config.json", config)
     assert reason in " ".join(load_folder(str(folder)))
 
 
 @pytest.mark.slow
 def test_check_folder_loads_in_a_fresh_process(ready_folder):
     folder = ready_folder()
-    change_weights(folder, lambda tensors: tensors[BIAS].fill_(torch.nan))
+    change(folder, "model.safetensors", weights(lambda tensors: tensors[BIAS].fill_(torch.nan)))
     write_anew(folder)
     assert any("not finite" in problem.what for problem in check_folder(folder))
     assert check_folder(folder, load=False) == []
@@ -204,7 +154,13 @@ def test_check_folder_accepts_what_pretraining_and_the_card_leave(ready_folder, 
     folder = ready_folder(model_type)
     write_modules(folder, layer=1)  # and what sentence-transformers reads
     if model_type == "veco":
-        sharded(folder)
+        tensors = load((folder / "model.safetensors").read_bytes())
+        weight_map = {name: f"model-{1 + place % 2}.safetensors" for place, name in enumerate(sorted(tensors))}
+        for shard in set(weight_map.values()):
+            part = {name: tensor for name, tensor in tensors.items() if weight_map[name] == shard}
+            change(folder, shard, save(part, {"format": "pt"}))
+        change(folder, INDEX, {"metadata": {}, "weight_map": weight_map})
+        change(folder, "model.safetensors", None)
         write_anew(folder)
     assert check_folder(folder, load=False) == []
 
@@ -213,11 +169,9 @@ def test_check_folder_leaves_out_caches(ready_folder):
     folder = ready_folder()
     kept = files_of(folder)
     for path in ("__pycache__/encoder.cpython-311.pyc", ".cache/x.lock", ".DS_Store", "1_Pooling/.DS_Store"):
-        writing(path, b"\x80\x04")(folder)
+        change(folder, path, b"\x80\x04")
     assert files_of(folder) == kept and "model.safetensors" in kept and check_folder(folder, load=False) == []
 
 
 def test_check_folder_of_folders_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match="no folder"):
-        check_folder(tmp_path / "model")
     assert {problem.file for problem in check_folder(tmp_path)} == {"config.json", "model.safetensors"}

@@ -1,26 +1,17 @@
 """Pushed by the command, loaded by anybody: a fresh process takes the models from the Hub, with equal outputs."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from hub_cards import folder_check
+from hub_cards.push import push
+
 pytestmark = pytest.mark.slow
 
-MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")
-PRIVATE = "metaxlm"
-
-PUSH = """
-import sys
-from hub_cards import folder_check
-from hub_cards.push import main
-for index, (folder, repo, *options) in enumerate(line.split() for line in sys.argv[1:]):
-    if index:  # loading them all in a fresh process each takes long; the first is enough
-        folder_check._load = lambda folder: []
-    main(["--model", folder, "--repo", repo, *options])
-"""
+MODELS = ("veco", "ernie_m", "xlm_align", "metaxlm")  # the last one is pushed to a private repository
 
 LOAD = """
 import json, sys
@@ -57,34 +48,22 @@ print(json.dumps(found))
 """
 
 
-def run_fresh(script, arguments, environment, folder):
-    options = dict(cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    done = subprocess.run([sys.executable, "-c", script, *arguments], **options)
+def test_from_pretrained_and_pipelines_from_the_hub(hub, ready_folder, tmp_path, monkeypatch):
+    arguments, heads = [], {}
+    for model_type in MODELS:
+        repo = f"owner/{model_type}"
+        folder = ready_folder(model_type, repo)
+        heads[repo] = push(folder, repo, private=model_type == MODELS[-1])
+        arguments.append(f"{repo} {folder} {heads[repo]}")
+        monkeypatch.setattr(folder_check, "_load", lambda folder: [])  # takes long; the first is enough
+    environment = {name: value for name, value in hub.environment().items() if name != "PYTHONPATH"}
+    options = dict(cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", LOAD, *arguments], **options)
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.fixture
-def pushed(hub_server, ready_folder, tmp_path):
-    """Repository -> folder; the last one is private."""
-    folders = {f"owner/{model_type}": ready_folder(model_type, f"owner/{model_type}") for model_type in MODELS}
-    arguments = [f"{folder} {repo}" for repo, folder in folders.items()]
-    assert arguments[-1].endswith(PRIVATE)
-    arguments[-1] += " --private"
-    environment = hub_server.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    printed = run_fresh(PUSH, arguments, environment, tmp_path)
-    for repo in folders:
-        assert f'AutoModel.from_pretrained("{repo}", revision="{hub_server.head(repo)}"' in printed
-    return folders
-
-
-def test_from_pretrained_and_pipelines_from_the_hub(hub_server, pushed, tmp_path):
-    environment = {name: value for name, value in hub_server.environment().items() if name != "PYTHONPATH"}
-    arguments = [f"{repo} {folder} {hub_server.head(repo)}" for repo, folder in pushed.items()]
-    found = json.loads(run_fresh(LOAD, arguments, environment, tmp_path).splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("refused") == "without a token"
-    assert found.keys() == pushed.keys()
+    assert found.keys() == heads.keys()
     for repo, result in found.items():
-        assert result["same"], repo
-        assert result["module"].startswith("transformers_modules.owner.") and hub_server.head(repo) in result["module"]
+        assert heads[repo] == hub.head(repo) and heads[repo] in result["module"]
+        assert result["same"] and result["module"].startswith("transformers_modules.owner.")
         assert len(result["masked"]) == 5 and bool(result["aligned"]) == (repo == "owner/xlm_align")

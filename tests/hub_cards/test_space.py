@@ -1,24 +1,17 @@
 """The Space: what it answers for each kind of model, what it refuses, whose code runs, and the running page."""
 
-import http.client
 import importlib.util
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    pipeline,
-)
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, pipeline
 
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 
@@ -180,35 +173,29 @@ def test_space_every_tab_answers(address):
             client.predict(*values, api_name="/fill")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("host, status", [("127.0.0.1", 200), ("localhost:1", 200), ("a.site", 400), ("", 400)])
-def test_space_refuses_requests_for_another_host(address, host, status):
-    """A page of another site can have its name resolved to this machine; the browser still sends that name."""
-    connection = http.client.HTTPConnection(address, timeout=60)
-    body = json.dumps({"data": ["m", "a house", "b"]})
-    headers = {"Host": host, "Content-Type": "application/json"}
-    connection.request("POST", "/gradio_api/call/nearest", body, headers)
-    assert connection.getresponse().status == status
-    connection.close()
+QUESTION = {"json": {"data": ["m", "a house", "b"]}}
 
 
 @pytest.mark.slow
-def test_space_refuses_files(address):
-    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nb\r\n--x--\r\n'
-    form = {"Content-Type": "multipart/form-data; boundary=x"}
-    with pytest.raises(urllib.error.HTTPError, match="413"):
-        urllib.request.urlopen(urllib.request.Request(f"http://{address}/gradio_api/upload", body, form))
-
-
 @pytest.mark.parametrize(
-    "spoil",
+    "path, host, content, status",
     [
-        lambda folder: (folder / "config.json").write_text("{"),
-        lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+        ("call/nearest", "127.0.0.1", QUESTION, 200),
+        ("call/nearest", "localhost:1", QUESTION, 200),
+        # a page of another site can have its name resolved to this machine; the browser still sends that name
+        ("call/nearest", "a.site", QUESTION, 400),
+        ("upload", "127.0.0.1", {"files": {"files": b"a"}}, 413),
     ],
 )
-def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, spoil):
+def test_space_refuses_requests_for_another_host_and_files(address, path, host, content, status):
+    asked = httpx.post(f"http://{address}/gradio_api/{path}", headers={"Host": host}, timeout=60, **content)
+    assert asked.status_code == status
+
+
+@pytest.mark.parametrize("pattern", ["config.json", "tokenizer*"])
+def test_load_refuses_folders_without_a_whole_model(app, zoo_model_dir, pattern):
     folder = zoo_model_dir("veco", copy=True)
-    spoil(folder)
+    for path in folder.glob(pattern):
+        path.write_text("{")
     with pytest.raises((ValueError, OSError)):
         app.load(str(folder))

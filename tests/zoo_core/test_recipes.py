@@ -112,33 +112,29 @@ def test_load_recipe_sets_one_field_by_an_override(recipe_file, override, get, e
 
 
 @pytest.mark.parametrize(
-    ("override", "named"),
+    ("base", "own", "override", "named"),
     [
-        ("stages.0.step=1", "stages.0.step .*'steps'"),
-        ("stages.0.goals.mlm.weight=0", "stages.0.goals.mlm.weight is 0"),
-        ("corpora.0.language=xx", "corpora.0 "),
-        ("stages.0.steps='1'", "stages.0.steps is '1'"),
-        ("corpora=[{size: 1}]", "corpora.0.path, corpora.0.language"),
-        ("output_dir=${nowhere}", "nowhere"),
+        (YAML, "extends: base.yaml", "stages.0.step=1", "stages.0.step .*'steps'"),
+        (YAML, "extends: base.yaml", "stages.0.goals.mlm.weight=0", "stages.0.goals.mlm.weight is 0"),
+        (YAML, "extends: base.yaml", "corpora.0.language=xx", "corpora.0 "),
+        (YAML, "extends: base.yaml", "stages.0.steps='1'", "stages.0.steps is '1'"),
+        (YAML, "extends: base.yaml", "corpora=[{size: 1}]", "corpora.0.path, corpora.0.language"),
+        (YAML, "extends: base.yaml", "output_dir=${nowhere}", "nowhere"),
+        ("", "corpora:\n- {path: a, langage: en}", "output_dir=a", "corpora.0.langage .*'language'"),
+        ("output_dir: a", "extends: bsae.yaml", "output_dir=a", "bsae.yaml .*recipe.yaml.*'base.yaml'"),
+        ("extends: recipe.yaml", "extends: base.yaml", "output_dir=a", "recipe.yaml .*base.yaml"),
+        (
+            "betas: 3\nshuffle: 1",
+            "extends: base.yaml\nshuffle: 2",
+            "output_dir=a",
+            r"betas .*base.yaml\)\nshuffle .*recipe.yaml",
+        ),
+        ("one: {seed: 1}\ntwo: {seed: 2}", "extends: tow.yaml", "output_dir=a", "tow"),
     ],
 )
-def test_load_recipe_names_a_wrong_override(recipe_file, override, named):
+def test_load_recipe_refuses(tmp_path, base, own, override, named):
     with pytest.raises(ValueError, match=named):
-        load_recipe(Recipe, recipe_file, [override])
-
-
-@pytest.mark.parametrize(
-    ("base", "own", "named"),
-    [
-        ("", "corpora:\n- {path: a, langage: en}", "corpora.0.langage .*'language'"),
-        ("output_dir: a", "extends: bsae.yaml", "bsae.yaml .*recipe.yaml.*'base.yaml'"),
-        ("extends: recipe.yaml", "extends: base.yaml", "recipe.yaml .*base.yaml"),
-        ("betas: 3\nshuffle: 1", "extends: base.yaml\nshuffle: 2", r"betas .*base.yaml\)\nshuffle .*recipe.yaml\)"),
-    ],
-)
-def test_load_recipe_names_a_wrong_file(tmp_path, base, own, named):
-    with pytest.raises(ValueError, match=named):
-        load_recipe(Recipe, write(tmp_path, base=base, recipe=own), [])
+        load_recipe(Recipe, write(tmp_path, base=base, recipe=own), [override])
 
 
 @pytest.mark.parametrize(
