@@ -12,7 +12,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from transformers import TrainingArguments, set_seed
 
 from finetuning.data.task_tables import TaskData
-from finetuning.models import Start, fine_tuned_on, names_as_text, readable_errors
+from finetuning.models import Start, fine_tuned_on, readable_errors
 from finetuning.page import table_names
 from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
@@ -62,12 +62,13 @@ class LanguageTask(Task[R]):
                 f"plug_in is true, and {self.recipe.model} ({config.model_type}) does not support it: it has no "
                 "cross-attention, or its code is older than plug-in. Name a VECO encoder, or set plug_in=false."
             )
-        tokenizer = names_as_text(start.tokenizer)
+        tokenizer = start.tokenizer
         # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
         if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
-            tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        return start._replace(tokenizer=tokenizer)
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
+        return start
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
         # the Trainer reports its errors here, before the run

@@ -14,7 +14,6 @@ from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import has_text
-from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy
 from finetuning.trainer import Outcome
@@ -99,8 +98,7 @@ def encode_batch(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
 ) -> dict[str, list]:
     """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
-    tokenizer, rows = names_as_text(tokenizer), len(numbers)
-    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * rows, "cut": [0] * rows}
+    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * len(numbers), "cut": [0] * len(numbers)}
     for prefix in ("", TRANSLATION):
         texts = [batch[prefix + column] for column in TEXTS if prefix + column in batch]
         if not texts:

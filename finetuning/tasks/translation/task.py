@@ -22,7 +22,7 @@ from finetuning.data.rows import split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
-from finetuning.models import Start, fine_tuned_on, names_as_text
+from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.results import Results
 from finetuning.run_folder import RunFolder
@@ -56,7 +56,7 @@ class TranslationTask(Task[TranslationRecipe]):
     def open(self) -> Start:
         start = super().open()
         check_architecture(self.recipe, start.config)
-        return start._replace(tokenizer=names_as_text(start.tokenizer))
+        return start
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
@@ -272,7 +272,6 @@ def check_tables(recipe: TranslationRecipe) -> None:
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
     """Sources with the tokenizer's special tokens, targets with the closing one only."""
-    tokenizer = names_as_text(tokenizer)
     plain = tokenizer(batch["target"], add_special_tokens=False).input_ids
     sides = {
         "source": tokenizer(batch["source"]).input_ids,
