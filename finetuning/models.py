@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer, load_whole
+from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
 from modeling.positions import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
@@ -117,12 +117,6 @@ def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool
     path = find_model(model, hub_root)
     with main_first(), readable_errors(model):
         return load_config(path, trust_remote_code)
-
-
-def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Loads a model as `load_whole` does; `name` is what a recipe or an option calls it."""
-    with readable_errors(name):
-        return load_whole(auto_class, path, name, trust_remote_code, **options)
 
 
 @contextlib.contextmanager

@@ -12,14 +12,14 @@ from sklearn.metrics import precision_recall_fscore_support
 from transformers import TrainingArguments, set_seed
 
 from finetuning.data.task_tables import TaskData
-from finetuning.models import Start, fine_tuned_on, readable_errors
+from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
-from finetuning.run_folder import RunFolder
+from finetuning.run_folder import Predictions
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
-from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
+from finetuning.training import check_weights, train_seed, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
@@ -70,7 +70,7 @@ class LanguageTask(Task[R]):
             tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
         return start
 
-    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
+    def check_run(self, data: TaskData) -> None:
         # the Trainer reports its errors here, before the run
         self.arguments(self.recipe.seeds[0], Path(self.recipe.output_dir))
 
@@ -89,7 +89,7 @@ class LanguageTask(Task[R]):
         """
         recipe = self.recipe
         set_seed(seed)
-        with main_first(), readable_errors(path):
+        with main_first():
             config = load_config(path, recipe.trust_remote_code)
             # always set: the checkpoint may have been fine-tuned in the other way
             options = {"plug_in": recipe.plug_in} if hasattr(config, "plug_in") else {}
@@ -147,10 +147,8 @@ class LanguageTask(Task[R]):
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
         recipe, (module, version) = self.recipe, self.metric
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        progress = SeedProgress(seed, recipe)
-        with progress.bar:
-            rows = data.protocol["training_rows"]
-            train_or_resume(trainer, progress, f"{rows} training rows, {len(data.train)} inputs")
+
+        def evaluated() -> tuple[Record, Predictions]:
             check_weights(model, seed)
             outcomes = trainer.outcomes() if evaluate else {}
             record = {
@@ -164,8 +162,10 @@ class LanguageTask(Task[R]):
                 "selected_step": trainer.state.best_global_step or trainer.state.global_step,
                 "fresh_parameters": model.fresh_parameters,
             }
-            predictions = {language: found.records for language, found in outcomes.items()}
-            return finish(trainer, progress, record, predictions, folder)
+            return record, {language: found.records for language, found in outcomes.items()}
+
+        size = f"{data.protocol['training_rows']} training rows, {model.fresh_parameters['count']:,} new parameters"
+        return train_seed(trainer, recipe, size, evaluated, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe

@@ -32,7 +32,7 @@ from zoo_core.recipes import load_recipe, save_recipe
         ("captions", ["--sweep"], "sweep"),
         ("captions", ["decoder_layers=3"], "decoder_layers is 3"),
         ("captions", ["selection=average"], "average_checkpoints is 10"),
-        ("dev_captions", ["selection=dev_bleu"], "dev_bleu_examples 0"),
+        ("captions", ["dev_bleu_examples=4"], "dev_bleu_examples 4"),
     ],
 )
 def test_run_refuses(fixture, changes, named, request, refused, tmp_path):

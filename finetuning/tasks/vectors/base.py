@@ -12,12 +12,13 @@ from accelerate import PartialState
 from transformers import AutoModel
 
 from finetuning.data.task_tables import PairData
-from finetuning.models import Start, describe_start, load_pretrained
+from finetuning.models import Start, describe_start
 from finetuning.page import table_names
-from finetuning.run_folder import RunFolder, finish_seed
+from finetuning.run_folder import finish_seed
 from finetuning.tasks.base import Facts, Record, Task
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
+from modeling.checkpoints import load_whole
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
@@ -62,22 +63,11 @@ class VectorTask(Task[R]):
     def method(self) -> Facts:
         """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
 
-    def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
-        """Raises ValueError where a finished seed was scored with other weights than its model has now."""
-        # seeds may be scored weeks after each other, and a model may have been trained again since
-        for seed, model in self.models.items() if folder else ():
-            then, now = (folder.finished(seed) or {}).get("model", model.identity), model.identity
-            if then["fingerprint"] != now["fingerprint"]:
-                raise ValueError(
-                    f"The weights of {now['folder']} have changed since seed {seed} was scored in {folder.path}: "
-                    f"{then['fingerprint'][:15]} -> {now['fingerprint'][:15]}. Name another folder."
-                )
-
     def build(self, seed: int, data: PairData) -> Any:
         path, _, tokenizer, identity = self.models[seed]
         trusts, dtype = self.recipe.trust_remote_code, DTYPES[self.recipe.precision]
         with main_first():
-            model = load_pretrained(AutoModel, path, identity["folder"], trusts, dtype=dtype)
+            model = load_whole(AutoModel, path, identity["folder"], trusts, dtype=dtype)
         return self.reader(model.to(PartialState().device), tokenizer)
 
     @abstractmethod
@@ -88,19 +78,14 @@ class VectorTask(Task[R]):
     def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> Found:
         """Scores a pair of languages."""
 
-    def size(self, pair: Any) -> int:
-        """The amount of work of a pair of languages, in any unit, to divide them among processes."""
-        return 1
-
     def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
         """Each process evaluates its share of the pairs of languages; the main process writes all results."""
         state, facts = PartialState(), data.protocol
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
-        shares = share({name: self.size(pair) for name, pair in data.pairs.items()}, state.num_processes)
 
         def work() -> dict[str, Found]:
             found = {}
-            for name in shares[state.process_index]:
+            for name in list(data.pairs)[state.process_index :: state.num_processes]:
                 print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
                 scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
                 if rows and state.num_processes > 1:  # a function cannot be sent
@@ -175,14 +160,6 @@ class SentenceTask(VectorTask[S]):
             f"vector of a sentence: {POOLINGS[facts['pooling']]}",
             f"max length: {facts['max_length']} tokens ({sum(map(sum, facts['cut_texts'].values())):,} texts cut)",
         ]
-
-
-def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
-    """The names that each process takes, so that the sums of their sizes are about equal."""
-    shares: list[list[str]] = [[] for _ in range(processes)]
-    for name in sorted(sizes, key=sizes.get, reverse=True):
-        min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)
-    return shares
 
 
 def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from finetuning.data.pair_tables import SIDES, require_text
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
@@ -104,9 +101,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
 
     def method(self) -> Facts:
         return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
-
-    def size(self, pair: Mining) -> int:
-        return sum(sum(pool.sizes) for pool in pair)
 
     def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
@@ -212,20 +206,14 @@ def chance_level(pool: Pool) -> dict[str, float]:
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
     """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
 
-    Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
-    or fewer than two texts of a side; `name` is the name of the pair of languages.
+    Sampled with DATA_SEED. A gold pair with a text in each part is in neither. Raises ValueError if a part has no gold
+    pair, or fewer than two texts of a side; `name` is the name of the pair of languages.
     """
     random, gold = np.random.default_rng(DATA_SEED), np.array(sorted(pool.gold))
-    nodes = gold[:, 0], gold[:, 1] + len(pool.source)
-    graph = coo_array((np.ones(len(gold)), nodes), shape=(sum(pool.sizes), sum(pool.sizes)))
-    groups, _ = pandas.factorize(connected_components(graph, directed=False)[1][nodes[0]])  # of each gold pair
-    sizes = np.bincount(groups)
-    order = random.permutation(len(sizes))
-    taken_before = np.cumsum(sizes[order]) - sizes[order]
-    is_taken = np.isin(groups, order[taken_before < round(fraction * len(gold))])
+    drawn = gold[random.permutation(len(gold))[: round(fraction * len(gold))]]
     is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
     for side, marks in enumerate(is_dev):
-        marks[gold[is_taken, side]] = True
+        marks[drawn[:, side]] = True
         others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
         marks[others[: round(fraction * len(others))]] = True
     parts = []

@@ -59,9 +59,6 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         facts = facts_of(entries, splits, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
         return PairData(facts, list(dict.fromkeys(warnings)), pairs)
 
-    def size(self, pair: tuple[Side, Side]) -> int:
-        return len(pair[0].of_pairs)
-
     def evaluate(self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts) -> Found:
         counts, by_layer = vectors_by_layer(encoder, [side.texts for side in pair], facts["layers"])
         scores, rows = [], None

@@ -84,9 +84,6 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
         options = dict(encoding=recipe.encoding, batch_size=recipe.batch_size)
         return WordAligner(encoder, tokenizer, method=recipe.methods[0], **options)
 
-    def size(self, pair: AnnotatedPairs) -> int:
-        return len(pair.gold)
-
     def evaluate(self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts) -> Found:
         """Every layer and method of a pair come from one forward pass."""
         found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
