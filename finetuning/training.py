@@ -52,7 +52,7 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
         data.protocol["selection"]["sweep"] = sweep
     if is_shown:
         print_labels(recipe.task, data, most_languages=5)
-    task.check_run(data)
+    task.check_run(data, folder)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
     waiting = [seed for seed, record in records.items() if record is None]
     # built before the run begins, so that a failure leaves nothing in the folder

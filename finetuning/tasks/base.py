@@ -11,12 +11,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
 from finetuning.data.task_tables import Data
 from finetuning.models import Start, describe_start
 from finetuning.recipe import TaskRecipe
 from finetuning.results import FORMAT, Results
+from finetuning.run_folder import RunFolder
 
 R = TypeVar("R", bound=TaskRecipe)
 Facts = dict[str, Any]
@@ -54,8 +53,8 @@ class Task(ABC, Generic[R]):
         """Converts the rows to the model's inputs with the tokenizer of `start`; completes the facts."""
         return data
 
-    def check_run(self, data: Data) -> None:
-        """Raises ValueError for what can only be checked with the data, before a run begins."""
+    def check_run(self, data: Data, folder: RunFolder | None = None) -> None:
+        """Raises ValueError for what can only be checked with the data, and the folder of a run, before it begins."""
 
     @abstractmethod
     def build(self, seed: int, data: Data) -> Any:
@@ -136,12 +135,11 @@ class Task(ABC, Generic[R]):
         for part in ("train", "dev", "evaluation"):
             before, after = ({"all": of.train} if part == "train" else getattr(of, part) for of in (read, encoded))
             for name, rows in after.items():
-                line = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows)}
-                for column in rows.column_names:
-                    if "length" in column:
-                        line[f"longest {column}"] = int(np.max(rows[column][:]))
-                for field, shown in self.counts.items():
-                    line[shown] = (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
+                counts = {
+                    shown: (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
+                    for field, shown in self.counts.items()
+                }
+                line = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows), **counts}
                 lines.append(line)
         return lines
 

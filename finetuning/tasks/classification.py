@@ -123,8 +123,6 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
             texts = columns[prefix + new] = typed_column(rows, column, "text", "string")
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
-    if all(columns[name] == columns.get(TRANSLATION + name) for name in TEXTS if name in columns):
-        warnings.append(f"{rows.place}: the translation of each text is the text itself")
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
     return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})
 

@@ -202,8 +202,6 @@ def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
         own, own_tags = _side(translation, labels, warnings)
         without = [row for row in range(len(words)) if words[row] and not own[row]]
         rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
-        if own == words:
-            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
     kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
     if not kept:

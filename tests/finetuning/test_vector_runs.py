@@ -57,7 +57,7 @@ def test_vector_run_writes_results(kind, feature_run):
     assert len(rows) == len(evaluated) * 3 * len(methods) * (4 if kind == "word_alignment" else 3)
 
 
-def test_vector_task_seeds_are_models(feature_recipe, two_seeds, tmp_path, refused):
+def test_vector_task_seeds_are_models(feature_recipe, two_seeds, change_weights, tmp_path, refused):
     out = tmp_path / "out"
     recipe = [*feature_recipe("word_alignment", tmp_path), two_seeds]
     main([*recipe, "seeds=[2]"])
@@ -74,6 +74,8 @@ def test_vector_task_seeds_are_models(feature_recipe, two_seeds, tmp_path, refus
     assert results.average["scores"][1] == second.average["mean"]
     prints = results["model"]["fingerprint"].split("+")
     assert len(set(prints)) == 2 and prints[1] == second["model"]["fingerprint"]
+    change_weights(tmp_path / "run-2" / "model")
+    assert "seed 2" in " ".join(refused([*recipe, "seeds=[1, 2]", "--resume"]).split())
 
 
 def test_predictions_of_retrieval_give_the_accuracy(feature_run):

@@ -160,8 +160,6 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     named = [None if name is None else str(name) for name in ids]
     if translation := translation_of(rows):
         translated = _side(translation, warnings)
-        if all(columns[name] == translated[name] for name in ("question", "context")):
-            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + name: values for name, values in translated.items()}
     return Dataset.from_dict({**columns, "language": [rows.language] * count, "row": rows.numbers, "id": named})
 

@@ -149,13 +149,6 @@ def windows_of_rows(
         # each window begins one stride after the one before: together they cover the whole context
         parts = [window["spans"][: cutting.stride] for window in of_row[:-1]]
         whole = np.concatenate([*parts, of_row[-1]["spans"]])
-        if not len(whole) or whole[-1, 1] < len(contexts[row].rstrip()):
-            tokens = len(tokenizer(contexts[row], add_special_tokens=False, verbose=False)["input_ids"])
-            if len(whole) != tokens:
-                raise ValueError(
-                    f"row {numbers[row]} (from 0): the windows hold {len(whole)} of the context's {tokens} tokens. "
-                    "Install another version of tokenizers: this one loses windows."
-                )
         start, end = batch["start"][row], batch["end"][row]
         span = nearest_span(whole, start, end) if start >= 0 else None
         for number, window in enumerate(of_row):

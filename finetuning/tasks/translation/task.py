@@ -25,7 +25,7 @@ from finetuning.metrics import load_metric
 from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.results import Results
-from finetuning.run_folder import Predictions
+from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
@@ -143,7 +143,7 @@ class TranslationTask(Task[TranslationRecipe]):
         encoded.protocol["training_rows"] = len(encoded.train)
         return encoded
 
-    def check_run(self, data: TaskData) -> None:
+    def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
         recipe = self.recipe
         seed = recipe.seeds[0]
         translation_arguments(recipe, seed, Path(recipe.output_dir), make_plan(recipe, data.train, seed))

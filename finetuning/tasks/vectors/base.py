@@ -14,7 +14,7 @@ from transformers import AutoModel
 from finetuning.data.task_tables import PairData
 from finetuning.models import Start, describe_start
 from finetuning.page import table_names
-from finetuning.run_folder import finish_seed
+from finetuning.run_folder import RunFolder, finish_seed
 from finetuning.tasks.base import Facts, Record, Task
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
@@ -62,6 +62,13 @@ class VectorTask(Task[R]):
     @abstractmethod
     def method(self) -> Facts:
         """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
+
+    def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
+        """Raises ValueError for a model that has been trained again since its seed was scored."""
+        for seed, model in self.models.items() if folder else ():
+            scored, now = folder.finished(seed), model.identity["fingerprint"]
+            if scored and (then := scored["model"]["fingerprint"]) != now:
+                raise ValueError(f"{folder.path} has scores of seed {seed} with weights {then[:15]}, now {now[:15]}.")
 
     def build(self, seed: int, data: PairData) -> Any:
         path, _, tokenizer, identity = self.models[seed]

@@ -63,7 +63,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def read(self) -> PairData[Mining]:
         recipe, loaded = self.recipe, {}
         pools: dict[str, Mining] = {}
-        entries, dev_entries, warnings = [], [], []
+        entries, dev_entries, warnings, held_out = [], [], [], 0.0
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
             pool, entry = read_pools(table, where, name, recipe.hub_root, loaded)
@@ -73,7 +73,8 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
-                dev, pool = divide(pool, recipe.dev_fraction, name)
+                held_out = recipe.dev_fraction
+                dev, pool = divide(pool, held_out, name)
             pools[name] = Mining(pool, dev)
             entries.append(entry)
             warnings += [table.note] if table.note else []
@@ -90,12 +91,12 @@ class MiningTask(SentenceTask[MiningRecipe]):
             [split_name(table.gold) for table in recipe.pairs],
             {name: len(both.pool.gold) for name, both in pools.items()},
             {name: chance_level(both.pool) for name, both in pools.items()},
-            differs=differs + ["part of the pools"] * bool(recipe.dev_fraction),
+            differs=differs + ["part of the pools"] * bool(held_out),
             pool_sizes={name: both.pool.sizes for name, both in pools.items()},
             dev_data=dev_entries,
             dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
             dev_sizes={name: both.dev.sizes for name, both in pools.items()},
-            dev_fraction=recipe.dev_fraction,
+            dev_fraction=held_out,
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
@@ -178,7 +179,7 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
         "languages": [pair],
         "rows": rows_in_gold,
         "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
-        "pools": {name: names_of(tables[name]) for name in SIDES} if pools.source else None,
+        "pools": {name: names_of(tables[name]) for name in SIDES if name in tables} or None,
         "not_in_pools": rows_in_gold - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry

@@ -7,7 +7,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len
 from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
@@ -15,6 +15,7 @@ from finetuning.tasks.translation.recipe import EvaluationPairs
 from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
 from zoo_core.tables import Table, resolve_hub_path
 
+Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
 SEED, PLACE = "{seed}", "{language}"
 POOLINGS = {
     "mean": "mean of its states, without those of special tokens",
@@ -110,22 +111,11 @@ class WordAlignmentRecipe(VectorRecipe):
     measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "pairs of languages to evaluate, each separately")
-    methods: list[str] = option(
-        ["ot_words"], "methods, the main one first: ot_words, ot, ot_itermax, itermax, mutual (SimAlign), softmax"
-    )
+    methods: Annotated[list[Method], Len(1)] = option(["ot_words"], "methods, the main one first; mutual: SimAlign's")
     encoding: Literal["joint", "separate"] = option(
         "separate", "each sentence in an input of its own, as in SimAlign, or both in one, as in XLM-Align's labeling"
     )
     published: list[PublishedAlignment] = option([], "published scores to print next to ours")
-
-    def check(self) -> None:
-        from modeling.optimal_transport import METHODS
-
-        super().check()
-        if not self.methods or len(set(self.methods) & set(METHODS)) < len(self.methods):
-            raise ValueError(
-                f"methods is {self.methods}. Use some of {', '.join(METHODS)}, each once, as in methods=[ot, itermax]."
-            )
 
 
 @dataclass
@@ -153,16 +143,6 @@ class RetrievalRecipe(SentenceRecipe):
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
 
-    def check(self) -> None:
-        super().check()
-        for position, table in enumerate(self.pairs):
-            if table.target is None and (table.source_column == table.target_column or table.join_on is not None):
-                raise ValueError(
-                    f"pairs.{position} has no target, source_column {table.source_column}, target_column "
-                    f"{table.target_column} and join_on {table.join_on}. Name two columns of one table, or the table "
-                    "of the translations as `target`."
-                )
-
 
 @dataclass
 class PoolTable(Table):
@@ -186,7 +166,7 @@ class Pools:
 
     gold: GoldTable = option(GoldTable(), "the pairs to find")
     source: PoolTable | None = option(None, "source sentences; default: those of the gold pairs, far easier to mine")
-    target: PoolTable | None = option(None, "target sentences; required with `source`, and only then")
+    target: PoolTable | None = option(None, "target sentences; default: as of source")
 
 
 @dataclass
@@ -205,19 +185,6 @@ class MiningRecipe(SentenceRecipe):
     kind: Literal["mining"] = option("mining", "kind of task")
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
     dev_fraction: Fraction = option(0.0, "share of both pools to hold out at random as dev, for pairs without `dev`")
-
-    def check(self) -> None:
-        super().check()
-        for position, table in enumerate(self.pairs):
-            for name, pools in ((f"pairs.{position}", table), (f"pairs.{position}.dev", table.dev)):
-                if pools is not None and (pools.source is None) != (pools.target is None):
-                    raise ValueError(f"{name} has one of source and target. Set both, or leave both out.")
-        without = [position for position, table in enumerate(self.pairs) if table.dev is None]
-        if bool(without) != bool(self.dev_fraction):
-            raise ValueError(
-                f"dev_fraction is {self.dev_fraction:g}, and pairs without dev are {without}. Name dev in all pairs, "
-                "or hold out a part of the pools, as in dev_fraction=0.2."
-            )
 
 
 def expanded(tables: list[Any]) -> list[Any]:
