@@ -38,8 +38,7 @@ class LanguageTask(Task[R]):
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
     counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
-    # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
-    # labels other than -100, divided by the items.
+    # loss of (outputs, labels, items of the whole step): a sum over labels other than -100, divided by the items
     loss: ClassVar[Callable[..., torch.Tensor]]
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
@@ -215,34 +214,7 @@ def named_scores(names: list[str], scores: Iterable[Any]) -> LabelScores:
     }
 
 
-def mean_cross_entropy(
-    outputs: Any,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    translation_share: torch.Tensor | float | None = None,
-) -> torch.Tensor:
-    """Cross-entropy over the labels of the whole step: logits (..., L), labels (...), -100 where none is wanted.
-
-    `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects that
-    models whose forward takes **kwargs divide by it. Many, such as XLM-R, return the mean of their micro-batch, so that
-    gradients would be too large by the number of processes times the number of micro-batches.
-    """
-    items = labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+def mean_cross_entropy(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+    """Sum of the cross-entropies over `items`: logits (..., L), labels (...), -100 where none is wanted."""
     logits = outputs["logits"].flatten(0, -2)
-    loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
-    share = labels.ne(IGNORED).sum() / items if translation_share is None else translation_share
-    return mean_of_sides(loss, outputs, share)
-
-
-def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Tensor | float) -> torch.Tensor:
-    """Plug-in, the mean of x's loss and y's; otherwise x's.
-
-    `outputs` then have a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
-    x, so that the model only sees y's); `translation_share` is their share of the step's translated labels.
-    """
-    translation_loss = outputs.get("loss")
-    if translation_loss is None:
-        return loss
-    # the mean over no labels is NaN
-    has_none = torch.as_tensor(translation_share == 0, device=loss.device)
-    return (loss + translation_loss.masked_fill(has_none, 0.0) * translation_share) / 2
+    return torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items

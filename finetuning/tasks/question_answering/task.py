@@ -27,7 +27,7 @@ from finetuning.data.word_lists import has_text
 from finetuning.metrics import load_metric
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.by_language import LanguageTask, mean_of_sides
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.tasks.question_answering.scores import score_answers
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
@@ -36,24 +36,14 @@ from finetuning.trainer import Outcome
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 
 
-def span_cross_entropy(
-    outputs: Any,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    translation_share: torch.Tensor | float = 1.0,
-) -> torch.Tensor:
-    """Mean over all windows of the step of the cross-entropies of start and end: logits (B, T), labels (B, 2).
-
-    `num_items_in_batch` counts labels, two per window, over all accumulated micro-batches and processes. The loss of
-    the model itself is the mean over its micro-batch.
-    """
+def span_cross_entropy(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+    """Sum of the cross-entropies of start and end over `items`, two a window: logits (B, T), labels (B, 2)."""
     logits = (outputs["start_logits"], outputs["end_logits"])
     losses = [
         torch.nn.functional.cross_entropy(logits_BT, gold_B, reduction="sum")
         for logits_BT, gold_B in zip(logits, labels.unbind(-1), strict=True)
     ]
-    loss = sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
-    return mean_of_sides(loss, outputs, translation_share)
+    return sum(losses) / items
 
 
 class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
