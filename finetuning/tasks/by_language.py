@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from accelerate import PartialState
 from sklearn.metrics import precision_recall_fscore_support
+from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
 from finetuning.data.task_tables import TaskData
@@ -38,11 +39,15 @@ class LanguageTask(Task[R]):
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
     counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
-    # loss of (outputs, labels, items of the whole step): a sum over labels other than -100, divided by the items
-    loss: ClassVar[Callable[..., torch.Tensor]]
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
+
+    @staticmethod
+    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 where there is none."""
+        logits = outputs["logits"].flatten(0, -2)
+        return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
 
     @abstractmethod
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
@@ -212,9 +217,3 @@ def named_scores(names: list[str], scores: Iterable[Any]) -> LabelScores:
         name: {**{key: 100 * float(share) for key, share in zip(LABEL_SCORES, shares, strict=True)}, "support": int(n)}
         for name, *shares, n in zip(names, *scores, strict=True)
     }
-
-
-def mean_cross_entropy(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
-    """Sum of the cross-entropies over `items`: logits (..., L), labels (...), -100 where none is wanted."""
-    logits = outputs["logits"].flatten(0, -2)
-    return torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items

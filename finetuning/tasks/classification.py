@@ -15,7 +15,7 @@ from finetuning.data.table_checks import check_tables, check_translation_columns
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import has_text
 from finetuning.recipe import Recipe
-from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy
+from finetuning.tasks.by_language import LanguageTask, by_label
 from finetuning.trainer import Outcome
 from zoo_core.tables import require_column
 
@@ -28,7 +28,6 @@ class ClassificationTask(LanguageTask[Recipe]):
     auto_class = AutoModelForSequenceClassification
     collator = DataCollatorWithPadding
     metric = ("accuracy", "1.0.0")
-    loss = staticmethod(mean_cross_entropy)
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +90,9 @@ class ClassificationTask(LanguageTask[Recipe]):
                 answer = {"gold": names[row["labels"]], "prediction": names[label]}
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records, lambda: by_label(gold, found, names))
+        return Outcome(
+            {"accuracy": 100 * float(np.mean(found == gold))}, records(), lambda: by_label(gold, found, names)
+        )
 
 
 def encode_batch(

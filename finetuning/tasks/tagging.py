@@ -33,10 +33,10 @@ from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_p
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
-from finetuning.data.word_lists import count_invisible, text_lists
+from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import LABEL_SCORES, LabelScores
-from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy, named_scores
+from finetuning.tasks.by_language import LanguageTask, by_label, named_scores
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
@@ -50,7 +50,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
-    loss = staticmethod(mean_cross_entropy)
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -150,7 +149,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 return by_type(gold, found, names)
             return by_label(*([number for sentence in side for number in sentence] for side in ids), names)
 
-        return Outcome(chunk_scores(gold, found), records, label_scores)
+        return Outcome(chunk_scores(gold, found), records(), label_scores)
 
 
 @dataclass
@@ -215,8 +214,6 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
-    if invisible := count_invisible(words):
-        warnings.append(f"{rows.place}: {invisible}")
     if not label_column or not any(words):
         return words, [[] for _ in words] if label_column else []
     read = _label_column(rows)

@@ -27,7 +27,7 @@ from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.by_language import mean_cross_entropy
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
@@ -169,10 +169,10 @@ def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_cor
     assert "another model" in refused([*topics, "--resume"])
 
 
-def test_mean_cross_entropy_over_a_step():
+def test_loss_over_a_step():
     logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
-    whole = mean_cross_entropy({"logits": logits}, labels, 6)
-    parts = [mean_cross_entropy({"logits": logits[a:b]}, labels[a:b], 6) for a, b in ((0, 2), (2, 6))]
+    whole = LanguageTask.loss({"logits": logits}, labels, 6)
+    parts = [LanguageTask.loss({"logits": logits[a:b]}, labels[a:b], 6) for a, b in ((0, 2), (2, 6))]
     assert torch.allclose(whole, sum(parts))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
@@ -36,23 +37,18 @@ from finetuning.trainer import Outcome
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 
 
-def span_cross_entropy(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
-    """Sum of the cross-entropies of start and end over `items`, two a window: logits (B, T), labels (B, 2)."""
-    logits = (outputs["start_logits"], outputs["end_logits"])
-    losses = [
-        torch.nn.functional.cross_entropy(logits_BT, gold_B, reduction="sum")
-        for logits_BT, gold_B in zip(logits, labels.unbind(-1), strict=True)
-    ]
-    return sum(losses) / items
-
-
 class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     """Questions with an answer in their context."""
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
-    loss = staticmethod(span_cross_entropy)
     loss_reads_padding = True  # start and end are predicted among all positions
+
+    @staticmethod
+    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+        """Sum of the cross-entropies of start and end over `items`, two a window: logits (B, T), labels (B, 2)."""
+        sides = zip((outputs["start_logits"], outputs["end_logits"]), labels.unbind(-1), strict=True)
+        return sum(cross_entropy(logits_BT, gold_B, reduction="sum") for logits_BT, gold_B in sides) / items
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -134,7 +130,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
                 identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
                 yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
 
-        return Outcome(self.measure(language, answers, golds), records)
+        return Outcome(self.measure(language, answers, golds), records())
 
     def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
         """F1 and exact match of the recipe's metric."""

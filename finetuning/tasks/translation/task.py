@@ -5,7 +5,6 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -199,9 +198,7 @@ class TranslationTask(Task[TranslationRecipe]):
                     if "eval_loss" in entry
                 ],
             }
-            return record, {
-                pair: functools.partial(_rows, data.evaluation[pair], own) for pair, own in hypotheses.items()
-            }
+            return record, {pair: _rows(data.evaluation[pair], own) for pair, own in hypotheses.items()}
 
         return train_seed(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch", evaluated, folder)
 

@@ -1,9 +1,8 @@
 """Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +21,8 @@ from modeling.checkpoints import load_whole
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
-# scores of a pair of languages (method, layer, metric, value), counts, and what makes the rows of its predictions
-Found = tuple[list[Facts], Facts, Callable[[], Iterable[Facts]] | None]
+# scores of a pair of languages (method, layer, metric, value), counts, and the rows of its predictions
+Found = tuple[list[Facts], Facts, list[Facts] | None]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 R = TypeVar("R", bound=VectorRecipe)
@@ -95,8 +94,6 @@ class VectorTask(Task[R]):
             for name in list(data.pairs)[state.process_index :: state.num_processes]:
                 print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
                 scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
-                if rows and state.num_processes > 1:  # a function cannot be sent
-                    rows = partial(iter, list(rows()))
                 found[name] = [{"language": name, **score} for score in scores], counts, rows
             return found
 
@@ -111,7 +108,7 @@ class VectorTask(Task[R]):
             "counts": {name: counts for name, (_, counts, _) in found.items()},
         }
         if state.is_main_process:
-            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows})
+            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows is not None})
         state.wait_for_everyone()
         return record
 

@@ -3,7 +3,6 @@
 Equal texts of a pool are one candidate, with any of their ids: a mined pair is right if gold has a pair of these texts.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -116,7 +115,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 place = {"method": encoder.pooling, "layer": layer}
                 scores += [{**place, "metric": key, "value": found[key]} for key in self.metrics]
                 if layer == facts["layer"]:
-                    rows = functools.partial(_rows, pool, mined, thresholds[layer])
+                    rows = list(_rows(pool, mined, thresholds[layer]))
                     counts |= {"mined": found["mined"], "right": found["right"]}
         threshold = thresholds[facts["layer"]]
         return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows

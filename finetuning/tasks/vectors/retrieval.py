@@ -1,6 +1,5 @@
 """Retrieval of translations: finds the translation of each sentence in another set of sentences, as Tatoeba."""
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,7 +67,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             place = {"method": encoder.pooling, "layer": layer}
             scores += [{**place, "metric": key, "value": value} for key, value in accuracy(pair, *found).items()]
             if layer == facts["layer"]:
-                rows = functools.partial(_rows, pair, *found)
+                rows = list(_rows(pair, *found))
         return scores, counts, rows
 
     def lines(self, results: Results) -> list[str]:
