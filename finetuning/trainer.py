@@ -26,8 +26,8 @@ class Outcome:
     """In percent, by name."""
 
     records: Iterable[dict[str, Any]]
-    """The rows of `predictions/<language>.jsonl`, made of `TaskData.as_read`: `row`, the number of the row in its table;
-    gold; prediction. A generator: only the main process reads it, for evaluated rows alone."""
+    """The rows of `predictions/<language>.jsonl`, from `TaskData.as_read`: `row`, the number of the row in its table;
+    gold; prediction. A generator: only the main process reads it, and of evaluated rows alone."""
 
     label_scores: Callable[[], LabelScores] = dict
     """Makes the scores of each label, where rows have labels; of what, `label_unit` of the protocol says: rows, words

@@ -45,7 +45,7 @@ class LanguageTask(Task[R]):
 
     @staticmethod
     def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
-        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 where there is none."""
+        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
         logits = outputs["logits"].flatten(0, -2)
         return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
 

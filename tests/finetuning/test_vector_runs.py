@@ -20,7 +20,7 @@ from finetuning.results import read_results
 from finetuning.run import main
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.vectors import retrieval
-from finetuning.tasks.vectors.mining import Pool, chance_level, divide
+from finetuning.tasks.vectors.mining import Pool, divide
 from finetuning.tasks.vectors.recipe import RetrievalRecipe, WordAlignmentRecipe
 from finetuning.tasks.vectors.retrieval import Side
 from finetuning.tasks.vectors.search import mine
@@ -231,17 +231,6 @@ def test_read_pools_merges_equal_texts_and_leaves_out_others(mined, pools, tmp_p
     assert "xx-en: 3 gold pairs are not in the pools" in "\n".join(warnings)
 
 
-def test_chance_level_of_random_pairs():
-    generator = torch.Generator().manual_seed(0)
-    pool = Pool(["s"] * 8, ["t"] * 20, {(n, n) for n in range(5)})
-    drawn = [torch.randperm(20, generator=generator)[:8] for _ in range(4000)]
-    right = sum(int((order[:5] == torch.arange(5)).sum()) for order in drawn) / len(drawn)
-    levels = chance_level(pool)
-    assert levels["recall"] == pytest.approx(100 * right / 5, rel=0.1)
-    assert levels["precision"] == pytest.approx(100 * right / 8, rel=0.1)
-    assert levels["f1"] == pytest.approx(2 / (1 / levels["precision"] + 1 / levels["recall"]))
-
-
 def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     def rows(language, numbers):
         texts = [(f"{sentence(n)} {language}", sentence(n) if n != 30 else "") for n in numbers]
@@ -267,7 +256,7 @@ def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch
     monkeypatch.setattr(type(model), "forward", lambda self, *a, **k: passes.append(1) or forward(self, *a, **k))
     aligner = WordAligner(model, AutoTokenizer.from_pretrained(tiny_model), encoding="joint")
     options = {"ot": {"sinkhorn_iterations": 5}, "itermax": {}, "mutual": {}}
-    scores = sweep(aligner, pairs, gold, methods=options)
+    scores = sweep(aligner, pairs, gold, range(3), options)
     assert len(passes) == 1
     assert {name: list(by_layer) for name, by_layer in scores.items()} == dict.fromkeys(options, [0, 1, 2])
     assert len({of["aer"] for of in scores["itermax"].values()}) == 3

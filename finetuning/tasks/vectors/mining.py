@@ -89,7 +89,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
             entries,
             [split_name(table.gold) for table in recipe.pairs],
             {name: len(both.pool.gold) for name, both in pools.items()},
-            {name: chance_level(both.pool) for name, both in pools.items()},
+            {},
             differs=differs + ["part of the pools"] * bool(held_out),
             pool_sizes={name: both.pool.sizes for name, both in pools.items()},
             dev_data=dev_entries,
@@ -190,17 +190,6 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
         one, other = getattr(table, name), getattr(table.dev, name)
         if one is not None and other is not None and overlap(one, other, hub_root):
             raise ValueError(f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}.")
-
-
-def chance_level(pool: Pool) -> dict[str, float]:
-    """Returns the scores, in percent, of pairing each sentence of the smaller pool with a random one of the other pool.
-
-    Of m pairs, m x gold / (S x D) are expected to be right; F1 is computed from the expected counts.
-    """
-    smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
-    right = gold / larger
-    f1 = 2 * right / (smaller + gold)
-    return {"f1": 100 * f1, "precision": 100 * right / smaller, "recall": 100 * right / gold}
 
 
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
