@@ -11,7 +11,6 @@ from finetuning.tasks.question_answering.scores import score_answers
 from finetuning.tasks.question_answering.windows import windowing
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.tagging import chunk_scores
-from finetuning.tasks.translation.batches import UpdatePlan
 from finetuning.tasks.vectors.word_alignment import score as score_links
 from finetuning.tools.label_text import main as label_text
 from finetuning.tools.translations import main as convert
@@ -134,7 +133,6 @@ class SlowTokenizer:
         (lambda: score_answers(["a"], [[]]), "gold"),
         (lambda: chunk_scores([["O"], ["B-PER"]], [["O"], ["PER"]]), "'PER'"),
         (lambda: score_links({0: []}, {0: GOLD, 2: GOLD}), "1 .* 2"),
-        (lambda: UpdatePlan([5, 9], [5, 5], 8, seed=1), "max_tokens is 8.* 9"),
         (lambda: windowing(SlowTokenizer(), 48, 10, 20), "SlowTokenizer"),
     ],
 )

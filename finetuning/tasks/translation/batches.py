@@ -121,11 +121,6 @@ class UpdatePlan:
     def __init__(self, source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int):
         self.source_lengths, self.target_lengths, self.seed = source_lengths, target_lengths, seed
         sizes = np.maximum(source_lengths, target_lengths)
-        if (longest := int(sizes.max())) > max_tokens:
-            raise ValueError(
-                f"training.max_tokens is {max_tokens}, and the longest training pair has a side of {longest} tokens. "
-                f"Raise it to {longest} or more, or lower max_source_length and max_target_length."
-            )
         self.bounds = cut_by_tokens(sizes[np.lexsort((source_lengths, target_lengths))], max_tokens)
 
     def __len__(self) -> int:

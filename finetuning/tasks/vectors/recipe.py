@@ -3,7 +3,8 @@
 Every layer and every pair of languages is evaluated by itself.
 """
 
-from dataclasses import dataclass, is_dataclass, replace
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
+from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option, validate
 from zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
@@ -188,32 +189,18 @@ class MiningRecipe(SentenceRecipe):
 
 
 def expanded(tables: list[Any]) -> list[Any]:
-    """Returns a table for each pair of languages, with the language in place of `{language}`."""
+    """Returns a table for each pair of languages, with the language in place of `{language}`.
+
+    It is the code in language fields, and elsewhere its entry in `language_names`.
+    """
     found = []
-    for position, table in enumerate(tables):
-        languages, is_open = getattr(table, "languages", []), _filled(table, "") != table
-        if is_open != bool(languages):
-            raise ValueError(
-                f"pairs.{position}.languages is {languages}. Write {PLACE} in path, config or a column, and list "
-                f"its values, as in pairs.{position}.languages=[de, fr]."
-            )
-        found += [_of_language(table, language) for language in languages] if is_open else [table]
+    for table in tables:
+        languages, text = getattr(table, "languages", []), json.dumps(asdict(table))
+        for language in languages:
+            name = json.dumps(table.language_names.get(language, language))[1:-1]
+            sides = {
+                side: getattr(table, side).replace(PLACE, language) for side in ("source_language", "target_language")
+            }
+            found.append(validate(type(table), json.loads(text.replace(PLACE, name)) | sides))
+        found += [] if languages else [table]
     return found
-
-
-def _of_language(table: LanguagePairs, language: str) -> Any:
-    """Returns the table of one language: its code in language fields, and elsewhere its entry in `language_names`."""
-    named = _filled(table, table.language_names.get(language, language))
-    languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
-    return replace(named, **languages)
-
-
-def _filled(table: Any, language: str) -> Any:
-    """Returns the table, with its inner tables, with the language in place of `{language}`."""
-    changes: dict[str, Any] = {}
-    for name, value in vars(table).items():
-        if isinstance(value, str) and PLACE in value:
-            changes[name] = value.replace(PLACE, language)
-        elif is_dataclass(value):
-            changes[name] = _filled(value, language)
-    return replace(table, **changes)
