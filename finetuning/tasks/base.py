@@ -96,9 +96,9 @@ class Task(ABC, Generic[R]):
                 "published": recipe.references,
                 "scores": scores,
                 **({"label_scores": labels} if labels else {}),
-                "warnings": [*warnings, *self._at_chance(facts, records)],
             }
         )
+        results["warnings"] = [*warnings, *self._at_chance(results)]
         results["lines"] = self.lines(results)
         return results
 
@@ -110,23 +110,20 @@ class Task(ABC, Generic[R]):
     def lines(self, results: Results) -> list[str]:
         """Returns how the scores were computed, one fact a line, for the page and the card."""
 
-    def _at_chance(self, facts: Facts, records: list[Record]) -> list[str]:
+    def _at_chance(self, results: Results) -> list[str]:
         """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
 
         Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
         """
-        warnings, place = [], (facts.get("method"), facts.get("layer"), facts["metric"]["name"])
-        for record in records:
+        warnings = []
+        for place, seed in enumerate(results["seeds"]):
             guessed = []
-            for row in record["scores"]:
-                if (row.get("method"), row.get("layer"), row["metric"]) != place:
-                    continue
-                name, score = row["language"], row["value"]
-                chance = facts.get("chance", {}).get(name, {}).get(row["metric"], 0.0)
-                error = math.sqrt(chance * (100 - chance) / facts["evaluated_rows"][name])
+            for name, entry in results.languages.items():
+                score, chance = entry["scores"][place], results.chance(name) or 0.0
+                error = math.sqrt(chance * (100 - chance) / results["protocol"]["evaluated_rows"][name])
                 if score <= chance + 2 * error if self.is_higher_better else score >= chance:
                     guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
-            warnings += [f"seed {record['seed']}: {place[2]} is at chance in {', '.join(guessed)}"] if guessed else []
+            warnings += [f"seed {seed}: {results.metric} is at chance in {', '.join(guessed)}"] if guessed else []
         return warnings
 
     def data_lines(self, read: Any, encoded: Any) -> list[dict[str, Any]]:

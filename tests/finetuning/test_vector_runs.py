@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from functools import partial
 from pathlib import Path
 
@@ -200,8 +199,6 @@ def test_mining_task_scores_by_the_threshold_of_dev(feature_run, tiny_model):
         assert f1 == pytest.approx(200 * right[taken].sum() / (taken.sum() + gold)) and gold == 13
         assert recall == pytest.approx(100 * right[taken].sum() / gold)
     assert results.average["mean"] > 30, "the twins are nearly equal"
-    warnings = "\n".join(results["warnings"])
-    assert re.search(r"\b13 gold .* 40 and 40\b", warnings)
 
 
 def test_divide_shares_no_text_and_repeats():
@@ -245,7 +242,7 @@ def test_read_pools_of_the_pairs_alone(mined, tmp_path):
     assert results["protocol"]["pool_sizes"] == {"de-en": [29, 29], "zh-en": [29, 29]}
     assert results["protocol"]["dev_rows"] == {"de-en": 20, "zh-en": 20}
     warnings = "\n".join(results["warnings"])
-    assert "de-en: 1 gold pairs are not in the pools" in warnings and "de-en: 29 gold pairs among 29 and 29" in warnings
+    assert "de-en: 1 gold pairs are not in the pools" in warnings
 
 
 def test_sweep_needs_one_forward_pass(tiny_model, sample_corpus_dir, monkeypatch):

@@ -26,7 +26,6 @@ from finetuning.tasks.vectors.search import mine
 from zoo_core.tables import describe, require_column
 
 NEIGHBORS = 4  # k of the margin score, as in XTREME's script
-SMALL_POOL, MOST_GOLD = 1_000, 0.1  # sentences, and share of gold in them; BUCC's own have 89,000 and more, 2% to 3%
 
 
 @dataclass
@@ -79,11 +78,6 @@ class MiningTask(SentenceTask[MiningRecipe]):
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
                 warnings.append(f"{name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
-            if min(pool.sizes) < SMALL_POOL or len(pool.gold) > MOST_GOLD * min(pool.sizes):
-                warnings.append(
-                    f"{name}: {len(pool.gold):,} gold pairs among {pool.sizes[0]} and {pool.sizes[1]} sentences: "
-                    "F1 is far higher than on BUCC's own pools"
-                )
         differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
         facts = facts_of(
             entries,
