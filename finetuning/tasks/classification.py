@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.table_checks import typed_column
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, by_label
@@ -27,7 +27,7 @@ class ClassificationTask(LanguageTask[Recipe]):
 
     auto_class = AutoModelForSequenceClassification
     collator = DataCollatorWithPadding
-    metric = ("accuracy", "1.0.0")
+    metric, texts = ("accuracy", "1.0.0"), (1, 2)
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,16 +40,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe)
-        check_translation_columns(recipe, needs_labels=False)
-        texts = recipe.train[0].text_columns
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) not in (1, 2) or len(table.text_columns) != len(texts):
-                raise ValueError(
-                    f"{where}.text_columns is {table.text_columns}, and train.0.text_columns is {texts}. Name one or "
-                    "two columns, in all tables the same number."
-                )
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         names, is_declared = label_names([_label_column(rows) for rows in tables.train])
         normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
@@ -59,7 +50,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         data = gather(recipe, tables, evaluation, normalize, warnings, names)
         if len(used := data.train.unique("labels")) < 2:
             raise ValueError(f"All {len(data.train)} training rows have the label {names[used[0]]!r}.")
-        data.protocol["texts"] = len(texts)
+        data.protocol["texts"] = len(recipe.train[0].text_columns)
         data.protocol["chance"] = {  # always the commonest label
             language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
             for language, rows in data.evaluation.items()

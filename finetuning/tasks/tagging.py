@@ -31,8 +31,8 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.table_checks import translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import LABEL_SCORES, LabelScores
@@ -49,6 +49,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
+    has_labels_in_text = True
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod
@@ -62,12 +63,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         Plug-in, they also have those of the translation, as `translation_...`. Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe)
-        check_translation_columns(recipe)
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) != 1:
-                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of words.")
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(

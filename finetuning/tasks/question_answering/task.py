@@ -16,14 +16,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import (
-    check_tables,
-    check_translation_columns,
-    named_tables,
-    translation_of,
-    typed_column,
-)
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.table_checks import translation_of, typed_column
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text
 from finetuning.metrics import load_metric
 from finetuning.models import Start
@@ -42,6 +36,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
+    texts, has_labels_in_text = (2,), True
     loss_reads_padding = True  # start and end are predicted among all positions
 
     @staticmethod
@@ -73,15 +68,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         the fields of the translation have `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) != 2 or table.label_names:
-                raise ValueError(
-                    f"{where} has text_columns {table.text_columns} and label_names {table.label_names}. Name two "
-                    "columns, question and context, and no label_names."
-                )
-        check_tables(recipe)
-        check_translation_columns(recipe)
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
             self.measure(language, ["a"], [["a"]])  # before hours of training
