@@ -81,11 +81,10 @@ def check_data(task: "Task") -> None:
     """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
     recipe = task.recipe
     task.begin()
-    read = task.read()
-    data = task.encode(read)
+    data = task.encode(task.read())
     task.check_run(data)
     if PartialState().is_main_process:
-        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(read, data)), data.warnings)
+        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(data.protocol)), data.warnings)
         print_labels(recipe.task, data)
         print("The data can be used. Nothing was trained or written.")
 

@@ -126,19 +126,16 @@ class Task(ABC, Generic[R]):
             warnings += [f"seed {seed}: {results.metric} is at chance in {', '.join(guessed)}"] if guessed else []
         return warnings
 
-    def data_lines(self, read: Any, encoded: Any) -> list[dict[str, Any]]:
+    def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
-        lines = []
-        for part in ("train", "dev", "evaluation"):
-            before, after = ({"all": of.train} if part == "train" else getattr(of, part) for of in (read, encoded))
-            for name, rows in after.items():
-                counts = {
-                    shown: (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
-                    for field, shown in self.counts.items()
-                }
-                line = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows), **counts}
-                lines.append(line)
-        return lines
+        rows = {"train": {"all": facts["training_rows"]}, "dev": facts["selection"].get("rows", {})}
+        return [
+            {"part": part, "language": name, "rows": count}
+            | {shown: (facts.get(field) or {}).get(part, {}).get(name, 0) for field, shown in self.counts.items()}
+            for part, by_language in (rows | {"evaluation": facts["evaluated_rows"]}).items()
+            for name, count in by_language.items()
+            if count
+        ]
 
 
 def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:

@@ -129,10 +129,6 @@ class VectorTask(Task[R]):
             f"layer: {facts['layer']} of {facts['depth']} ({facts['selection']['rule']}), not chosen on these data",
         ]
 
-    def data_lines(self, read: PairData, encoded: PairData) -> list[dict[str, Any]]:
-        rows = encoded.protocol["evaluated_rows"].items()
-        return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
-
 
 def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
     """The facts of evaluated tables, whose gold pairs are counted by pair of languages, and those of the kind."""
