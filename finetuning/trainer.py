@@ -99,9 +99,8 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
     ) -> Any:
         """This micro-batch's part of the kind's loss over the step, whose labels `num_items_in_batch` counts.
 
-        Plug-in, of the mean of x's loss and y's. The model gets y's labels alone and returns their mean over the
-        micro-batch. Other models would also return such a mean, too large by the number of micro-batches. DDP averages
-        gradients, hence the factor.
+        Plug-in, of the mean of x's loss and y's: the model gets y's labels alone, and returns their mean over the
+        micro-batch. DDP averages gradients, hence the factor.
         """
         labels, translated = inputs.pop("labels"), translated_labels(inputs)
         outputs = model(**inputs)
