@@ -1,16 +1,10 @@
 """Finds, describes and loads the models that a user names."""
 
 import contextlib
-import copy
-import re
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenizers import Regex, normalizers
-from transformers import PreTrainedTokenizerFast
-
-from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer, load_whole
+from modeling.checkpoints import check_vocabulary, download_pinned, load_config, load_tokenizer
 from modeling.positions import longest_input
 from zoo_core.processes import main_first
 from zoo_core.provenance import folder_fingerprint, model_files, model_fingerprint, read_json
@@ -103,26 +97,6 @@ def best_seed(run: str, model: str, fingerprint: str) -> tuple[Path, dict[str, A
     return folder, {"run": run, "task": results["task"], "setting": results["setting"], "seed": seed}
 
 
-def names_as_text(tokenizer: Any) -> Any:
-    """Returns a tokenizer that reads the name of a special token in a text, such as `</s>`, as its characters.
-
-    `split_special_tokens` is not enough: a unigram vocabulary has the names, too. So a blank after their first letter
-    hides them, in a tokenizer that keeps this when it is saved; the library's own classes would not.
-    """
-    names = [name for name in tokenizer.all_special_tokens if len(name) > 1 and name != tokenizer.unk_token]
-    found = tokenizer(names, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    if not tokenizer.is_fast or set(chain.from_iterable(found)).isdisjoint(tokenizer.convert_tokens_to_ids(names)):
-        tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = True
-        return tokenizer
-    backend = copy.deepcopy(tokenizer.backend_tokenizer)
-    places = [(Regex(f"{re.escape(name[0])}(?={re.escape(name[1:])})"), f"{name[0]} ") for name in names]
-    own = [backend.normalizer] if backend.normalizer else []
-    backend.normalizer = normalizers.Sequence([*own, *(normalizers.Replace(*place) for place in places)])
-    kept = ("model_max_length", "model_input_names", "padding_side", "truncation_side")
-    options = {name: getattr(tokenizer, name) for name in kept} | tokenizer.special_tokens_map
-    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **options)
-
-
 def find_model(model: str, hub_root: str | None = None, what: str = "Model") -> str:
     """Returns the path of a model: an existing folder or a Hub id; `owner/name@revision` is downloaded.
 
@@ -143,12 +117,6 @@ def read_config(model: str, hub_root: str | None = None, trust_remote_code: bool
     path = find_model(model, hub_root)
     with main_first(), readable_errors(model):
         return load_config(path, trust_remote_code)
-
-
-def load_pretrained(auto_class: Any, path: str, name: str, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Loads a model as `load_whole` does; `name` is what a recipe or an option calls it."""
-    with readable_errors(name):
-        return load_whole(auto_class, path, name, trust_remote_code, **options)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ MAY_CHANGE = {"seeds", "output_dir", "num_workers", "published", "sweep", "track
 HALF_WRITTEN = r"\.(run\.json|sweep\.json|recipe\.yaml)\.\d+\.tmp"
 SWEEP = r"sweep(\.json)?"
 
-Predictions = dict[str, Callable[[], Iterable[dict[str, Any]]]]  # by language or pair: makes the rows of its file
+Predictions = dict[str, Iterable[dict[str, Any]]]  # by language or pair: the rows of its file
 
 
 class RunFolder:
@@ -95,6 +95,6 @@ def finish_seed(folder: Path, record: dict[str, Any], predictions: Predictions) 
     for language, rows in predictions.items():
         # a table may name languages freely: `pt/BR` must not become a folder
         name = re.sub(r'^\.|[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02X}", language)
-        write_rows(folder / "predictions" / f"{name}.jsonl", ({"language": language, **row} for row in rows()))
+        write_rows(folder / "predictions" / f"{name}.jsonl", ({"language": language, **row} for row in rows))
     record["processes"] = PartialState().num_processes
     write_json(folder / "scores.json", record)

@@ -25,9 +25,9 @@ class Outcome:
     scores: dict[str, float]
     """In percent, by name."""
 
-    records: Callable[[], Iterable[dict[str, Any]]]
-    """Makes the rows of `predictions/<language>.jsonl` from `TaskData.as_read`: `row`, the number of the row in its
-    table; gold; prediction. Called for evaluated rows alone, by the main process."""
+    records: Iterable[dict[str, Any]]
+    """The rows of `predictions/<language>.jsonl`, from `TaskData.as_read`: `row`, the number of the row in its table;
+    gold; prediction. A generator: only the main process reads it, and of evaluated rows alone."""
 
     label_scores: Callable[[], LabelScores] = dict
     """Makes the scores of each label, where rows have labels; of what, `label_unit` of the protocol says: rows, words
@@ -55,12 +55,11 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
             processing_class=tokenizer,
             train_dataset=data.train,
             eval_dataset=self.dev.rows,
-            compute_loss_func=self._loss_of_sides if recipe.plug_in else task.loss,
             compute_metrics=self._selection,
             preprocess_logits_for_metrics=task.kept,
         )
+        self.model_accepts_loss_kwargs = True  # makes the Trainer count the labels of a step
         self.translation_items: Any = None  # labels of the translations in the step, of all processes
-        self.translation_share: Any = None  # those of the micro-batch over these
         self.layerwise_decay = recipe.training.layerwise_decay
         rows = self._remove_unused_columns(data.train, description="training")
         plan = LengthGroups(data.train["length"][:], recipe.training.batch_size, self.args.seed)
@@ -95,16 +94,23 @@ class FineTuningTrainer(TrainsByPlan, LayerwiseDecay, Trainer):
                     padding = (0, widest - width)
                     batch[field] = torch.nn.functional.pad(batch[field], padding, value=filling.get(name, 0))
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's method, with the facts about the inputs that `_loss_of_sides` needs."""
-        labels = translated_labels(inputs)
-        if labels is not None and self.translation_items is not None:
-            self.translation_share = labels.ne(IGNORED).sum() / self.translation_items.clamp(min=1)
-        return super().compute_loss(model, inputs, *args, **kwargs)
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """This micro-batch's part of the kind's loss over the step, whose labels `num_items_in_batch` counts.
 
-    def _loss_of_sides(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """The kind's loss, given the share of the step's translated labels that are in this micro-batch."""
-        return self.task.loss(outputs, labels, num_items_in_batch, self.translation_share)
+        Plug-in, of the mean of x's loss and y's: the model gets y's labels alone, and returns their mean over the
+        micro-batch. DDP averages gradients, hence the factor.
+        """
+        labels, translated = inputs.pop("labels"), translated_labels(inputs)
+        outputs = model(**inputs)
+        loss = self.task.loss(outputs, labels, num_items_in_batch)
+        if translated is not None:
+            count = translated.ne(IGNORED).sum()
+            share = count / self.translation_items.clamp(min=1)
+            loss = (loss + outputs["loss"].masked_fill(count == 0, 0.0) * share) / 2  # the mean over no labels is NaN
+        loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
 
     def outcomes(self) -> dict[str, Outcome]:
         """Scores and predictions of the evaluated rows, by language."""

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -80,11 +81,10 @@ def check_data(task: "Task") -> None:
     """Reads, checks and encodes all data as for a run, and prints counts. Nothing is trained or written."""
     recipe = task.recipe
     task.begin()
-    read = task.read()
-    data = task.encode(read)
+    data = task.encode(task.read())
     task.check_run(data)
     if PartialState().is_main_process:
-        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(read, data)), data.warnings)
+        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(data.protocol)), data.warnings)
         print_labels(recipe.task, data)
         print("The data can be used. Nothing was trained or written.")
 
@@ -216,29 +216,64 @@ def last_complete_checkpoint(folder: Path) -> str | None:
     return None
 
 
-def train_or_resume(trainer: Trainer, progress: SeedProgress, size: str) -> None:
+def train_seed(
+    trainer: Trainer,
+    recipe: TrainedRecipe,
+    size: str,
+    evaluated: Callable[[], tuple[dict[str, Any], Predictions]],
+    folder: Path,
+) -> "Record":
     """Trains a seed from its last complete checkpoint, if there is one; not at all if that is of the last step.
 
-    `size` describes the training data. Raises `Stopped` after a signal, once the step is saved.
+    `size` describes the training data. `evaluated` then makes what a kind of task records, and the predictions. Leaves
+    scores.json, predictions/ and, if it is to be kept, model/ in `folder`, and removes the checkpoints. Returns what
+    scores.json holds. Raises `Stopped` after a signal, once the step is saved.
     """
+    main, model = PartialState().is_main_process, trainer.accelerator.unwrap_model(trainer.model)
+    progress = SeedProgress(trainer.args.seed, recipe)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(progress)
-    if progress.recipe.training.gradient_checkpointing:
-        model = trainer.model  # our oldest transformers has the second name alone
+    if recipe.training.gradient_checkpointing:
+        # our oldest transformers has the second name alone
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
-    fresh = getattr(trainer.model, "fresh_parameters", {"count": 0})["count"]
-    said = f"{progress.name}: {size}" + (f", {fresh:,} new parameters" if fresh else "")
-    progress.bar.say(said + (f", resumed from {resumed}" if resumed else ""))
-    state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
-    if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
-        trainer.state = state
-        best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
-        trainer._load_from_checkpoint(best or resumed)
-    else:
-        with held_signals():
-            trainer.train(resume_from_checkpoint=resumed)
+    with progress.bar:
+        resumed = last_complete_checkpoint(Path(trainer.args.output_dir))
+        progress.bar.say(f"{progress.name}: {size}" + (f", resumed from {resumed}" if resumed else ""))
+        state = TrainerState.load_from_json(str(Path(resumed) / TRAINER_STATE_NAME)) if resumed else TrainerState()
+        if resumed and state.global_step >= state.max_steps:  # the Trainer would train one more step
+            trainer.state = state
+            best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+            trainer._load_from_checkpoint(best or resumed)
+        else:
+            with held_signals():
+                trainer.train(resume_from_checkpoint=resumed)
+        outcome, predictions = evaluated()
+        record = {
+            "seed": trainer.args.seed,
+            **outcome,
+            "steps": trainer.state.global_step,
+            "selection_score": trainer.state.best_metric,
+            "parameters": model.num_parameters(),
+            "history": finite(trainer.state.log_history),
+        }
+        if recipe.save_models:
+            trainer.save_model(str(folder / "model"))
+        PartialState().wait_for_everyone()
+        if main:
+            if recipe.save_models:
+                forget_machine(folder / "model")
+            finish_seed(folder, record, predictions)
+            remove_own(folder / "checkpoints", CHECKPOINT)
+            if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
+                import wandb
+
+                wandb.finish()
+        PartialState().wait_for_everyone()
+        if recipe.save_models:  # after the barrier: other processes do not wait for the upload
+            progress.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
+        release_memory(trainer)
+        return record
 
 
 class Diverged(ValueError):
@@ -258,38 +293,3 @@ def check_weights(model: torch.nn.Module, seed: int) -> None:
 def finite(value: Any) -> Any:
     """Replaces NaN and infinity by None, such as gradient norms of updates that fp16's loss scaling skips."""
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
-
-
-def finish(
-    trainer: Trainer, progress: SeedProgress, outcome: dict[str, Any], predictions: Predictions, folder: Path
-) -> "Record":
-    """Leaves scores.json, predictions/ and, if it is to be kept, model/ in a seed's folder; removes its checkpoints.
-
-    Returns what scores.json holds: `outcome` (of the kind of task) and what every trained seed records.
-    """
-    state, save_model = PartialState(), progress.recipe.save_models
-    record = {
-        "seed": trainer.args.seed,
-        **outcome,
-        "steps": trainer.state.global_step,
-        "selection_score": trainer.state.best_metric,
-        "parameters": trainer.accelerator.unwrap_model(trainer.model).num_parameters(),
-        "history": finite(trainer.state.log_history),
-    }
-    if save_model:
-        trainer.save_model(str(folder / "model"))
-    state.wait_for_everyone()
-    if state.is_main_process:
-        if save_model:
-            forget_machine(folder / "model")
-        finish_seed(folder, record, predictions)
-        remove_own(folder / "checkpoints", CHECKPOINT)
-        if "wandb" in trainer.args.report_to:  # the next seed is a run of its own
-            import wandb
-
-            wandb.finish()
-    state.wait_for_everyone()
-    if save_model:  # after the barrier: other processes do not wait for the upload
-        progress.uploads.push(folder / "model", f"the model of step {outcome['selected_step']}")
-    release_memory(trainer)
-    return record

@@ -122,7 +122,8 @@ def sweep_layers(aligner: Any, pairs: list[tuple[Side, Side]], gold: dict[int, G
     from finetuning.page import print_table
     from finetuning.tasks.vectors.word_alignment import METRICS, sweep
 
-    scores = sweep(aligner, pairs, gold)[aligner.method]
+    method = aligner.method
+    scores = sweep(aligner, pairs, gold, range(aligner.num_layers + 1), {method: aligner.matching})[method]
     best = min(scores, key=lambda layer: scores[layer]["aer"])
     notes = {aligner.layer: "default"} | {best: "lowest AER, default" if best == aligner.layer else "lowest AER"}
     rows = [

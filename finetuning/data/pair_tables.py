@@ -95,5 +95,5 @@ def pair_identity(rows: PairRows) -> dict[str, Any]:
         "fingerprint": rows.fingerprint,
     }
     if getattr(table, "source_mask_probability", 0):
-        identity |= {"source_mask_probability": table.source_mask_probability, "predict": table.predict}
+        identity["source_mask_probability"] = table.source_mask_probability
     return identity

@@ -49,13 +49,3 @@ def text_lists(
                 f"{str(texts)[:80]}, not a list of {what}s without tabs and line breaks. Correct or remove the row."
             )
     return lists
-
-
-def count_invisible(lists: list[list[str]]) -> str | None:
-    """Counts words of only white space and zero-width characters, and names the first one's row; None without any."""
-    words = [(word, row) for row, own in enumerate(lists) for word in own]
-    invisible = np.flatnonzero(~has_text([word for word, _ in words]))
-    if not len(invisible):
-        return None
-    first, row = words[invisible[0]]
-    return f"words without a visible character: {len(invisible):,}, the first {first!r} in row {row} (from 0)"

@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
 from finetuning.data.task_tables import Data
 from finetuning.models import Start, describe_start
 from finetuning.recipe import TaskRecipe
@@ -98,9 +96,9 @@ class Task(ABC, Generic[R]):
                 "published": recipe.references,
                 "scores": scores,
                 **({"label_scores": labels} if labels else {}),
-                "warnings": [*warnings, *self._at_chance(facts, records)],
             }
         )
+        results["warnings"] = [*warnings, *self._at_chance(results)]
         results["lines"] = self.lines(results)
         return results
 
@@ -112,39 +110,32 @@ class Task(ABC, Generic[R]):
     def lines(self, results: Results) -> list[str]:
         """Returns how the scores were computed, one fact a line, for the page and the card."""
 
-    def _at_chance(self, facts: Facts, records: list[Record]) -> list[str]:
+    def _at_chance(self, results: Results) -> list[str]:
         """Warns of seeds that score no better than guessing, or 0: a mean would hide them.
 
         Better is by two standard errors of a share of the evaluated rows. For an error rate it is lower.
         """
-        warnings, place = [], (facts.get("method"), facts.get("layer"), facts["metric"]["name"])
-        for record in records:
+        warnings = []
+        for place, seed in enumerate(results["seeds"]):
             guessed = []
-            for row in record["scores"]:
-                if (row.get("method"), row.get("layer"), row["metric"]) != place:
-                    continue
-                name, score = row["language"], row["value"]
-                chance = facts.get("chance", {}).get(name, {}).get(row["metric"], 0.0)
-                error = math.sqrt(chance * (100 - chance) / facts["evaluated_rows"][name])
+            for name, entry in results.languages.items():
+                score, chance = entry["scores"][place], results.chance(name) or 0.0
+                error = math.sqrt(chance * (100 - chance) / results["protocol"]["evaluated_rows"][name])
                 if score <= chance + 2 * error if self.is_higher_better else score >= chance:
                     guessed.append(f"{name} {score:.1f} (guessing: {chance:.1f})")
-            warnings += [f"seed {record['seed']}: {place[2]} is at chance in {', '.join(guessed)}"] if guessed else []
+            warnings += [f"seed {seed}: {results.metric} is at chance in {', '.join(guessed)}"] if guessed else []
         return warnings
 
-    def data_lines(self, read: Any, encoded: Any) -> list[dict[str, Any]]:
+    def data_lines(self, facts: Facts) -> list[dict[str, Any]]:
         """Rows, and what is cut or left out of them, by part and language: the table of --check_data."""
-        lines = []
-        for part in ("train", "dev", "evaluation"):
-            before, after = ({"all": of.train} if part == "train" else getattr(of, part) for of in (read, encoded))
-            for name, rows in after.items():
-                line = {"part": part, "language": name, "rows": len(before[name]), "inputs": len(rows)}
-                for column in rows.column_names:
-                    if "length" in column:
-                        line[f"longest {column}"] = int(np.max(rows[column][:]))
-                for field, shown in self.counts.items():
-                    line[shown] = (encoded.protocol.get(field) or {}).get(part, {}).get(name, 0)
-                lines.append(line)
-        return lines
+        rows = {"train": {"all": facts["training_rows"]}, "dev": facts["selection"].get("rows", {})}
+        return [
+            {"part": part, "language": name, "rows": count}
+            | {shown: (facts.get(field) or {}).get(part, {}).get(name, 0) for field, shown in self.counts.items()}
+            for part, by_language in (rows | {"evaluation": facts["evaluated_rows"]}).items()
+            for name, count in by_language.items()
+            if count
+        ]
 
 
 def scores_of(found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:

@@ -9,17 +9,19 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from accelerate import PartialState
 from sklearn.metrics import precision_recall_fscore_support
+from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.task_tables import TaskData
-from finetuning.models import Start, fine_tuned_on, names_as_text, readable_errors
+from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables
+from finetuning.data.task_tables import Tables, TaskData, open_tables
+from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.recipe import Recipe
 from finetuning.results import LABEL_SCORES, LabelScores, Results
-from finetuning.run_folder import RunFolder
+from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
 from finetuning.trainer import FineTuningTrainer, Outcome
-from finetuning.training import SeedProgress, check_weights, finish, train_or_resume, training_arguments
+from finetuning.training import check_weights, train_seed, training_arguments
 from modeling.checkpoints import fresh_weights, load_auto_model, load_config, without_padding
 from zoo_core.masking import IGNORED
 from zoo_core.processes import main_first
@@ -37,13 +39,18 @@ class LanguageTask(Task[R]):
     auto_class: ClassVar[type]
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
+    texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
+    has_labels_in_text: ClassVar[bool] = False  # then a translation that is learned from has its own
     counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
-    # Loss of (outputs, labels, items of the whole step and, plug-in, the share of its translated labels): a sum over
-    # labels other than -100, divided by the items.
-    loss: ClassVar[Callable[..., torch.Tensor]]
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
     kept: ClassVar[Callable[[Any, Any], Any] | None] = None
+
+    @staticmethod
+    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+        """Sum of the cross-entropies over the step's `items`: logits (..., L), labels (...), -100 for none."""
+        logits = outputs["logits"].flatten(0, -2)
+        return cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
 
     @abstractmethod
     def score(self, data: TaskData, part: str, language: str, predictions: Any) -> Outcome:
@@ -54,6 +61,17 @@ class LanguageTask(Task[R]):
         names = dict(enumerate(data.label_names))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: id for id, name in names.items()}}
 
+    def open_tables(self) -> Tables:
+        """Checks and reads every table. Raises ValueError as `check_tables`, and for columns that do not fit."""
+        check_tables(self.recipe)
+        check_translation_columns(self.recipe, self.has_labels_in_text)
+        count = len(self.recipe.train[0].text_columns)
+        for where, table in named_tables(self.recipe).items():
+            if len(table.text_columns) != count or count not in self.texts:
+                number = " or ".join(map(str, self.texts))
+                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name {number}, as many in all tables.")
+        return open_tables(self.recipe)
+
     def open(self) -> Start:
         start = super().open()
         config = start.config
@@ -62,12 +80,13 @@ class LanguageTask(Task[R]):
                 f"plug_in is true, and {self.recipe.model} ({config.model_type}) does not support it: it has no "
                 "cross-attention, or its code is older than plug-in. Name a VECO encoder, or set plug_in=false."
             )
-        tokenizer = names_as_text(start.tokenizer)
+        tokenizer = start.tokenizer
         # right padding: heads read <s> at the first position, and labels and windows count from the left
         tokenizer.padding_side = tokenizer.truncation_side = "right"
         if getattr(config, "type_vocab_size", 2) < 2:  # a model with one type has no row for a pair's second text
-            tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        return start._replace(tokenizer=tokenizer)
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter is saved
+        return start
 
     def check_run(self, data: TaskData, folder: RunFolder | None = None) -> None:
         # the Trainer reports its errors here, before the run
@@ -88,7 +107,7 @@ class LanguageTask(Task[R]):
         """
         recipe = self.recipe
         set_seed(seed)
-        with main_first(), readable_errors(path):
+        with main_first():
             config = load_config(path, recipe.trust_remote_code)
             # always set: the checkpoint may have been fine-tuned in the other way
             options = {"plug_in": recipe.plug_in} if hasattr(config, "plug_in") else {}
@@ -146,10 +165,8 @@ class LanguageTask(Task[R]):
         """The selected checkpoint predicts the evaluated rows, once. Without `evaluate`, there are no scores."""
         recipe, (module, version) = self.recipe, self.metric
         trainer = FineTuningTrainer(self, model, data, self.arguments(seed, folder / "checkpoints"))
-        progress = SeedProgress(seed, recipe)
-        with progress.bar:
-            rows = data.protocol["training_rows"]
-            train_or_resume(trainer, progress, f"{rows} training rows, {len(data.train)} inputs")
+
+        def evaluated() -> tuple[Record, Predictions]:
             check_weights(model, seed)
             outcomes = trainer.outcomes() if evaluate else {}
             record = {
@@ -163,8 +180,10 @@ class LanguageTask(Task[R]):
                 "selected_step": trainer.state.best_global_step or trainer.state.global_step,
                 "fresh_parameters": model.fresh_parameters,
             }
-            predictions = {language: found.records for language, found in outcomes.items()}
-            return finish(trainer, progress, record, predictions, folder)
+            return record, {language: found.records for language, found in outcomes.items()}
+
+        size = f"{data.protocol['training_rows']} training rows, {model.fresh_parameters['count']:,} new parameters"
+        return train_seed(trainer, recipe, size, evaluated, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
@@ -212,36 +231,3 @@ def named_scores(names: list[str], scores: Iterable[Any]) -> LabelScores:
         name: {**{key: 100 * float(share) for key, share in zip(LABEL_SCORES, shares, strict=True)}, "support": int(n)}
         for name, *shares, n in zip(names, *scores, strict=True)
     }
-
-
-def mean_cross_entropy(
-    outputs: Any,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    translation_share: torch.Tensor | float | None = None,
-) -> torch.Tensor:
-    """Cross-entropy over the labels of the whole step: logits (..., L), labels (...), -100 where none is wanted.
-
-    `num_items_in_batch` counts the labels of all accumulated micro-batches and processes. The Trainer expects that
-    models whose forward takes **kwargs divide by it. Many, such as XLM-R, return the mean of their micro-batch, so that
-    gradients would be too large by the number of processes times the number of micro-batches.
-    """
-    items = labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-    logits = outputs["logits"].flatten(0, -2)
-    loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED) / items
-    share = labels.ne(IGNORED).sum() / items if translation_share is None else translation_share
-    return mean_of_sides(loss, outputs, share)
-
-
-def mean_of_sides(loss: torch.Tensor, outputs: Any, translation_share: torch.Tensor | float) -> torch.Tensor:
-    """Plug-in, the mean of x's loss and y's; otherwise x's.
-
-    `outputs` then have a `loss`, the mean over the labels of the micro-batch's translations (the Trainer keeps those of
-    x, so that the model only sees y's); `translation_share` is their share of the step's translated labels.
-    """
-    translation_loss = outputs.get("loss")
-    if translation_loss is None:
-        return loss
-    # the mean over no labels is NaN
-    has_none = torch.as_tensor(translation_share == 0, device=loss.device)
-    return (loss + translation_loss.masked_fill(has_none, 0.0) * translation_share) / 2

@@ -11,12 +11,11 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.table_checks import typed_column
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text
-from finetuning.models import names_as_text
 from finetuning.recipe import Recipe
-from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy
+from finetuning.tasks.by_language import LanguageTask, by_label
 from finetuning.trainer import Outcome
 from zoo_core.tables import require_column
 
@@ -28,8 +27,7 @@ class ClassificationTask(LanguageTask[Recipe]):
 
     auto_class = AutoModelForSequenceClassification
     collator = DataCollatorWithPadding
-    metric = ("accuracy", "1.0.0")
-    loss = staticmethod(mean_cross_entropy)
+    metric, texts = ("accuracy", "1.0.0"), (1, 2)
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,16 +40,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe)
-        check_translation_columns(recipe, needs_labels=False)
-        texts = recipe.train[0].text_columns
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) not in (1, 2) or len(table.text_columns) != len(texts):
-                raise ValueError(
-                    f"{where}.text_columns is {table.text_columns}, and train.0.text_columns is {texts}. Name one or "
-                    "two columns, in all tables the same number."
-                )
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         names, is_declared = label_names([_label_column(rows) for rows in tables.train])
         normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
@@ -61,7 +50,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         data = gather(recipe, tables, evaluation, normalize, warnings, names)
         if len(used := data.train.unique("labels")) < 2:
             raise ValueError(f"All {len(data.train)} training rows have the label {names[used[0]]!r}.")
-        data.protocol["texts"] = len(texts)
+        data.protocol["texts"] = len(recipe.train[0].text_columns)
         data.protocol["chance"] = {  # always the commonest label
             language: {"accuracy": 100 * float(np.bincount(rows["labels"][:]).max() / len(rows))}
             for language, rows in data.evaluation.items()
@@ -92,15 +81,16 @@ class ClassificationTask(LanguageTask[Recipe]):
                 answer = {"gold": names[row["labels"]], "prediction": names[label]}
                 yield {"row": row["row"], **texts, **answer, "probability": round(float(probability), 6)}
 
-        return Outcome({"accuracy": 100 * float(np.mean(found == gold))}, records, lambda: by_label(gold, found, names))
+        return Outcome(
+            {"accuracy": 100 * float(np.mean(found == gold))}, records(), lambda: by_label(gold, found, names)
+        )
 
 
 def encode_batch(
     batch: dict[str, list], numbers: list[int], tokenizer: Any, max_length: int, is_train: bool
 ) -> dict[str, list]:
     """Fields of the text and, plug-in, of its translation; `length` and `cut` over both."""
-    tokenizer, rows = names_as_text(tokenizer), len(numbers)
-    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * rows, "cut": [0] * rows}
+    fields: dict[str, list] = {"labels": batch["labels"], "length": [0] * len(numbers), "cut": [0] * len(numbers)}
     for prefix in ("", TRANSLATION):
         texts = [batch[prefix + column] for column in TEXTS if prefix + column in batch]
         if not texts:
@@ -125,8 +115,6 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
             texts = columns[prefix + new] = typed_column(rows, column, "text", "string")
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
-    if all(columns[name] == columns.get(TRANSLATION + name) for name in TEXTS if name in columns):
-        warnings.append(f"{rows.place}: the translation of each text is the text itself")
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
     return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})
 

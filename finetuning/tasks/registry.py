@@ -1,6 +1,6 @@
 """The kinds of task: the recipe of each, and its Task. A new kind is a file or package here, and a line in `KINDS`."""
 
-import itertools
+import argparse
 import pkgutil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,13 +47,11 @@ def task_of(recipe: TaskRecipe) -> "Task":
 
 def kind_of(argv: list[str]) -> str:
     """Returns the kind of a command line: the last override `kind=`, else the config file's, else the first."""
-    kind = next(iter(KINDS))
-    for argument, following in itertools.zip_longest(argv, argv[1:]):
-        flag, has_value, file = argument.partition("=")
-        if len(flag) > 2 and "--config".startswith(flag):  # argparse takes --conf as well
-            file = file if has_value else following
-            kind = read_yaml(file).get("kind", kind) if file else kind
-    kind = next((argument[len("kind=") :] for argument in reversed(argv) if argument.startswith("kind=")), kind)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config")
+    file = parser.parse_known_args(argv)[0].config
+    given = [argument.removeprefix("kind=") for argument in argv if argument.startswith("kind=")]
+    kind = given[-1] if given else (read_yaml(file) if file else {}).get("kind", next(iter(KINDS)))
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, which is no kind of task. {nearest(str(kind), KINDS)}")
     return kind

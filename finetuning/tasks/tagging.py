@@ -31,13 +31,12 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
-from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
-from finetuning.data.word_lists import count_invisible, text_lists
-from finetuning.models import names_as_text
+from finetuning.data.table_checks import translation_of
+from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather
+from finetuning.data.word_lists import text_lists
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import LABEL_SCORES, LabelScores
-from finetuning.tasks.by_language import LanguageTask, by_label, mean_cross_entropy, named_scores
+from finetuning.tasks.by_language import LanguageTask, by_label, named_scores
 from finetuning.trainer import Outcome
 from zoo_core.masking import IGNORED
 from zoo_core.tables import require_column
@@ -50,8 +49,8 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
+    has_labels_in_text = True
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
-    loss = staticmethod(mean_cross_entropy)
 
     @staticmethod
     def kept(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -64,12 +63,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         Plug-in, they also have those of the translation, as `translation_...`. Rows without labels are left out.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe)
-        check_translation_columns(recipe)
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) != 1:
-                raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of words.")
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         for rows in tables.evaluation.values():
             if LABELED_BY in rows.dataset.column_names:  # by `label_text`
                 raise ValueError(
@@ -151,7 +145,7 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
                 return by_type(gold, found, names)
             return by_label(*([number for sentence in side for number in sentence] for side in ids), names)
 
-        return Outcome(chunk_scores(gold, found), records, label_scores)
+        return Outcome(chunk_scores(gold, found), records(), label_scores)
 
 
 @dataclass
@@ -171,31 +165,14 @@ class Labels:
 def _labels(columns: list[LabelColumn]) -> Labels:
     """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
     raw, is_declared = label_names(columns)
-    forms = [_form_of(column) for column in columns]
-    if None in forms:  # a single table may lack the labels that show the form
-        forms = [_form_of(*columns)] * len(columns)
-    if forms[0] is None:
+    form = form_of(raw, lambda label: columns[0].rows.place)
+    if form is None:
         return Labels(raw, is_declared, None, [], raw)
-    named = {name: form for column, form in zip(columns, forms, strict=True) for name in _names(column)}
-    parts = [split_label(name, named[name]) for name in raw]
+    parts = [split_label(name, form) for name in raw]
     kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
-    names = [OUTSIDE if mark == OUTSIDE else join_label("B" if mark in "BS" else "I", kind) for mark, kind in parts]
+    names = [join_label({"S": "B", "E": "I"}.get(mark, mark), kind) for mark, kind in parts]
     names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
-    return Labels(raw, is_declared, forms[0], kinds, list(dict.fromkeys(names)))
-
-
-def _names(column: LabelColumn) -> list[str]:
-    """The names of the labels that a column declares or has."""
-    return column.declared or [str(name) for name in dict.fromkeys(column.values) if name and str(name).strip()]
-
-
-def _form_of(*columns: LabelColumn) -> str | None:
-    """The form of the labels of these columns together. Raises ValueError as `form_of`."""
-
-    def place_of(label: str) -> str:
-        return next((column.rows.place for column in columns if label in column.values), columns[0].rows.place)
-
-    return form_of(itertools.chain.from_iterable(map(_names, columns)), place_of)
+    return Labels(raw, is_declared, form, kinds, list(dict.fromkeys(names)))
 
 
 def _label_column(rows: Rows) -> LabelColumn:
@@ -220,8 +197,6 @@ def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
         own, own_tags = _side(translation, labels, warnings)
         without = [row for row in range(len(words)) if words[row] and not own[row]]
         rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
-        if own == words:
-            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
     kept = [row for row, sentence in enumerate(tags) if any(tag != IGNORED for tag in sentence)]
     if not kept:
@@ -235,20 +210,16 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
-    if invisible := count_invisible(words):
-        warnings.append(f"{rows.place}: {invisible}")
     if not label_column or not any(words):
         return words, [[] for _ in words] if label_column else []
     read = _label_column(rows)
     lists = [own or [] for own in rows.dataset[label_column][:]]
     counts = {row: (len(own), len(of)) for row, (own, of) in enumerate(zip(words, lists, strict=True))}
     rows.report({row: f"{n} words and {m} labels" for row, (n, m) in counts.items() if n != m}, "Correct the row.")
-    form = labels.form and (_form_of(read) or labels.form)
-    known = [*labels.raw, *labels.names] if form == labels.form else [OUTSIDE] if OUTSIDE in labels.names else []
-    if form:  # labels of the same types of chunks, in a scheme of their own
-        marked = (name for name in _names(read) if re.fullmatch(FORMS[form], name))
-        known += [name for name in marked if split_label(name, form)[1] in labels.kinds]
-    known = list(dict.fromkeys(known))
+    form, known = labels.form, labels.raw
+    if form:  # further marks of the same types of chunks
+        marked = (name for name in read.declared or dict.fromkeys(read.values) if re.fullmatch(FORMS[form], str(name)))
+        known = list(dict.fromkeys([*known, *(name for name in marked if split_label(name, form)[1] in labels.kinds)]))
     ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
     places = {name: place for place, name in enumerate(labels.names)}
     tags = []
@@ -273,7 +244,6 @@ def windows_of(
     is_train: bool = False,
 ) -> dict[str, list[Any]]:
     """The windows of some sentences; `is_further` is 1 at the second one of each, and `cut...` are counts."""
-    tokenizer = names_as_text(tokenizer)
     whole, inner = (tokenizer("a", add_special_tokens=added)["input_ids"] for added in (True, False))
     start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
     before, after = whole[:start], whole[start + len(inner) :]  # special tokens

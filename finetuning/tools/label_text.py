@@ -105,7 +105,8 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     from accelerate import PartialState
     from transformers import AutoModelForTokenClassification
 
-    from finetuning.models import describe_model, fine_tuned_on, load_pretrained
+    from finetuning.models import describe_model, fine_tuned_on
+    from modeling.checkpoints import load_whole
 
     name, trusted = options.model, options.trust_remote_code
     if options.max_length < 8:
@@ -113,7 +114,7 @@ def load_teacher(options: argparse.Namespace) -> tuple[Any, Any, str]:
     path, config, tokenizer, identity = describe_model(name, None, options.hub_root, options.max_length, trusted)
     if getattr(config, "plug_in", False):
         raise ValueError(f"{name} was fine-tuned plug-in, with a translation of each text. Name another model.")
-    model = load_pretrained(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
+    model = load_whole(AutoModelForTokenClassification, path, name, trusted, dtype=torch.float32)
     if all(re.fullmatch(r"LABEL_\d+", label) for label in model.config.id2label.values()):
         raise ValueError(f"{name} has no names of labels. Write id2label into its config.json.")
     tasks = fine_tuned_on(config)

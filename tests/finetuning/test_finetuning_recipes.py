@@ -261,8 +261,8 @@ def test_recipes_of_wmt14_are_as_in_the_paper(name, pair, tokens, rate, bleu, sa
 def test_recipes_of_the_mbart_style_model_are_as_in_table_8(name, translates):
     recipe = load(f"veco/{name}")
     assert recipe.initialize == "random"
-    tables = [(t.source_column == t.target_column, t.predict, t.source_mask_probability) for t in recipe.train]
-    assert tables == [(True, "masked", 0.15)] * 2 + [(False, "all", 0.25)] * translates
+    tables = [(t.source_column == t.target_column, t.is_own_target, t.source_mask_probability) for t in recipe.train]
+    assert tables == [(True, True, 0.15)] * 2 + [(False, False, 0.25)] * translates
     if name == "mbart_small":
         training = recipe.training
         assert (training.learning_rate, training.max_steps, training.warmup_steps) == (3e-4, 240_000, 12_000)

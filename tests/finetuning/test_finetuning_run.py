@@ -27,15 +27,13 @@ from finetuning.models import best_seed
 from finetuning.recipe import Recipe
 from finetuning.results import read_results
 from finetuning.run import main
-from finetuning.tasks.by_language import mean_cross_entropy
-from finetuning.tasks.question_answering.task import span_cross_entropy
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.tasks.registry import task_of
 from finetuning.trainer import FineTuningTrainer
 from finetuning.training import finite, last_complete_checkpoint
 from tests.finetuning.plug_in_kinds import PLUG_IN
 from tests.finetuning.tasks import Killed, record_of, weights
 from tests.finetuning.test_compare import made_up
-from zoo_core.masking import IGNORED
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe
 from zoo_core.run_folders import LOCK, run_lock
@@ -171,24 +169,11 @@ def test_run_folder_refuses_another_run(topics, tmp_path, tiny_model, sample_cor
     assert "another model" in refused([*topics, "--resume"])
 
 
-def test_mean_cross_entropy_over_a_step():
+def test_loss_over_a_step():
     logits, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
-    whole = mean_cross_entropy({"logits": logits}, labels)
-    parts = [mean_cross_entropy({"logits": logits[a:b]}, labels[a:b], torch.tensor(6)) for a, b in ((0, 2), (2, 6))]
+    whole = LanguageTask.loss({"logits": logits}, labels, 6)
+    parts = [LanguageTask.loss({"logits": logits[a:b]}, labels[a:b], 6) for a, b in ((0, 2), (2, 6))]
     assert torch.allclose(whole, sum(parts))
-
-
-def test_mean_cross_entropy_without_labels():
-    """0 with a gradient of 0, where models return NaN."""
-    logits, none, items = torch.randn(3, 4, requires_grad=True), torch.full((3,), IGNORED), torch.tensor(6)
-    outputs = {name: logits for name in ("logits", "start_logits", "end_logits")}
-    outputs["loss"] = torch.nn.functional.cross_entropy(logits, none)
-    losses = [
-        mean_cross_entropy(outputs, none, items, torch.tensor(0.0)),
-        span_cross_entropy(outputs, none[:, None].expand(3, 2), items, torch.tensor(0.0)),
-    ]
-    sum(losses).backward()
-    assert torch.stack(losses).eq(0).all() and logits.grad.eq(0).all()
 
 
 def test_last_complete_checkpoint(tmp_path):

@@ -111,7 +111,7 @@ def test_plug_in_scores_are_those_of_the_saved_model(kind, plug_in_veco, tmp_pat
             batches = [ids.numpy() if torch.is_tensor(ids) else tuple(part.numpy() for part in ids) for ids in kept]
         outcome = task.score(data, "evaluation", language, join(batches, np.arange(len(rows))))
         assert outcome.scores == pytest.approx(scores[language])
-        for row, own in zip(predictions(out / "seed-1", language), outcome.records(), strict=True):
+        for row, own in zip(predictions(out / "seed-1", language), outcome.records, strict=True):
             close = {"probability": pytest.approx(own["probability"], abs=1e-5)} if "probability" in own else {}
             assert row == {"language": language, **own} | close
         elsewhere = logits_of(
@@ -146,6 +146,11 @@ def test_compute_loss_of_both_sides(kind, plug_in_veco, write, sample_tokenizer,
     expected = model(**{name: values for name, values in whole.items() if name != "labels"}, **gold).loss
     torch.testing.assert_close(loss(), expected)
     torch.testing.assert_close(loss(1, 5), expected)
+    is_label = {name: "labels" in name or "positions" in name for name in whole}
+    filler = {name: torch.full_like(values, -100) if is_label[name] else values for name, values in whole.items()}
+    nothing = trainer.compute_loss(model, filler, num_items_in_batch=9)
+    nothing.backward()
+    assert nothing == 0 and not any(p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
 def test_read_refuses_to_hold_out_translated_rows_and_translations_that_do_not_fit(write):

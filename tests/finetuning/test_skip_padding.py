@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from finetuning.models import load_pretrained
 from finetuning.recipe import Recipe
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation import model as translation_model
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.vectors.encoder import SentenceEncoder
+from modeling.checkpoints import load_whole
 from modeling.word_alignment import WordAligner
 from zoo_core.recipes import load_recipe
 
@@ -26,7 +26,7 @@ def test_load_model_skips_padding(captions, plug_in_veco):
 
 
 def test_set_skip_padding_keeps_links_and_vectors(plug_in_veco):
-    model = load_pretrained(AutoModel, str(plug_in_veco), "model")
+    model = load_whole(AutoModel, str(plug_in_veco), "model")
     tokenizer = AutoTokenizer.from_pretrained(plug_in_veco)
     assert model.skip_padding
     encoder, aligner = SentenceEncoder(model, tokenizer, batch_size=4), WordAligner(model, tokenizer, batch_size=4)

@@ -206,7 +206,6 @@ def test_encode_predicts_every_word_once(write, sample_tokenizer):
 SCHEMES = {
     "iob1": "I-PER I-PER O|O I-LOC|I-PER B-PER I-LOC I-LOC",
     "iobes": "B-PER E-PER O|O S-LOC|S-PER S-PER B-LOC E-LOC",
-    "type-b": "PER-B PER-I O|O LOC-B|PER-B PER-B LOC-B LOC-I",
 }
 
 

@@ -9,14 +9,11 @@ from datasets import Dataset
 from finetuning.tasks.registry import task_of
 from finetuning.tasks.translation.batches import (
     Examples,
-    Layout,
-    Masking,
     UpdatePlan,
     collate,
     evaluation_batches,
-    layout_of,
 )
-from finetuning.tasks.translation.recipe import TranslationRecipe
+from finetuning.tasks.translation.recipe import TrainingPairs, TranslationRecipe
 from finetuning.tasks.translation.trainer import saved_steps
 from tests.finetuning.tasks import encode
 from zoo_core.masking import IGNORED
@@ -108,18 +105,12 @@ def test_saved_steps_end_with_the_last(overrides, steps, captions):
     assert saved_steps(recipe_of(captions, *overrides.split()), range(10)) == steps  # ten steps an epoch
 
 
-@pytest.fixture
-def layout(sample_tokenizer):
-    return layout_of(sample_tokenizer, decoder_start_id=2)
-
-
 def test_collate_pads_and_shifts():
-    layout = Layout(1, 2, None, np.arange(0), np.arange(0))
     rows = [
         {"source": np.array([0, 5, 6, 2]), "target": np.array([7, 2]), "labels": np.array([7, 2])},
         {"source": np.array([0, 5, 2]), "target": np.array([8, 9, 2]), "labels": np.array([IGNORED, 9, IGNORED])},
     ]
-    batch = {name: tensor.tolist() for name, tensor in collate(rows, layout).items()}
+    batch = {name: tensor.tolist() for name, tensor in collate(rows, padding_id=1, decoder_start_id=2).items()}
     assert batch == {
         "input_ids": [[0, 5, 6, 2], [0, 5, 2, 1]],
         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],
@@ -128,20 +119,24 @@ def test_collate_pads_and_shifts():
     }
 
 
-def examples_of(layout, *maskings, count=40):
-    """Examples of as many tables as maskings, a row of each in turn."""
+def masks(share, target="b"):
+    return TrainingPairs(source_column="a", target_column=target, source_mask_probability=share)
+
+
+def examples_of(tokenizer, *tables, count=40):
+    """Examples of these tables, a row of each in turn."""
     rng = np.random.default_rng(0)
     sources = [[0, *rng.integers(4, 200, 12).tolist(), 2] for _ in range(count)]
     rows = {
         "source_ids": sources,
         "target_ids": [ids[1:] for ids in sources],
-        "table": [n % len(maskings) for n in range(count)],
+        "table": [n % len(tables) for n in range(count)],
     }
-    return Examples(Dataset.from_dict(rows), layout, seed=7, maskings=list(maskings))
+    return Examples(Dataset.from_dict(rows), tokenizer, seed=7, tables=list(tables))
 
 
-def test_examples_masks_depend_on_seed_epoch_and_row(layout):
-    examples = examples_of(layout, Masking(0.3))
+def test_examples_masks_depend_on_seed_epoch_and_row(sample_tokenizer):
+    examples = examples_of(sample_tokenizer, masks(0.3))
     together = examples.__getitems__([(row, 2, True) for row in range(40)])
     alone = [examples[(row, 2, True)] for row in reversed(range(40))][::-1]
     assert all(np.array_equal(a["source"], b["source"]) for a, b in zip(together, alone, strict=True))
@@ -151,15 +146,15 @@ def test_examples_masks_depend_on_seed_epoch_and_row(layout):
     assert all((row["source"][0], row["source"][-1]) == (0, 2) for row in together)
 
 
-def test_examples_of_each_table_have_its_masking(layout):
-    examples = examples_of(layout, Masking(), Masking(0.5))
+def test_examples_of_each_table_have_its_masking(sample_tokenizer):
+    examples = examples_of(sample_tokenizer, masks(0.0), masks(0.5))
     rows = examples.__getitems__([(row, 0, True) for row in range(40)])
     is_masked = [row["source"].tolist() != ids for row, ids in zip(rows, examples.rows["source_ids"][:], strict=True)]
     assert is_masked == [False, True] * 20 and all((row["labels"] != IGNORED).all() for row in rows)
 
 
-def test_examples_predict_masked_tokens_alone(layout):
-    examples = examples_of(layout, Masking(0.25, predict_masked=True), count=400)
+def test_examples_predict_masked_tokens_alone(sample_tokenizer):
+    examples = examples_of(sample_tokenizer, masks(0.25, "a"), count=400)
     rows = examples.__getitems__([(row, 0, True) for row in range(400)])
     shares = []
     for number, row in enumerate(rows):
@@ -174,9 +169,9 @@ def test_examples_predict_masked_tokens_alone(layout):
     assert np.mean(shares) == pytest.approx(0.25, abs=0.01)
 
 
-def test_examples_that_fill_a_gap_have_no_labels(layout):
-    for masking in (Masking(), Masking(0.5, predict_masked=True)):
-        assert (examples_of(layout, masking)[(0, 0, False)]["labels"] == IGNORED).all()
+def test_examples_that_fill_a_gap_have_no_labels(sample_tokenizer):
+    for table in (masks(0.0), masks(0.5, "a")):
+        assert (examples_of(sample_tokenizer, table)[(0, 0, False)]["labels"] == IGNORED).all()
 
 
 def test_evaluation_batches_hold_each_row_once():

@@ -12,22 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import (
-    check_tables,
-    check_translation_columns,
-    named_tables,
-    translation_of,
-    typed_column,
-)
-from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
+from finetuning.data.table_checks import translation_of, typed_column
+from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
 from finetuning.data.word_lists import has_text
 from finetuning.metrics import load_metric
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
-from finetuning.tasks.by_language import LanguageTask, mean_of_sides
+from finetuning.tasks.by_language import LanguageTask
 from finetuning.tasks.question_answering.scores import score_answers
 from finetuning.tasks.question_answering.spans import predicted_answers
 from finetuning.tasks.question_answering.windows import Windowing, encode_windows, windowing
@@ -36,33 +31,19 @@ from finetuning.trainer import Outcome
 N_BEST = 20  # starts, and ends, that are combined in each window: as in the benchmarks' scripts
 
 
-def span_cross_entropy(
-    outputs: Any,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    translation_share: torch.Tensor | float = 1.0,
-) -> torch.Tensor:
-    """Mean over all windows of the step of the cross-entropies of start and end: logits (B, T), labels (B, 2).
-
-    `num_items_in_batch` counts labels, two per window, over all accumulated micro-batches and processes. The loss of
-    the model itself is the mean over its micro-batch.
-    """
-    logits = (outputs["start_logits"], outputs["end_logits"])
-    losses = [
-        torch.nn.functional.cross_entropy(logits_BT, gold_B, reduction="sum")
-        for logits_BT, gold_B in zip(logits, labels.unbind(-1), strict=True)
-    ]
-    loss = sum(losses) / (labels.numel() if num_items_in_batch is None else num_items_in_batch)
-    return mean_of_sides(loss, outputs, translation_share)
-
-
 class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
     """Questions with an answer in their context."""
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
-    loss = staticmethod(span_cross_entropy)
+    texts, has_labels_in_text = (2,), True
     loss_reads_padding = True  # start and end are predicted among all positions
+
+    @staticmethod
+    def loss(outputs: Any, labels: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+        """Sum of the cross-entropies of start and end over `items`, two a window: logits (B, T), labels (B, 2)."""
+        sides = zip((outputs["start_logits"], outputs["end_logits"]), labels.unbind(-1), strict=True)
+        return sum(cross_entropy(logits_BT, gold_B, reduction="sum") for logits_BT, gold_B in sides) / items
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -87,15 +68,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
         the fields of the translation have `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        for where, table in named_tables(recipe).items():
-            if len(table.text_columns) != 2 or table.label_names:
-                raise ValueError(
-                    f"{where} has text_columns {table.text_columns} and label_names {table.label_names}. Name two "
-                    "columns, question and context, and no label_names."
-                )
-        check_tables(recipe)
-        check_translation_columns(recipe)
-        tables = open_tables(recipe)
+        tables = self.open_tables()
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
             self.measure(language, ["a"], [["a"]])  # before hours of training
@@ -144,7 +117,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
                 identity = {"row": row["row"]} | ({} if row["id"] is None else {"id": row["id"]})
                 yield {**identity, "question": row["question"], "gold": gold, "prediction": answer}
 
-        return Outcome(self.measure(language, answers, golds), records)
+        return Outcome(self.measure(language, answers, golds), records())
 
     def measure(self, language: str, answers: list[str], golds: list[list[str]]) -> dict[str, float]:
         """F1 and exact match of the recipe's metric."""
@@ -160,8 +133,6 @@ def _normalize(rows: Rows, warnings: list[str]) -> Dataset:
     named = [None if name is None else str(name) for name in ids]
     if translation := translation_of(rows):
         translated = _side(translation, warnings)
-        if all(columns[name] == translated[name] for name in ("question", "context")):
-            warnings.append(f"{rows.place}: the translation of each text is the text itself")
         columns |= {TRANSLATION + name: values for name, values in translated.items()}
     return Dataset.from_dict({**columns, "language": [rows.language] * count, "row": rows.numbers, "id": named})
 

@@ -3,7 +3,6 @@
 Legend: `B` pairs, `S` source positions, `T` target positions.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,34 +11,9 @@ from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 
 from finetuning.steps import Key
+from finetuning.tasks.translation.recipe import TrainingPairs
 from zoo_core.keyed_random import keyed_rng, row_keys, short_seed
 from zoo_core.masking import IGNORED, mask_rows
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The special ids of a batch."""
-
-    padding_id: int
-    decoder_start_id: int
-    mask_id: int | None
-    ordinary_ids: np.ndarray  # (K,) tokens that may replace a masked one
-    special_ids: np.ndarray
-
-
-def layout_of(tokenizer: Any, decoder_start_id: int) -> Layout:
-    """Returns the layout for a tokenizer and a model's start symbol."""
-    special = np.asarray(sorted(set(tokenizer.all_special_ids)))
-    ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
-    return Layout(tokenizer.pad_token_id, decoder_start_id, tokenizer.mask_token_id, ordinary, special)
-
-
-@dataclass(frozen=True)
-class Masking:
-    """Settings for masking the sources of a training table."""
-
-    probability: float = 0.0
-    predict_masked: bool = False  # the target is the source itself, and only its masked tokens have labels
 
 
 class Examples(torch.utils.data.Dataset):
@@ -48,10 +22,12 @@ class Examples(torch.utils.data.Dataset):
     A pair is `source` (S,), `target` (T,) without the start symbol and `labels` (T,), -100 where nothing is predicted.
     """
 
-    def __init__(self, rows: Dataset, layout: Layout, seed: int = 0, maskings: list[Masking] | None = None):
-        """`maskings`: by the rows' column `table`; None: nothing is masked."""
-        self.rows = rows.select_columns(["source_ids", "target_ids", *(["table"] if maskings else [])])
-        self.layout, self.seed, self.maskings = layout, seed, maskings
+    def __init__(self, rows: Dataset, tokenizer: Any, seed: int = 0, tables: list[TrainingPairs] | None = None):
+        """`tables`: by the rows' column `table`, how their sources are masked; None: nothing is masked."""
+        self.rows = rows.select_columns(["source_ids", "target_ids", *(["table"] if tables else [])])
+        self.tokenizer, self.seed, self.tables = tokenizer, seed, tables
+        self.special_ids = np.asarray(sorted(set(tokenizer.all_special_ids)))
+        self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)  # may replace a masked token
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,16 +38,17 @@ class Examples(torch.utils.data.Dataset):
     def __getitems__(self, keys: list[Key]) -> list[dict[str, np.ndarray]]:
         """Returns a whole micro-batch with one look-up in the table; torch's loader calls this method."""
         columns = self.rows[[row for row, _, _ in keys]]
-        maskings = [self.maskings[table] for table in columns["table"]] if self.maskings else [Masking()] * len(keys)
+        tables = [self.tables[number] for number in columns["table"]] if self.tables else []
+        shares = [table.source_mask_probability for table in tables] or [0.0] * len(keys)
         sources, targets = ([np.asarray(ids) for ids in columns[name]] for name in ("source_ids", "target_ids"))
-        masked = self._mask(sources, maskings, keys) if any(m.probability for m in maskings) else []
+        masked = self._mask(sources, shares, keys) if any(shares) else []
         examples = []
-        for number, (source, target, masking) in enumerate(zip(sources, targets, maskings, strict=True)):
+        for number, (source, target, share) in enumerate(zip(sources, targets, shares, strict=True)):
             counts = keys[number][2]
             labels = target if counts else np.full_like(target, IGNORED)
-            if masking.probability:
+            if share:
                 source, predicted = (field[number, : len(source)] for field in masked)
-                if masking.predict_masked and counts:
+                if tables[number].is_own_target and counts:
                     # <s> x_1 .. x_n </s> and x_1 .. x_n </s>; of a cut text, the part that both sides have
                     width = min(len(source) - 2, len(target) - 1)
                     labels = np.full_like(target, IGNORED)
@@ -79,27 +56,27 @@ class Examples(torch.utils.data.Dataset):
             examples.append({"source": source, "target": target, "labels": labels})
         return examples
 
-    def _mask(self, sources: list[np.ndarray], maskings: list[Masking], keys: list[Key]) -> list[np.ndarray]:
+    def _mask(self, sources: list[np.ndarray], shares: list[float], keys: list[Key]) -> list[np.ndarray]:
         """Returns padded (B, S) sources with masks, and which of their tokens are masked or replaced."""
         lengths = np.array([len(source) for source in sources])
         is_real = np.arange(lengths.max()) < lengths[:, None]
-        shown = np.full(is_real.shape, self.layout.padding_id)
+        shown = np.full(is_real.shape, self.tokenizer.pad_token_id)
         shown[is_real] = np.concatenate(sources)
         predicted = np.full_like(shown, IGNORED)
         rows, epochs = (np.array([key[field] for key in keys]) for field in (0, 1))
         mask_rows(
             shown,
             predicted,
-            is_real & ~np.isin(shown, self.layout.special_ids),
-            np.array([masking.probability for masking in maskings]),
+            is_real & ~np.isin(shown, self.special_ids),
+            np.array(shares),
             row_keys(np.full(len(keys), short_seed(self.seed, "translation"), dtype=np.uint64), epochs, rows),
-            self.layout.mask_id,
-            self.layout.ordinary_ids,
+            self.tokenizer.mask_token_id,
+            self.ordinary_ids,
         )
         return [shown, predicted]
 
 
-def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torch.Tensor]:
+def collate(rows: list[dict[str, np.ndarray]], padding_id: int, decoder_start_id: int) -> dict[str, torch.Tensor]:
     """Converts pairs to a padded batch: input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T)."""
 
     def padded(sequences: list[np.ndarray], filling: int) -> torch.Tensor:
@@ -107,11 +84,11 @@ def collate(rows: list[dict[str, np.ndarray]], layout: Layout) -> dict[str, torc
 
     sources = [row["source"] for row in rows]
     # the closing token of a target is predicted, and not read
-    read = [np.concatenate([[layout.decoder_start_id], row["target"][:-1]]) for row in rows]
+    read = [np.concatenate([[decoder_start_id], row["target"][:-1]]) for row in rows]
     return {
-        "input_ids": padded(sources, layout.padding_id),
+        "input_ids": padded(sources, padding_id),
         "attention_mask": padded([np.ones_like(source) for source in sources], 0),
-        "decoder_input_ids": padded(read, layout.padding_id),
+        "decoder_input_ids": padded(read, padding_id),
         "labels": padded([row["labels"] for row in rows], IGNORED),
     }
 
@@ -144,11 +121,6 @@ class UpdatePlan:
     def __init__(self, source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int):
         self.source_lengths, self.target_lengths, self.seed = source_lengths, target_lengths, seed
         sizes = np.maximum(source_lengths, target_lengths)
-        if (longest := int(sizes.max())) > max_tokens:
-            raise ValueError(
-                f"training.max_tokens is {max_tokens}, and the longest training pair has a side of {longest} tokens. "
-                f"Raise it to {longest} or more, or lower max_source_length and max_target_length."
-            )
         self.bounds = cut_by_tokens(sizes[np.lexsort((source_lengths, target_lengths))], max_tokens)
 
     def __len__(self) -> int:

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
-from finetuning.models import readable_errors
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from modeling.checkpoints import auto_model_class, load_whole, without_padding
 from modeling.encoder_decoder import selected_layers
@@ -48,7 +47,7 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     dropout = {"hidden_dropout_prob": training.dropout, "attention_probs_dropout_prob": training.attention_dropout}
     settings = {name: value for name, value in dropout.items() if value is not None} | {"dtype": torch.float32}
     is_random = recipe.initialize == "random"
-    with main_first(), readable_errors(path):
+    with main_first():
         if config.model_type == cls.config_class.model_type:
             cls = auto_model_class(AutoModelForSeq2SeqLM, path, recipe.trust_remote_code)
         if not config.is_encoder_decoder:
@@ -68,23 +67,14 @@ def build_model(recipe: TranslationRecipe, path: str, config: Any, seed: int) ->
     return without_padding(model)
 
 
+@torch.no_grad()
 def average_weights(model: torch.nn.Module, folders: list[Path]) -> None:
-    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor.
-
-    Raises ValueError for a missing folder, and for weights that are not those of this model.
-    """
-    if absent := [folder.name for folder in folders if not folder.is_dir()]:
-        raise ValueError(f"{absent[0]} of {folders[0].parent} is gone. Remove the seed's folder and run it again.")
+    """Sets the weights of `model` to the mean of those in the folders; what is tied stays one tensor."""
     mean: dict[str, torch.Tensor] = {}
     for folder in folders:
-        for file in sorted(folder.glob("*.safetensors")):
-            for name, tensor in load_file(file).items():
-                # sums in double precision: the mean of n equal checkpoints is that checkpoint, bit by bit
-                mean[name] = mean.get(name, 0) + tensor.double() / len(folders)
-    own = model.state_dict()
-    stored = {own[name].data_ptr() for name in mean if name in own}
-    lacking = [name for name, tensor in own.items() if name not in mean and tensor.data_ptr() not in stored]
-    if unknown := lacking + [name for name in mean if name not in own]:
-        raise ValueError(f"The checkpoints of {folders[0].parent} are not of this model: only one has {unknown[0]}.")
-    for name, tensor in mean.items():
-        own[name].copy_(tensor)
+        load_model(model, folder / "model.safetensors")
+        for name, weight in model.named_parameters():
+            # sums in double precision: the mean of n equal checkpoints is that checkpoint, bit by bit
+            mean[name] = mean.get(name, 0) + weight.double() / len(folders)
+    for name, weight in model.named_parameters():
+        weight.copy_(mean[name])

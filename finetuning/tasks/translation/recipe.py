@@ -37,9 +37,15 @@ class TrainingPairs(PairTable):
     """Pairs to train on."""
 
     source_mask_probability: Fraction = option(
-        0.0, "share of the source tokens to mask, sampled anew in every epoch (80% <mask>, 10% random, 10% unchanged)"
+        0.0,
+        "share of the source tokens to mask in every epoch (80% <mask>, 10% random, 10% unchanged); of a column "
+        "that is its own target, these alone are predicted",
     )
-    predict: Literal["all", "masked"] = option("all", "tokens to predict; masked: of a column that is its own target")
+
+    @property
+    def is_own_target(self) -> bool:
+        """Whether the model learns to restore masked text, not to translate."""
+        return self.source_column == self.target_column and self.target is None
 
 
 @dataclass
@@ -103,10 +109,10 @@ class TranslationRecipe(TrainedRecipe):
     save_every_steps: Count = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
     max_dev_examples: Count = option(1000, "number of pairs per table to sample for the loss on dev; 0: use all")
     dev_bleu_examples: Count = option(0, "number of these to translate by greedy search for BLEU by step; 0: none")
-    selection: Literal["last", "dev_loss", "dev_bleu", "average"] = option(
-        "last", "weights to evaluate: the last, the best on dev, or the mean of the last `average_checkpoints`"
+    selection: Literal["last", "dev_loss", "average"] = option(
+        "last", "weights to evaluate: the last, those of the lowest loss on dev, or the mean of `average_checkpoints`"
     )
-    average_checkpoints: Positive = option(10, "number of checkpoints in the mean of `selection: average`")
+    average_checkpoints: Positive = option(10, "number of checkpoints, the last ones, whose mean `average` takes")
     generation: Generation = field(default_factory=Generation)
 
     def languages_of(self, table: PairTable) -> tuple[str, str]:
@@ -126,13 +132,10 @@ class TranslationRecipe(TrainedRecipe):
     def check(self) -> None:
         super().check()
         evaluate, save = self.evaluate_every_steps, self.save_every_steps
-        uses_dev = self.selection.startswith("dev")
-        if bool(self.dev_bleu_examples or uses_dev) > bool(self.dev) or (
-            self.selection == "dev_bleu" and not self.dev_bleu_examples
-        ):
+        uses_dev = self.selection == "dev_loss"
+        if (self.dev_bleu_examples or uses_dev) and not self.dev:
             raise ValueError(
-                f"selection is {self.selection}, dev_bleu_examples {self.dev_bleu_examples}, with {len(self.dev)} dev "
-                "tables. Both need a table in dev, and dev_bleu also dev_bleu_examples."
+                f"selection is {self.selection}, dev_bleu_examples {self.dev_bleu_examples}, and dev has no table."
             )
         if uses_dev and save and (not evaluate or evaluate % save):
             raise ValueError(

@@ -5,7 +5,6 @@ Layout of a pair of the zoo: the encoder reads `<s> x </s>`, the decoder reads `
 """
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -22,12 +21,12 @@ from finetuning.data.rows import split_name
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import TaskData, each_part, repeated_texts, sample, table_warnings
 from finetuning.metrics import load_metric
-from finetuning.models import Start, fine_tuned_on, names_as_text
+from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
 from finetuning.results import Results
-from finetuning.run_folder import RunFolder
+from finetuning.run_folder import Predictions, RunFolder
 from finetuning.tasks.base import Facts, Record, Task, scores_of
-from finetuning.tasks.translation.batches import Examples, Masking, layout_of
+from finetuning.tasks.translation.batches import Examples
 from finetuning.tasks.translation.model import average_weights, build_model, check_architecture
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.tasks.translation.trainer import (
@@ -37,7 +36,7 @@ from finetuning.tasks.translation.trainer import (
     saved_steps,
     translation_arguments,
 )
-from finetuning.training import Diverged, SeedProgress, check_weights, finish, finite, train_or_resume
+from finetuning.training import Diverged, check_weights, finite, train_seed
 from zoo_core.processes import main_first
 from zoo_core.tables import describe
 
@@ -56,7 +55,7 @@ class TranslationTask(Task[TranslationRecipe]):
     def open(self) -> Start:
         start = super().open()
         check_architecture(self.recipe, start.config)
-        return start._replace(tokenizer=names_as_text(start.tokenizer))
+        return start
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
@@ -163,25 +162,21 @@ class TranslationTask(Task[TranslationRecipe]):
         """The selected weights translate every test."""
         recipe, checkpoints = self.recipe, folder / "checkpoints"
         plan = make_plan(recipe, data.train, seed)
-        layout = layout_of(self.start.tokenizer, model.generation_config.decoder_start_token_id)
-        maskings = [Masking(table.source_mask_probability, table.predict == "masked") for table in recipe.train]
         trainer = TranslationTrainer(
             model=model,
             args=translation_arguments(recipe, seed, checkpoints, plan),
-            train_dataset=Examples(data.train, layout, seed, maskings),
+            train_dataset=Examples(data.train, self.start.tokenizer, seed, recipe.train),
             eval_dataset=data.dev or None,
             processing_class=self.start.tokenizer,
             recipe=recipe,
             plan=plan,
-            layout=layout,
         )
-        progress = SeedProgress(seed, recipe)
-        with progress.bar:
-            train_or_resume(trainer, progress, f"{len(data.train)} pairs, {len(plan)} steps an epoch")
+
+        def evaluated() -> tuple[Record, Predictions]:
             PartialState().wait_for_everyone()  # the main process may still write the last checkpoint
-            steps = [trainer.state.best_global_step if recipe.selection != "last" else trainer.state.global_step]
-            if recipe.selection == "average":
-                steps = saved_steps(recipe, plan)[-recipe.average_checkpoints :]
+            state, steps = trainer.state, saved_steps(recipe, plan)[-recipe.average_checkpoints :]
+            if recipe.selection != "average":
+                steps = [state.best_global_step if recipe.selection == "dev_loss" else state.global_step]
             if None in steps:
                 raise Diverged(seed, "the loss on dev was never finite")
             average_weights(model, [checkpoints / f"checkpoint-{step}" for step in steps])
@@ -191,7 +186,7 @@ class TranslationTask(Task[TranslationRecipe]):
                 hypotheses[pair] = trainer.translate(rows, recipe.generation.beams)
                 scores[pair] = trainer.score(pair, hypotheses[pair], rows["target"][:])
             decoder = ("decoder_layers", "decoder_layer_indices", "tie_decoder")
-            outcome = {
+            record = {
                 "metric": {"name": "sacrebleu", "module": "bleu", "version": load_metric("bleu").version},
                 "signatures": {pair: of.pop("signatures") for pair, of in scores.items()},
                 "scores": scores_of(scores),
@@ -199,14 +194,13 @@ class TranslationTask(Task[TranslationRecipe]):
                 "decoder": {name: getattr(model.config, name) for name in decoder},
                 "curve": [
                     {"step": entry["step"], "loss": entry["eval_loss"], "bleu": entry.get("eval_bleu")}
-                    for entry in finite(trainer.state.log_history)
+                    for entry in finite(state.log_history)
                     if "eval_loss" in entry
                 ],
             }
-            predictions = {
-                pair: functools.partial(_rows, data.evaluation[pair], own) for pair, own in hypotheses.items()
-            }
-            return finish(trainer, progress, outcome, predictions, folder)
+            return record, {pair: _rows(data.evaluation[pair], own) for pair, own in hypotheses.items()}
+
+        return train_seed(trainer, recipe, f"{len(data.train)} pairs, {len(plan)} steps an epoch", evaluated, folder)
 
     def fields(self, facts: Facts, records: list[Record]) -> dict[str, Any]:
         recipe = self.recipe
@@ -254,13 +248,10 @@ def check_tables(recipe: TranslationRecipe) -> None:
     if not recipe.train or not recipe.test:
         raise ValueError(f"The recipe has {len(recipe.train)} tables of train and {len(recipe.test)} of test. Add one.")
     for position, table in enumerate(recipe.train):
-        probability, is_same = table.source_mask_probability, table.source_column == table.target_column
-        is_same &= table.target is None
-        if is_same > bool(probability) or (table.predict == "masked") > is_same:
+        if table.is_own_target and not table.source_mask_probability:
             raise ValueError(
-                f"train.{position} has source_column {table.source_column}, target_column {table.target_column}, "
-                f"source_mask_probability {probability} and predict {table.predict}. One column twice needs a "
-                "probability, and predict=masked needs one column twice."
+                f"train.{position} has {table.source_column} as source_column and target_column, and no masks. "
+                "Set source_mask_probability, or name another column."
             )
     for part, later in (("train", "dev"), ("train", "test"), ("dev", "test")):
         pairs = itertools.product(enumerate(getattr(recipe, part)), enumerate(getattr(recipe, later)))
@@ -272,7 +263,6 @@ def check_tables(recipe: TranslationRecipe) -> None:
 
 def _encode_batch(batch: dict[str, list], tokenizer: Any, limits: dict[str, int]) -> dict[str, list]:
     """Sources with the tokenizer's special tokens, targets with the closing one only."""
-    tokenizer = names_as_text(tokenizer)
     plain = tokenizer(batch["target"], add_special_tokens=False).input_ids
     sides = {
         "source": tokenizer(batch["source"]).input_ids,

@@ -1,7 +1,7 @@
 """The Trainer of a translation run: steps by token count, translations, scores; and which steps are saved."""
 
-import functools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from finetuning.data.task_tables import sample
 from finetuning.layerwise_decay import LayerwiseDecay
 from finetuning.metrics import load_metric
 from finetuning.steps import TrainsByPlan
-from finetuning.tasks.translation.batches import Examples, Layout, UpdatePlan, collate, evaluation_batches
+from finetuning.tasks.translation.batches import Examples, UpdatePlan, collate, evaluation_batches
 from finetuning.tasks.translation.model import beam_search
 from finetuning.tasks.translation.recipe import TranslationRecipe
 from finetuning.training import training_arguments
@@ -25,13 +25,13 @@ from zoo_core.masking import IGNORED
 class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
     """Seq2SeqTrainer whose steps are those of an `UpdatePlan` and whose loss is the mean over a step's tokens."""
 
-    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, layout: Layout, **kwargs: Any):
+    def __init__(self, *args: Any, recipe: TranslationRecipe, plan: UpdatePlan, **kwargs: Any):
         super().__init__(*args, **kwargs)
         # makes the Trainer count the tokens of the whole step, and not scale the loss of `compute_loss`
         self.model_accepts_loss_kwargs = True
-        self.recipe, self.layout = recipe, layout
-        self.layerwise_decay = recipe.training.layerwise_decay
-        self.train_by(plan, self.train_dataset, functools.partial(collate, layout=layout))
+        self.recipe, self.layerwise_decay = recipe, recipe.training.layerwise_decay
+        padding, start = self.processing_class.pad_token_id, self.model.generation_config.decoder_start_token_id
+        self.train_by(plan, self.train_dataset, partial(collate, padding_id=padding, decoder_start_id=start))
 
     def compute_loss(
         self,
@@ -100,7 +100,9 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
         """This process' batches of `rows` with their row numbers, on its device."""
         maximum, accelerator = self.recipe.generation.max_tokens, self.accelerator
         groups = evaluation_batches(sizes, maximum, accelerator.num_processes, accelerator.process_index)
-        loader = self.loader(Examples(rows, self.layout), [[(row, 0, True) for row in group] for group in groups])
+        loader = self.loader(
+            Examples(rows, self.processing_class), [[(row, 0, True) for row in group] for group in groups]
+        )
         self.callback_handler.eval_dataloader = loader  # the progress bar reads its length
         self.model.eval()
         for group, batch in zip(groups, loader, strict=True):
@@ -124,8 +126,7 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         save_steps=recipe.save_every_steps or evaluate_every,
         # the best one and the last one to resume from; or those of the mean and one that a signal saves between them
         save_total_limit={"last": 1, "average": recipe.average_checkpoints + 1}.get(recipe.selection, 2),
-        metric_for_best_model={"dev_loss": "eval_loss", "dev_bleu": "eval_bleu"}.get(recipe.selection),
-        greater_is_better=recipe.selection == "dev_bleu",
+        metric_for_best_model="eval_loss" if recipe.selection == "dev_loss" else None,
     )
 
 

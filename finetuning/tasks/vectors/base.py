@@ -1,9 +1,8 @@
 """Tasks that train nothing: they evaluate the vectors of unchanged models, one per seed, by layer."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,17 +11,18 @@ from accelerate import PartialState
 from transformers import AutoModel
 
 from finetuning.data.task_tables import PairData
-from finetuning.models import Start, describe_start, load_pretrained
+from finetuning.models import Start, describe_start
 from finetuning.page import table_names
 from finetuning.run_folder import RunFolder, finish_seed
 from finetuning.tasks.base import Facts, Record, Task
 from finetuning.tasks.vectors.encoder import SentenceEncoder
 from finetuning.tasks.vectors.recipe import POOLINGS, SEED, SentenceRecipe, VectorRecipe
+from modeling.checkpoints import load_whole
 from modeling.layer_states import default_layer
 from zoo_core.processes import from_all, main_first
 
-# scores of a pair of languages (method, layer, metric, value), counts, and what makes the rows of its predictions
-Found = tuple[list[Facts], Facts, Callable[[], Iterable[Facts]] | None]
+# scores of a pair of languages (method, layer, metric, value), counts, and the rows of its predictions
+Found = tuple[list[Facts], Facts, list[Facts] | None]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 R = TypeVar("R", bound=VectorRecipe)
@@ -41,10 +41,6 @@ class VectorTask(Task[R]):
             seed: describe_start(replace(recipe, model=recipe.model.replace(SEED, str(seed))), recipe.max_length)
             for seed in recipe.seeds
         }
-        depths = {model.config.num_hidden_layers for model in self.models.values()}
-        if len(depths) > 1:
-            raise ValueError(f"The models of seeds {recipe.seeds} have {sorted(depths)} layers: evaluate them apart.")
-        reported_layer(recipe.layer, recipe.layers, depths.pop())
         first = self.models[recipe.seeds[0]]
         # with one model per seed, each seed's record has the fingerprint
         of_seeds = {"folder": recipe.model, "fingerprint": None} if SEED in recipe.model else {}
@@ -63,21 +59,17 @@ class VectorTask(Task[R]):
         """Returns `method`, `methods` (options by name) and further facts about how vectors are compared."""
 
     def check_run(self, data: PairData, folder: RunFolder | None = None) -> None:
-        """Raises ValueError where a finished seed was scored with other weights than its model has now."""
-        # seeds may be scored weeks after each other, and a model may have been trained again since
+        """Raises ValueError for a model that has been trained again since its seed was scored."""
         for seed, model in self.models.items() if folder else ():
-            then, now = (folder.finished(seed) or {}).get("model", model.identity), model.identity
-            if then["fingerprint"] != now["fingerprint"]:
-                raise ValueError(
-                    f"The weights of {now['folder']} have changed since seed {seed} was scored in {folder.path}: "
-                    f"{then['fingerprint'][:15]} -> {now['fingerprint'][:15]}. Name another folder."
-                )
+            scored, now = folder.finished(seed), model.identity["fingerprint"]
+            if scored and (then := scored["model"]["fingerprint"]) != now:
+                raise ValueError(f"{folder.path} has scores of seed {seed} with weights {then[:15]}, now {now[:15]}.")
 
     def build(self, seed: int, data: PairData) -> Any:
         path, _, tokenizer, identity = self.models[seed]
         trusts, dtype = self.recipe.trust_remote_code, DTYPES[self.recipe.precision]
         with main_first():
-            model = load_pretrained(AutoModel, path, identity["folder"], trusts, dtype=dtype)
+            model = load_whole(AutoModel, path, identity["folder"], trusts, dtype=dtype)
         return self.reader(model.to(PartialState().device), tokenizer)
 
     @abstractmethod
@@ -88,23 +80,16 @@ class VectorTask(Task[R]):
     def evaluate(self, name: str, pair: Any, reader: Any, facts: Facts) -> Found:
         """Scores a pair of languages."""
 
-    def size(self, pair: Any) -> int:
-        """The amount of work of a pair of languages, in any unit, to divide them among processes."""
-        return 1
-
     def run_seed(self, seed: int, model: Any, data: PairData, folder: Path, evaluate: bool = True) -> Record:
         """Each process evaluates its share of the pairs of languages; the main process writes all results."""
         state, facts = PartialState(), data.protocol
         module, version = self.metric  # here all processes meet: they wait for each other when loading a metric
-        shares = share({name: self.size(pair) for name, pair in data.pairs.items()}, state.num_processes)
 
         def work() -> dict[str, Found]:
             found = {}
-            for name in shares[state.process_index]:
+            for name in list(data.pairs)[state.process_index :: state.num_processes]:
                 print(f"seed {seed}: {name}, layers {', '.join(map(str, facts['layers']))}")
                 scores, counts, rows = self.evaluate(name, data.pairs[name], model, facts)
-                if rows and state.num_processes > 1:  # a function cannot be sent
-                    rows = partial(iter, list(rows()))
                 found[name] = [{"language": name, **score} for score in scores], counts, rows
             return found
 
@@ -119,7 +104,7 @@ class VectorTask(Task[R]):
             "counts": {name: counts for name, (_, counts, _) in found.items()},
         }
         if state.is_main_process:
-            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows})
+            finish_seed(folder, record, {name: rows for name, (_, _, rows) in found.items() if rows is not None})
         state.wait_for_everyone()
         return record
 
@@ -139,10 +124,6 @@ class VectorTask(Task[R]):
             f"evaluated: {table_names(facts['evaluation_data'])} ({sum(facts['evaluated_rows'].values()):,} pairs)",
             f"layer: {facts['layer']} of {facts['depth']} ({facts['selection']['rule']}), not chosen on these data",
         ]
-
-    def data_lines(self, read: PairData, encoded: PairData) -> list[dict[str, Any]]:
-        rows = encoded.protocol["evaluated_rows"].items()
-        return [{"part": "evaluation", "language": name, "rows": count} for name, count in rows]
 
 
 def facts_of(entries: list[Facts], splits: Iterable[str], rows: dict[str, int], chance: Facts, **own: Any) -> Facts:
@@ -175,14 +156,6 @@ class SentenceTask(VectorTask[S]):
             f"vector of a sentence: {POOLINGS[facts['pooling']]}",
             f"max length: {facts['max_length']} tokens ({sum(map(sum, facts['cut_texts'].values())):,} texts cut)",
         ]
-
-
-def share(sizes: dict[str, int], processes: int) -> list[list[str]]:
-    """The names that each process takes, so that the sums of their sizes are about equal."""
-    shares: list[list[str]] = [[] for _ in range(processes)]
-    for name in sorted(sizes, key=sizes.get, reverse=True):
-        min(shares, key=lambda names: sum(sizes[one] for one in names)).append(name)
-    return shares
 
 
 def reported_layer(layer: int | str | None, layers: list[int], depth: int) -> tuple[int, list[int], str]:

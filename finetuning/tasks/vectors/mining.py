@@ -3,15 +3,11 @@
 Equal texts of a pool are one candidate, with any of their ids: a mined pair is right if gold has a pair of these texts.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from finetuning.data.pair_tables import SIDES, require_text
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
@@ -30,7 +26,6 @@ from finetuning.tasks.vectors.search import mine
 from zoo_core.tables import describe, require_column
 
 NEIGHBORS = 4  # k of the margin score, as in XTREME's script
-SMALL_POOL, MOST_GOLD = 1_000, 0.1  # sentences, and share of gold in them; BUCC's own have 89,000 and more, 2% to 3%
 
 
 @dataclass
@@ -66,7 +61,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
     def read(self) -> PairData[Mining]:
         recipe, loaded = self.recipe, {}
         pools: dict[str, Mining] = {}
-        entries, dev_entries, warnings = [], [], []
+        entries, dev_entries, warnings, held_out = [], [], [], 0.0
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
             pool, entry = read_pools(table, where, name, recipe.hub_root, loaded)
@@ -76,37 +71,30 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
-                dev, pool = divide(pool, recipe.dev_fraction, name)
+                held_out = recipe.dev_fraction
+                dev, pool = divide(pool, held_out, name)
             pools[name] = Mining(pool, dev)
             entries.append(entry)
             warnings += [table.note] if table.note else []
             if entry["not_in_pools"]:
                 warnings.append(f"{name}: {entry['not_in_pools']} gold pairs are not in the pools, and left out")
-            if min(pool.sizes) < SMALL_POOL or len(pool.gold) > MOST_GOLD * min(pool.sizes):
-                warnings.append(
-                    f"{name}: {len(pool.gold):,} gold pairs among {pool.sizes[0]} and {pool.sizes[1]} sentences: "
-                    "F1 is far higher than on BUCC's own pools"
-                )
         differs = ["gold pairs only"] if any(entry["pools"] is None for entry in entries) else []
         facts = facts_of(
             entries,
             [split_name(table.gold) for table in recipe.pairs],
             {name: len(both.pool.gold) for name, both in pools.items()},
-            {name: chance_level(both.pool) for name, both in pools.items()},
-            differs=differs + ["part of the pools"] * bool(recipe.dev_fraction),
+            {},
+            differs=differs + ["part of the pools"] * bool(held_out),
             pool_sizes={name: both.pool.sizes for name, both in pools.items()},
             dev_data=dev_entries,
             dev_rows={name: len(both.dev.gold) for name, both in pools.items()},
             dev_sizes={name: both.dev.sizes for name, both in pools.items()},
-            dev_fraction=recipe.dev_fraction,
+            dev_fraction=held_out,
         )
         return PairData(facts, list(dict.fromkeys(warnings)), pools)
 
     def method(self) -> Facts:
         return {**super().method(), "margin": "ratio", "neighbors": NEIGHBORS}
-
-    def size(self, pair: Mining) -> int:
-        return sum(sum(pool.sizes) for pool in pair)
 
     def evaluate(self, name: str, pair: Mining, encoder: SentenceEncoder, facts: Facts) -> Found:
         scores, thresholds, rows, counts = [], {}, None, {}
@@ -121,7 +109,7 @@ class MiningTask(SentenceTask[MiningRecipe]):
                 place = {"method": encoder.pooling, "layer": layer}
                 scores += [{**place, "metric": key, "value": found[key]} for key in self.metrics]
                 if layer == facts["layer"]:
-                    rows = functools.partial(_rows, pool, mined, thresholds[layer])
+                    rows = list(_rows(pool, mined, thresholds[layer]))
                     counts |= {"mined": found["mined"], "right": found["right"]}
         threshold = thresholds[facts["layer"]]
         return scores, {**counts, "threshold": threshold if np.isfinite(threshold) else None}, rows
@@ -184,7 +172,7 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
         "languages": [pair],
         "rows": rows_in_gold,
         "fingerprint": "+".join(dict.fromkeys(fingerprint for _, fingerprint in read.values())),
-        "pools": {name: names_of(tables[name]) for name in SIDES} if pools.source else None,
+        "pools": {name: names_of(tables[name]) for name in SIDES if name in tables} or None,
         "not_in_pools": rows_in_gold - len(gold),
     }
     return Pool(*texts_of, set(gold)), entry
@@ -198,34 +186,17 @@ def _check_apart(table: MiningPools, hub_root: str | None) -> None:
             raise ValueError(f"pairs ({table.name}): {name} and dev.{name} are both of {describe(one)}.")
 
 
-def chance_level(pool: Pool) -> dict[str, float]:
-    """Returns the scores, in percent, of pairing each sentence of the smaller pool with a random one of the other pool.
-
-    Of m pairs, m x gold / (S x D) are expected to be right; F1 is computed from the expected counts.
-    """
-    smaller, larger, gold = min(pool.sizes), max(pool.sizes), len(pool.gold)
-    right = gold / larger
-    f1 = 2 * right / (smaller + gold)
-    return {"f1": 100 * f1, "precision": 100 * right / smaller, "recall": 100 * right / gold}
-
-
 def divide(pool: Pool, fraction: float, name: str) -> tuple[Pool, Pool]:
     """Returns (dev, rest), pools without a common text; dev has `fraction` of the gold pairs and of all other texts.
 
-    Sampled with DATA_SEED. Gold pairs that share a text stay together. Raises ValueError if a part has no gold pair,
-    or fewer than two texts of a side; `name` is the name of the pair of languages.
+    Sampled with DATA_SEED. A gold pair with a text in each part is in neither. Raises ValueError if a part has no gold
+    pair, or fewer than two texts of a side; `name` is the name of the pair of languages.
     """
     random, gold = np.random.default_rng(DATA_SEED), np.array(sorted(pool.gold))
-    nodes = gold[:, 0], gold[:, 1] + len(pool.source)
-    graph = coo_array((np.ones(len(gold)), nodes), shape=(sum(pool.sizes), sum(pool.sizes)))
-    groups, _ = pandas.factorize(connected_components(graph, directed=False)[1][nodes[0]])  # of each gold pair
-    sizes = np.bincount(groups)
-    order = random.permutation(len(sizes))
-    taken_before = np.cumsum(sizes[order]) - sizes[order]
-    is_taken = np.isin(groups, order[taken_before < round(fraction * len(gold))])
+    drawn = gold[random.permutation(len(gold))[: round(fraction * len(gold))]]
     is_dev = [np.zeros(size, dtype=bool) for size in pool.sizes]
     for side, marks in enumerate(is_dev):
-        marks[gold[is_taken, side]] = True
+        marks[drawn[:, side]] = True
         others = random.permutation(np.setdiff1d(np.arange(len(marks)), gold[:, side]))
         marks[others[: round(fraction * len(others))]] = True
     parts = []

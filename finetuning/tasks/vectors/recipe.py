@@ -3,18 +3,20 @@
 Every layer and every pair of languages is evaluated by itself.
 """
 
-from dataclasses import dataclass, is_dataclass, replace
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len
 from omegaconf import MISSING
 
 from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
+from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option, validate
 from zoo_core.tables import Table, resolve_hub_path
 
+Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
 SEED, PLACE = "{seed}", "{language}"
 POOLINGS = {
     "mean": "mean of its states, without those of special tokens",
@@ -110,19 +112,8 @@ class WordAlignmentRecipe(VectorRecipe):
     measures = "links between words, compared with people's; AER: share of wrong and missing links"
     kind: Literal["word_alignment"] = option("word_alignment", "kind of task")
     pairs: list[AlignedPairs] = option([], "pairs of languages to evaluate, each separately")
-    methods: list[str] = option(
-        ["ot_words"], "methods, the main one first: ot_words, ot, ot_itermax, itermax, mutual (SimAlign), softmax"
-    )
+    methods: Annotated[list[Method], Len(1)] = option(["ot_words"], "methods, the main one first; mutual: SimAlign's")
     published: list[PublishedAlignment] = option([], "published scores to print next to ours")
-
-    def check(self) -> None:
-        from modeling.optimal_transport import METHODS
-
-        super().check()
-        if not self.methods or len(set(self.methods) & set(METHODS)) < len(self.methods):
-            raise ValueError(
-                f"methods is {self.methods}. Use some of {', '.join(METHODS)}, each once, as in methods=[ot, itermax]."
-            )
 
 
 @dataclass
@@ -150,16 +141,6 @@ class RetrievalRecipe(SentenceRecipe):
     kind: Literal["retrieval"] = option("retrieval", "kind of task")
     pairs: list[RetrievalPairs] = option([], "pairs of languages to evaluate, each separately")
 
-    def check(self) -> None:
-        super().check()
-        for position, table in enumerate(self.pairs):
-            if table.target is None and (table.source_column == table.target_column or table.join_on is not None):
-                raise ValueError(
-                    f"pairs.{position} has no target, source_column {table.source_column}, target_column "
-                    f"{table.target_column} and join_on {table.join_on}. Name two columns of one table, or the table "
-                    "of the translations as `target`."
-                )
-
 
 @dataclass
 class PoolTable(Table):
@@ -183,7 +164,7 @@ class Pools:
 
     gold: GoldTable = option(GoldTable(), "the pairs to find")
     source: PoolTable | None = option(None, "source sentences; default: those of the gold pairs, far easier to mine")
-    target: PoolTable | None = option(None, "target sentences; required with `source`, and only then")
+    target: PoolTable | None = option(None, "target sentences; default: as of source")
 
 
 @dataclass
@@ -203,47 +184,20 @@ class MiningRecipe(SentenceRecipe):
     pairs: list[MiningPools] = option([], "pairs of languages to evaluate, each separately")
     dev_fraction: Fraction = option(0.0, "share of both pools to hold out at random as dev, for pairs without `dev`")
 
-    def check(self) -> None:
-        super().check()
-        for position, table in enumerate(self.pairs):
-            for name, pools in ((f"pairs.{position}", table), (f"pairs.{position}.dev", table.dev)):
-                if pools is not None and (pools.source is None) != (pools.target is None):
-                    raise ValueError(f"{name} has one of source and target. Set both, or leave both out.")
-        without = [position for position, table in enumerate(self.pairs) if table.dev is None]
-        if bool(without) != bool(self.dev_fraction):
-            raise ValueError(
-                f"dev_fraction is {self.dev_fraction:g}, and pairs without dev are {without}. Name dev in all pairs, "
-                "or hold out a part of the pools, as in dev_fraction=0.2."
-            )
-
 
 def expanded(tables: list[Any]) -> list[Any]:
-    """Returns a table for each pair of languages, with the language in place of `{language}`."""
+    """Returns a table for each pair of languages, with the language in place of `{language}`.
+
+    It is the code in language fields, and elsewhere its entry in `language_names`.
+    """
     found = []
-    for position, table in enumerate(tables):
-        languages, is_open = getattr(table, "languages", []), _filled(table, "") != table
-        if is_open != bool(languages):
-            raise ValueError(
-                f"pairs.{position}.languages is {languages}. Write {PLACE} in path, config or a column, and list "
-                f"its values, as in pairs.{position}.languages=[de, fr]."
-            )
-        found += [_of_language(table, language) for language in languages] if is_open else [table]
+    for table in tables:
+        languages, text = getattr(table, "languages", []), json.dumps(asdict(table))
+        for language in languages:
+            name = json.dumps(table.language_names.get(language, language))[1:-1]
+            sides = {
+                side: getattr(table, side).replace(PLACE, language) for side in ("source_language", "target_language")
+            }
+            found.append(validate(type(table), json.loads(text.replace(PLACE, name)) | sides))
+        found += [] if languages else [table]
     return found
-
-
-def _of_language(table: LanguagePairs, language: str) -> Any:
-    """Returns the table of one language: its code in language fields, and elsewhere its entry in `language_names`."""
-    named = _filled(table, table.language_names.get(language, language))
-    languages = {name: getattr(table, name).replace(PLACE, language) for name in ("source_language", "target_language")}
-    return replace(named, **languages)
-
-
-def _filled(table: Any, language: str) -> Any:
-    """Returns the table, with its inner tables, with the language in place of `{language}`."""
-    changes: dict[str, Any] = {}
-    for name, value in vars(table).items():
-        if isinstance(value, str) and PLACE in value:
-            changes[name] = value.replace(PLACE, language)
-        elif is_dataclass(value):
-            changes[name] = _filled(value, language)
-    return replace(table, **changes)

@@ -1,6 +1,5 @@
 """Retrieval of translations: finds the translation of each sentence in another set of sentences, as Tatoeba."""
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,9 +58,6 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
         facts = facts_of(entries, splits, rows_of_pairs, {name: chance_level(*sides) for name, sides in pairs.items()})
         return PairData(facts, list(dict.fromkeys(warnings)), pairs)
 
-    def size(self, pair: tuple[Side, Side]) -> int:
-        return len(pair[0].of_pairs)
-
     def evaluate(self, name: str, pair: tuple[Side, Side], encoder: SentenceEncoder, facts: Facts) -> Found:
         counts, by_layer = vectors_by_layer(encoder, [side.texts for side in pair], facts["layers"])
         scores, rows = [], None
@@ -71,7 +67,7 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
             place = {"method": encoder.pooling, "layer": layer}
             scores += [{**place, "metric": key, "value": value} for key, value in accuracy(pair, *found).items()]
             if layer == facts["layer"]:
-                rows = functools.partial(_rows, pair, *found)
+                rows = list(_rows(pair, *found))
         return scores, counts, rows
 
     def lines(self, results: Results) -> list[str]:

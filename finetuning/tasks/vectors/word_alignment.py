@@ -82,9 +82,6 @@ class WordAlignmentTask(VectorTask[WordAlignmentRecipe]):
     def reader(self, encoder: torch.nn.Module, tokenizer: Any) -> WordAligner:
         return WordAligner(encoder, tokenizer, method=self.recipe.methods[0], batch_size=self.recipe.batch_size)
 
-    def size(self, pair: AnnotatedPairs) -> int:
-        return len(pair.gold)
-
     def evaluate(self, name: str, pair: AnnotatedPairs, aligner: WordAligner, facts: Facts) -> Found:
         """Every layer and method of a pair come from one forward pass."""
         found = sweep(aligner, pair.sentences, pair.gold, facts["layers"], facts["methods"])
@@ -118,29 +115,21 @@ def sweep(
     aligner: Any,
     pairs: Sequence[tuple[Side, Side]],
     gold: dict[int, Gold],
-    layers: Iterable[int] | None = None,
-    methods: Iterable[str] | dict[str, dict[str, Any]] | None = None,
+    layers: Iterable[int],
+    methods: dict[str, dict[str, Any]],
 ) -> dict[str, dict[int, dict[str, float]]]:
     """Scores in percent, {method: {layer: {aer, precision, recall, f1}}}, over the sentences that have gold links.
 
     `aligner` is a `WordAligner`; `gold` holds links that fit the pairs (`align.gold.fit_gold`), by position. Layers
-    count from 0, the embeddings; default: all. Methods are names, or options by name; default: the aligner's own.
+    count from 0, the embeddings; `methods` are options by name.
     """
-    layers = list(range(aligner.num_layers + 1) if layers is None else layers)
-    if methods is None:
-        methods = {aligner.method: aligner.matching}
-    elif not isinstance(methods, dict):
-        methods = {method: {} for method in methods}
-    sentences = sorted(gold)
-    found: dict[str, dict[int, dict]] = {method: {layer: {} for layer in layers} for method in methods}
-    wanted = (pairs[n] for n in sentences)
-    for sentence, by_layer in zip(sentences, aligner.align_layers(wanted, layers, methods), strict=True):
-        for layer in layers:
-            for method in methods:
-                found[method][layer][sentence] = by_layer[layer][method].links
-    return {
-        method: {layer: score(links, gold) for layer, links in by_layer.items()} for method, by_layer in found.items()
-    }
+    found = aligner.align_layers((pairs[number] for number in gold), layers, methods=methods)
+    by_sentence = dict(zip(gold, found, strict=True))
+
+    def scores(method: str, layer: int) -> dict[str, float]:
+        return score({number: of[layer][method].links for number, of in by_sentence.items()}, gold)
+
+    return {method: {layer: scores(method, layer) for layer in layers} for method in methods}
 
 
 def score(links: dict[int, list[tuple[int, int]]], gold: dict[int, Gold]) -> dict[str, float]:
