@@ -11,6 +11,7 @@ the steps for translation, scores over layers for word alignment (XLM-Align, Fig
 (MetaXLM, Figure 3), and scores by language for other tasks. Of suites, the table has a row per task.
 """
 
+import re
 from pathlib import Path
 
 from finetuning.page import as_cells, curves_of, figures_of, print_table, write_page
@@ -20,13 +21,7 @@ from zoo_core.command_line import CommandParser, user_errors
 
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
-MEASURED = tuple(
-    f"protocol.{field}"
-    for field in (
-        "evaluation_data", "evaluated_split", "evaluated_rows", "max_length", "doc_stride", "metric", "pooling",
-        "similarity", "margin", "neighbors", "dev_data", "dev_fraction",
-    )
-)  # fmt: skip
+MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
 Columns = dict[str, dict[str, Summary]]  # by run and row of the table
 
 
@@ -41,11 +36,12 @@ def main(argv: list[str] | None = None) -> None:
         folders = {name: list(map(Path, paths)) for name, *paths in options.run}
         if len(folders) < len(options.run) or not all(folders.values()):
             raise ValueError("--run needs NAME DIR [DIR ...], and each name once.")
+        options.output.mkdir(parents=True, exist_ok=True)
         is_suite = "suite" in load_results(next(iter(folders.values()))[0] / "results.json")
-        (compare_suites if is_suite else compare_tasks)(folders, options.output)
+        (compare_suites if is_suite else compare_tasks)(folders, options.output / "comparison")
 
 
-def compare_tasks(folders: dict[str, list[Path]], output: Path) -> None:
+def compare_tasks(folders: dict[str, list[Path]], path: Path) -> None:
     """Compares runs of one task. Raises ValueError for other tasks or languages, and for a seed that is given twice."""
     runs = {run: [read_results(path) for path in paths] for run, paths in folders.items()}
     named = {f"{run} {n}".removesuffix(" 1"): of for run, parts in runs.items() for n, of in enumerate(parts, 1)}
@@ -56,12 +52,12 @@ def compare_tasks(folders: dict[str, list[Path]], output: Path) -> None:
         seeds = [seed for results in parts for seed in results["seeds"]]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"--run {run} has the seeds {seeds}. Name each seed's folder once.")
-    columns = {run: figures_of(parts) for run, parts in runs.items()}
-    write(next(iter(named.values())).title, columns, differences(named), runs, output)
-    plot(runs, columns, output / "comparison.png")
+    columns, first = {run: figures_of(parts) for run, parts in runs.items()}, next(iter(named.values()))
+    plot(first, runs, columns, path.with_suffix(".png"))
+    write(first.title, columns, differences(named), runs, path)
 
 
-def compare_suites(folders: dict[str, list[Path]], output: Path) -> None:
+def compare_suites(folders: dict[str, list[Path]], path: Path) -> None:
     """Compares runs of one suite. Raises ValueError for other folders, and for tasks that were measured otherwise."""
     columns: Columns = {}
     tasks: dict[str, dict[str, Results]] = {}
@@ -73,36 +69,29 @@ def compare_suites(folders: dict[str, list[Path]], output: Path) -> None:
         for name in [task["name"] for task in content["suite"]["tasks"] if task["name"] in columns[run]]:
             tasks.setdefault(name, {})[run] = read_results(folder / name)
     for task, runs in tasks.items():
-        if lines := [line for line in differences(runs) if line.startswith(MEASURED)]:
+        if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
     missing = [f"{task} is missing in {run}" for task, runs in tasks.items() for run in folders if run not in runs]
     found = {run: [runs[run] for runs in tasks.values() if run in runs] for run in folders}
-    write("Suites", columns, missing, found, output)
     bars = {run: {name: entry for name, entry in of.items() if name in tasks} for run, of in columns.items()}
-    plot_bars(bars, output / "comparison.png", "suites", "score (%)")
+    plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
+    write("Suites", columns, missing, found, path)
 
 
-def write(title: str, columns: Columns, lines: list[str], runs: dict[str, list[Results]], output: Path) -> None:
+def write(title: str, columns: Columns, lines: list[str], runs: dict[str, list[Results]], path: Path) -> None:
     """Writes comparison.md and comparison.csv, and shows the table."""
     names = dict.fromkeys(name for of in columns.values() for name in of)
-    rows = {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names}
-    cells, path = as_cells([""], rows), output / "comparison"
-    output.mkdir(parents=True, exist_ok=True)
+    cells = as_cells([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
     frames = [results.frame(run=run) for run, parts in runs.items() for results in parts]
     write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
     print_table(title, cells, [f"differs: {line}" for line in lines], f"{path}.md, csv, png")
 
 
-def plot(runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
+def plot(first: Results, runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
     """Scores over layers or over the steps of training where there are any, else bars by language."""
-    first, curves = next(iter(runs.values()))[0], {}
-    for run, parts in runs.items():  # of the steps at which all seeds were evaluated
-        by_seed = [curve for results in parts for curve in curves_of(results).values()]
-        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        curves[run] = {step: summary(curve[step]["mean"] for curve in by_seed) for step in steps}
-    chance = {name: first.chance(name) for name in first.with_average}
+    chance, names = {name: first.chance(name) for name in first.with_average}, [AVERAGE]
     if first.layers[1:]:
-        names = first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE]
+        names = first.with_average[::-1] if len(first.names) < MOST_PANELS else names
         panels = {
             name: {
                 run: {
@@ -113,13 +102,16 @@ def plot(runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
             }
             for name in names
         }
-        plot_lines(panels, path, first.title, "layer", "score (%)", chance)
-    elif all(curves.values()):
-        plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
-    else:
-        bars = {run: {name: of[name] for name in first.names} for run, of in columns.items()}
-        chance.pop(AVERAGE, None)
-        plot_bars(bars, path, first.title, "score (%)", chance=chance)
+        return plot_lines(panels, path, first.title, "layer", "score (%)", chance)
+    curves = {}
+    for run, parts in runs.items():  # of the steps at which all seeds were evaluated
+        by_seed = [curve for results in parts for curve in curves_of(results).values()]
+        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+        curves[run] = {step: summary(curve[step]["mean"] for curve in by_seed) for step in steps}
+    if all(curves.values()):
+        return plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
+    bars = {run: {name: of[name] for name in first.names} for run, of in columns.items()}
+    plot_bars(bars, path, first.title, "score (%)", {name: chance[name] for name in first.names})
 
 
 if __name__ == "__main__":

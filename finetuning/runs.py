@@ -28,10 +28,10 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import GAP, OTHERS, as_cells, figures_of, joint_warnings, print_table, write_page
+from finetuning.page import as_cells, figures_of, joint_warnings, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
-from finetuning.results import AVERAGE, Results, load_results
+from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.processes import stop_signals
