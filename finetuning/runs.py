@@ -110,31 +110,28 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     from accelerate import PartialState
 
     from finetuning import training
-    from finetuning.run_folder import HALF_WRITTEN, RunFolder, not_empty
-    from finetuning.training import Diverged, check_hardware
+    from finetuning.run_folder import HALF_WRITTEN, not_empty
 
     folder, points, scores = Path(recipe.output_dir), points_of(recipe), {}
     recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
     for own in recipes.values():
-        check_hardware(own.precision)
+        training.check_hardware(own.precision)
         identity = task_of(own).begin().identity
     if not resume and (held := not_own(folder, HALF_WRITTEN)):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
-    once: Keys = dict(seeds=recipe.seeds[:1], sweep={}, save_models=False, push_to_hub=None)
     for name, changed in recipes.items():
-        own = replace(changed, output_dir=str(folder / "sweep" / name), **once)
+        own = replace(changed, output_dir=str(folder / "sweep" / name), seeds=recipe.seeds[:1], sweep={})
+        own = replace(own, save_models=False, push_to_hub=None)
         is_begun = bool(not_own(Path(own.output_dir), HALF_WRITTEN))
-        record = RunFolder(own, identity, True).finished(own.seeds[0]) if is_begun else None
         try:
-            record = record or training.run(task_of(own), is_begun, command, evaluate=False)[0]
+            (record,) = training.run(task_of(own), is_begun, command, evaluate=False)
             scores[name] = record["selection_score"]
-        except Diverged as error:
-            scores[name] = math.nan
+        except training.Diverged as error:
             print(f"{name}: {error}", file=sys.stderr)
     finite = {name: score for name, score in scores.items() if not math.isnan(score)}
     if not finite:
-        raise ValueError(f"All {len(scores)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
+        raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
     best = max(finite, key=lambda name: finite[name])
     if PartialState().is_main_process:
         found = [{"values": values, "score": finite.get(name)} for name, (values, _) in points.items()]
@@ -157,15 +154,13 @@ def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
             "--sweep needs `sweep` of the recipe, as in sweep={training.learning_rate: [1e-5, 2e-5]}, and a selection "
             "by development rows: selection=source_dev or selection=mean_dev."
         )
+    if not all(grid.values()) or any(field.partition(".")[0] not in SWEPT for field in grid):
+        raise ValueError(f"sweep is {grid}. Name fields of {', '.join(SWEPT)}, and at least one value of each.")
     found = {}
     for values in itertools.product(*grid.values()):
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
         overrides = [f"{field}={text}" for field, text in zip(grid, texts, strict=True)]
         found[",".join(overrides).replace("training.", "")] = dict(zip(grid, values, strict=True)), overrides
-    if wrong := next((field for field in grid if field.partition(".")[0] not in SWEPT), None):
-        raise ValueError(f"sweep names {wrong}. Sweep over fields of {', '.join(SWEPT)}.")
-    if not found or len(found) < math.prod(map(len, grid.values())):
-        raise ValueError(f"sweep is {grid}. Name at least one value of each field, and each once.")
     return found
 
 
@@ -250,9 +245,8 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
     if "step" in keys:
         shown = [OTHERS, first["source_language"], GAP] if first.transfer else first.with_average[-1:]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
-        for (run, step, *others), of in figures.items():
-            for name in shown:
-                panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
+        for ((run, step, *others), of), name in itertools.product(figures.items(), shown):
+            panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
         plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
     else:
         rows = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
