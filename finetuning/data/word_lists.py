@@ -29,33 +29,18 @@ def text_lists(
     """A column of lists of texts; ids of class labels become their names.
 
     where: the table, and what: what a list holds, for errors, which name the row; `numbers` are those of the rows if
-    they are not all. Raises ValueError for a column of another type, and for lists and texts that are missing, that
-    hold tabs or line breaks or, unless they `may_be_blank`, no character.
+    they are not all. Raises ValueError for what is no list of texts, and for texts that hold tabs or line breaks or,
+    unless they `may_be_blank`, no character.
     """
-    feature = require_column(dataset, column, where)
-    item = getattr(feature, "feature", None)
-    kind = str(getattr(item, "dtype", getattr(feature, "dtype", feature)))
-    names = getattr(item, "names", None)
-    if (isinstance(item, dict) or "string" not in kind or not item) and not names and kind != "null":
-        raise ValueError(f"{where}: column {column} holds {feature}, not lists of {what}s.")
+    names = getattr(getattr(require_column(dataset, column, where), "feature", None), "names", None)
     lists = dataset[column][:]
     if names:
         lists = [texts and [names[number] for number in texts] for texts in lists]
     for row, texts in enumerate(lists):
-        is_text = texts is not None and None not in texts and not BREAKS.search("".join(texts))
+        is_text = isinstance(texts, list) and {*map(type, texts)} <= {str} and not BREAKS.search("".join(texts))
         if not is_text or not may_be_blank and not all(text.strip(" ") for text in texts):
             raise ValueError(
                 f"{where}, row {row if numbers is None else numbers[row]} (from 0): column {column} holds "
                 f"{str(texts)[:80]}, not a list of {what}s without tabs and line breaks. Correct or remove the row."
             )
     return lists
-
-
-def count_invisible(lists: list[list[str]]) -> str | None:
-    """Counts words of only white space and zero-width characters, and names the first one's row; None without any."""
-    words = [(word, row) for row, own in enumerate(lists) for word in own]
-    invisible = np.flatnonzero(~has_text([word for word, _ in words]))
-    if not len(invisible):
-        return None
-    first, row = words[invisible[0]]
-    return f"words without a visible character: {len(invisible):,}, the first {first!r} in row {row} (from 0)"

@@ -33,7 +33,7 @@ from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_p
 from finetuning.data.rows import Rows
 from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
-from finetuning.data.word_lists import count_invisible, text_lists
+from finetuning.data.word_lists import text_lists
 from finetuning.models import names_as_text
 from finetuning.recipe import TaggingRecipe
 from finetuning.results import LABEL_SCORES, LabelScores
@@ -235,8 +235,6 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
-    if invisible := count_invisible(words):
-        warnings.append(f"{rows.place}: {invisible}")
     if not label_column or not any(words):
         return words, [[] for _ in words] if label_column else []
     read = _label_column(rows)
