@@ -92,11 +92,8 @@ def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
 
     So do tables whose `where` is not the same. Equal rows are counted when they are read.
     """
-    paths = [Path(resolve_hub_path(table.path, hub_root)) for table in (one, other)]
-    if paths[0].resolve() != paths[1].resolve() or one.config != other.config:
-        return False
-    if getattr(one, "where", {}) != getattr(other, "where", {}):
-        return False
+    paths = [Path(resolve_hub_path(table.path, hub_root)).resolve() for table in (one, other)]
+    names, others = ((path, table.config, getattr(table, "where", {})) for path, table in zip(paths, (one, other)))
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
-    return same_split or paths[0].is_file()
+    return names == others and (same_split or paths[0].is_file())

@@ -139,11 +139,6 @@ def gather(
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
         train, dev = split["train"], {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
-    if recipe.selection == "mean_dev" and (absent := [language for language in evaluation if language not in dev]):
-        warnings = [
-            *warnings,
-            f"there are no development rows in {', '.join(absent)}: the checkpoint is best on the others' mean",
-        ]
     train = sample(train, recipe.max_train_examples)
     evaluated = list(tables.evaluation.values())
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
