@@ -147,7 +147,7 @@ def write_results(results: Results, folder: Path) -> None:
     draw(results, picture)
     lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
     labels = label_table(results) if "label_scores" in results else None
-    write_page(path, title, score_table(results), lists, picture, [results.frame(with_labels=True)], labels)
+    write_page(path, title, score_table(results), lists, picture, [results.frame()], labels)
     write_json(folder / "results.json", results)
     table = score_table(results, with_published=False)  # more columns do not fit
     print_table(f"{title}: {results['model']['folder']}", table, warnings_of(results), f"{path}.json, md, csv")
@@ -194,14 +194,10 @@ def table_names(entries: list[dict[str, Any]]) -> str:
     for entry in entries:
         path = Path(entry["path"])
         name = path.name if path.is_absolute() else str(path)  # without the folders of this machine
-        if entry.get("where"):
-            name += f" [{', '.join(f'{column}: {value}' for column, value in entry['where'].items())}]"
-        target = f"with {table_names([entry['target']])}" if entry.get("target") else None
-        groups.setdefault((name, entry["split"], target), []).extend(filter(None, [entry["config"]]))
-    return "; ".join(
-        " ".join(filter(None, (name, ", ".join(configs), split, target)))
-        for (name, split, target), configs in groups.items()
-    )
+        name += "".join(f" [{column}: {value}]" for column, value in entry.get("where", {}).items())
+        target = f" with {table_names([entry['target']])}" if entry.get("target") else ""
+        groups.setdefault((name, entry["split"] + target), []).extend(filter(None, [entry["config"]]))
+    return "; ".join(" ".join(filter(None, (name, ", ".join(of), rest))) for (name, rest), of in groups.items())
 
 
 def markdown_table(table: Cells) -> list[str]:

@@ -23,7 +23,7 @@ NEEDED = ("format", "protocol", "task", "kind", "setting", "seeds", "model", "sc
 AVERAGE = "average"  # over languages or pairs, in place of one
 OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
 LABEL_SCORES = ("precision", "recall", "f1")
-COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
+COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, and texts that repeat other facts.
 OUTCOMES = (
     r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)"
@@ -192,16 +192,9 @@ class Results(dict):
         found = {name: of[metric] for name, of in levels.items() if metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
-    def frame(self, with_labels: bool = False, **columns: Any) -> pandas.DataFrame:
-        """Returns the long table, with columns that name the run, so that tables of several runs can be joined.
-
-        `with_labels`: then a row for each of `label_scores`, whose metrics begin with `label_`.
-        """
+    def frame(self, **columns: Any) -> pandas.DataFrame:
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
         table = pandas.DataFrame(self["scores"])
-        if with_labels and "label_scores" in self:
-            labels = pandas.DataFrame(self["label_scores"]).melt(["language", "label", "seed"], var_name="metric")
-            labels = labels.assign(metric="label_" + labels["metric"], split=table["split"][0])
-            table = pandas.concat([table, labels])
         names = [name for name in COLUMNS if name in table]
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         return table[names].assign(**facts)[[*facts, *names]]
@@ -270,7 +263,5 @@ def run_name(folder: str | Path) -> str:
     folder = folder.resolve()
     if folder.name != "model":
         return folder.name
-    above = folder.parent
-    if above.parent.name == "checkpoints":
-        return f"{above.parent.parent.name}-{above.name}"
-    return above.parent.name if re.match("seed(-|$)", above.name) else above.name
+    parts = [part for part in folder.parts[:-1] if not re.fullmatch("checkpoints|seed(-.*)?", part)]
+    return "-".join(parts[-2:] if folder.parent.parent.name == "checkpoints" else parts[-1:])

@@ -53,7 +53,6 @@ class SuiteTask:
     """A row of the table."""
 
     name: str = option(MISSING, "name of the task and its folder; also before its own overrides, as in xnli.max_length")
-    category: str = option(MISSING, "category of the task; the table has its average")
     recipe: str = option(MISSING, "recipe, relative to the suite's file")
     overrides: list[str] = option([], "fields of the recipe that this suite sets, as field=value")
     scores: list[str] = option([], "scores in results.json to show and average, as in [f1, exact_match]; default: main")
@@ -265,13 +264,13 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
 
 
 def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
-    """By task, category and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
+    """By task and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
 
     It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its mean
     for a seed that it has no score of. With other seeds, it is the mean of the tasks' means. Raises ValueError for a
     score that the results do not have.
     """
-    scores, untrained = {}, set()
+    scores, trained = {}, []
     for task in suite.tasks:
         if (results := found.get(task.name)) is None:
             continue
@@ -279,29 +278,14 @@ def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
             raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
         shown = [results.table(name)[AVERAGE] for name in task.scores or [results.metric]]
         scores[task.name] = sum(shown) / len(shown)
-        untrained |= set() if results.protocol.training_data else {task.name}
-
-    def average(names: list[str]) -> Summary:
-        trained = [name for name in names if name not in untrained] or names
-        table = pandas.DataFrame({name: scores[name] for name in trained})
-        for name in set(names) - set(trained):
-            table[name] = scores[name].reindex(table.index).fillna(scores[name].mean())
-        if table.isna().any(axis=None):
-            return {"scores": [], "mean": fmean(scores[name].mean() for name in names), "sd": None}
-        return summary(table.mean(axis=1))
-
-    rows = {row: [name for name in names if name in scores] for row, names in rows_of(suite).items()}
-    return {row: average(names) for row, names in rows.items() if names}
-
-
-def rows_of(suite: Suite) -> dict[str, list[str]]:
-    """The rows of the table, and the tasks of each: tasks, the averages of categories, and the average of all."""
-    rows: dict[str, list[str]] = {}
-    for category in dict.fromkeys(task.category for task in suite.tasks):
-        names = [task.name for task in suite.tasks if task.category == category]
-        rows |= {name: [name] for name in names}
-        rows |= {f"avg. {category}": names} if names[1:] else {}
-    return rows | {AVERAGE: [task.name for task in suite.tasks]}
+        trained += [task.name] if results.protocol.training_data else []
+    table = pandas.DataFrame({name: scores[name] for name in trained or scores})
+    for name in scores.keys() - set(table):
+        table[name] = scores[name].reindex(table.index).fillna(scores[name].mean())
+    average = summary(table.mean(axis=1))
+    if table.isna().any(axis=None):
+        average = {"scores": [], "mean": fmean(own.mean() for own in scores.values()), "sd": None}
+    return {**{name: summary(own) for name, own in scores.items()}, AVERAGE: average}
 
 
 def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]], list[str]]:
@@ -338,8 +322,9 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
             shown = [found[task.name].of(AVERAGE, name) for name in task.scores or [found[task.name].metric]]
             cells[task.name] = " / ".join(map(with_deviation, shown))
     columns = [cells, *published.values()]
-    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in rows_of(suite)]
-    missing = [task.name for task in suite.tasks if task.name not in found]
+    names = [task.name for task in suite.tasks]
+    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in (*names, AVERAGE)]
+    missing = [name for name in names if name not in found]
     warnings = [*filter(None, [suite.note]), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
     warnings += [*lines, *joint_warnings(found)]

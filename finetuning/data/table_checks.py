@@ -93,7 +93,9 @@ def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     So do tables whose `where` is not the same. Equal rows are counted when they are read.
     """
     paths = [Path(resolve_hub_path(table.path, hub_root)).resolve() for table in (one, other)]
-    names, others = ((path, table.config, getattr(table, "where", {})) for path, table in zip(paths, (one, other)))
+    names, others = (
+        (path, table.config, getattr(table, "where", {})) for path, table in zip(paths, (one, other), strict=True)
+    )
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
     return names == others and (same_split or paths[0].is_file())
