@@ -83,13 +83,13 @@ def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
     ]
 
 
-def score_table(results: Results, with_published: bool = True) -> Cells:
+def score_table(results: Results) -> Cells:
     """Header and rows: languages or pairs, their average and the transfer gap; scores, seeds, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
     own, seeds, main = results.protocol, results["seeds"], results.metric
-    published = references_of(results) if with_published else []
+    published = references_of(results)
     places = [(method, own.layer) for method in results.methods]
     places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
     places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
@@ -147,10 +147,10 @@ def write_results(results: Results, folder: Path) -> None:
     draw(results, picture)
     lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
     labels = label_table(results) if "label_scores" in results else None
-    write_page(path, title, score_table(results), lists, picture, [results.frame()], labels)
+    table = score_table(results)
+    write_page(path, title, table, lists, picture, [results.frame()], labels)
     write_json(folder / "results.json", results)
-    table = score_table(results, with_published=False)  # more columns do not fit
-    print_table(f"{title}: {results['model']['folder']}", table, warnings_of(results), f"{path}.json, md, csv")
+    print_table(f"{title}: {results['model']['folder']}", table, lists["Warnings"], f"{path}.json, md, csv")
 
 
 def draw(results: Results, path: Path) -> None:

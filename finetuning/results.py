@@ -40,8 +40,6 @@ class Protocol(dict):
     Keys are attributes too, also in the dictionaries within (`protocol.metric.name`). A missing fact is None.
     """
 
-    __setattr__ = dict.__setitem__
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copy and pickle look for
             raise AttributeError(name)

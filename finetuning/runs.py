@@ -40,7 +40,6 @@ from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
-NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict; folders are named after it
 # Fields that only change the training. Others would change the data of a point, or what its scores measure.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 
@@ -190,10 +189,9 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
     """Returns the parsed command line."""
 
     def named(text: str) -> tuple[str, str]:
-        name, _, value = text.partition("=")
-        if not NAME.fullmatch(name) or not value:
-            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, with letters, digits and _ . + - in NAME")
-        return name, value
+        if not (match := re.fullmatch(r"([^=/.][^=/]*)=(.+)", text)):  # the name is also a folder's
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        return match[1], match[2]
 
     parser = CommandParser(description=__doc__)
     several = dict(action="append", type=named, default=[])

@@ -79,12 +79,11 @@ class TableReader:
             require_column(dataset, table.language_column, describe(table))
             column = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
             found = list(dict.fromkeys(column.tolist()))
-            if unknown := [name for name in languages if name not in found]:
-                raise ValueError(
-                    f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                    f"languages are: {', '.join(found)}."
-                )
             of_each = {name: positions[column == name] for name in languages or found}
+            if absent := [name for name, own in of_each.items() if not len(own)]:
+                raise ValueError(
+                    f"{describe(table)} has {', '.join(found)} and not {absent[0]} in column {table.language_column}."
+                )
         elif len(languages) == 1:
             of_each = {languages[0]: positions}
         else:
@@ -177,11 +176,10 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
         pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-        values = ["" if value is None else str(value) for value in dataset[column][:]]
-        positions = np.array([row for row in positions if pattern.fullmatch(values[row])], dtype=int)
+        values = dataset[column][:]
+        positions = np.array([row for row in positions if pattern.fullmatch(str(values[row]))], dtype=int)
         if not len(positions):
-            shown = ", ".join(list(dict.fromkeys(values))[:9])
-            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}, but {shown}.")
+            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}.")
     return positions
 
 

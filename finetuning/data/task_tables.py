@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
-from finetuning.results import Protocol
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,7 +34,7 @@ class Tables:
 class Data:
     """The data that a task of any kind reads."""
 
-    protocol: Protocol  # what was read and how, for results.json
+    protocol: dict[str, Any]  # what was read and how, for results.json
     warnings: list[str]
 
 
@@ -144,7 +143,7 @@ def gather(
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     differs = [rows.table.differs for rows in evaluated if rows.table.differs]
     differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
-    protocol = Protocol(
+    protocol = dict(
         training_data=identities(tables.train),
         training_rows=len(train),
         plug_in=recipe.plug_in,
@@ -154,11 +153,11 @@ def gather(
         evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
         evaluated_rows={language: len(rows) for language, rows in drawn.items()},
         differs=list(dict.fromkeys(differs)),
-        selection=Protocol(
-            rule=recipe.selection,
-            data=dev_data or None,
-            rows={language: len(rows) for language, rows in dev.items()},
-        ),
+        selection={
+            "rule": recipe.selection,
+            "data": dev_data or None,
+            "rows": {language: len(rows) for language, rows in dev.items()},
+        },
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
