@@ -19,10 +19,11 @@ def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
     return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
 
 
-def check_tables(recipe: "Recipe") -> None:
+def check_tables(recipe: "Recipe", translated_labels: bool = True) -> None:
     """Raises ValueError for tables that are missing, and where training or selection sees evaluated rows.
 
     Also for repeated label names, and for languages and translations that the setting does not use, or needs and lacks.
+    `translated_labels`: in training, translations have labels of their own, since both sides are learned from.
     """
     if not recipe.train or not recipe.evaluation:
         raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
@@ -34,6 +35,10 @@ def check_tables(recipe: "Recipe") -> None:
                 f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
                 "`translations`; without it, none."
             )
+        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
+        wanted = [*table.text_columns, *([table.label_column] if translated_labels and "train" in where else [])]
+        if columns and len(columns) != len(wanted):
+            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(f"{where}: its dev_split {table.dev_split!r} has the rows of split {table.split!r}.")
     evaluated = [filled(table, name) for table in recipe.evaluation for name in table.languages or [""]]
@@ -50,22 +55,6 @@ def check_tables(recipe: "Recipe") -> None:
                 raise ValueError(f"train.{position} reads {describe(one)}, which `evaluation` names too.")
     if recipe.selection == "mean_dev" and not any(table.dev_split for table in recipe.evaluation):
         raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
-
-
-def check_translation_columns(recipe: "Recipe", needs_labels: bool = True) -> None:
-    """Raises ValueError for tables that do not name as many columns of translations as `text_columns`.
-
-    In training, if `needs_labels`, they also need the labels of the translations, since both sides are learned from.
-    """
-    for where, table in named_tables(recipe).items():
-        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-        wanted = [f"{name}_en" for name in table.text_columns]
-        wanted += [f"{table.label_column}_en"] * (needs_labels and where.startswith("train"))
-        if columns and len(columns) != len(wanted):
-            raise ValueError(
-                f"{where} names the columns {', '.join(columns)} of translations. Name {len(wanted)}, such as "
-                f"{', '.join(wanted)}."
-            )
 
 
 def translation_of(rows: Rows) -> Rows | None:

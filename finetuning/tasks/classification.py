@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, typed_column
+from finetuning.data.table_checks import check_tables, named_tables, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import has_text
 from finetuning.models import names_as_text
@@ -42,8 +42,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe)
-        check_translation_columns(recipe, needs_labels=False)
+        check_tables(recipe, translated_labels=False)
         texts = recipe.train[0].text_columns
         for where, table in named_tables(recipe).items():
             if len(table.text_columns) not in (1, 2) or len(table.text_columns) != len(texts):

@@ -31,7 +31,7 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 from finetuning.data.label_schemes import FORMS, OUTSIDE, UNLABELED, form_of, join_label, split_label, to_iob2
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables, translation_of
+from finetuning.data.table_checks import check_tables, named_tables, translation_of
 from finetuning.data.task_tables import LABELED_BY, TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import text_lists
 from finetuning.models import names_as_text
@@ -65,7 +65,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
         """
         recipe, warnings = self.recipe, []
         check_tables(recipe)
-        check_translation_columns(recipe)
         for where, table in named_tables(recipe).items():
             if len(table.text_columns) != 1:
                 raise ValueError(f"{where}.text_columns is {table.text_columns}. Name the one column of words.")

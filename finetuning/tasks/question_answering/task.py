@@ -15,13 +15,7 @@ from datasets import Dataset
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import (
-    check_tables,
-    check_translation_columns,
-    named_tables,
-    translation_of,
-    typed_column,
-)
+from finetuning.data.table_checks import check_tables, named_tables, translation_of, typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather, open_tables
 from finetuning.data.word_lists import has_text
 from finetuning.metrics import load_metric
@@ -94,7 +88,6 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
                     "columns, question and context, and no label_names."
                 )
         check_tables(recipe)
-        check_translation_columns(recipe)
         tables = open_tables(recipe)
         scored = [*tables.evaluation, *tables.dev] + ([] if recipe.selection == "last" else [recipe.source_language])
         for language in dict.fromkeys(scored):
