@@ -44,9 +44,7 @@ class Protocol(dict):
         if name.startswith("__"):  # which copy and pickle look for
             raise AttributeError(name)
         value = self.get(name)
-        if type(value) is dict:
-            value = self[name] = Protocol(value)
-        return value
+        return Protocol(value) if type(value) is dict else value
 
 
 def summary(scores: Iterable[float]) -> Summary:

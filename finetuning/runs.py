@@ -47,7 +47,8 @@ SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool = False) -> dict[str, str]:
     """Runs the recipes that have no results yet, in their order; returns why some failed, by name.
 
-    Without `keep_going`, all are checked before the first run, and the first failure is raised as ValueError.
+    Without `keep_going`, all are checked before the first run, and the first failure is raised as ValueError. Every
+    process returns when all have.
     """
     from accelerate import PartialState
 
@@ -72,6 +73,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
                 raise ValueError(f"{name} ({folder}) failed: {error} Finished runs are kept.") from error
             failed[name] = str(error)
             print(f"{name} failed: {error}", file=sys.stderr)
+    PartialState().wait_for_everyone()
     return failed
 
 
@@ -180,7 +182,6 @@ def main(argv: list[str] | None = None) -> None:
         start_processes()
         with run_lock(options.output):
             run_all(recipes, ["finetuning.runs", *(sys.argv[1:] if argv is None else argv)])
-            PartialState().wait_for_everyone()
             if PartialState().is_main_process:
                 write([(keys, load_results(Path(r.output_dir) / "results.json")) for keys, r in points], options.output)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from finetuning.data.rows import Rows, filled
 from finetuning.data.task_tables import training_languages
-from zoo_core.tables import Table, describe, require_column, resolve_hub_path
+from zoo_core.tables import Table, describe, resolve_hub_path
 
 if TYPE_CHECKING:
     from finetuning.recipe import LabeledTable, Recipe
@@ -65,15 +65,6 @@ def translation_of(rows: Rows) -> Rows | None:
     texts = len(rows.table.text_columns)
     table = replace(rows.table, text_columns=columns[:texts], label_column=next(iter(columns[texts:]), ""))
     return replace(rows, table=table)
-
-
-def typed_column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
-    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
-    feature = require_column(rows.dataset, column, rows.name)
-    inner = getattr(feature, "feature", None) if is_list else feature
-    if dtype not in str(getattr(inner, "dtype", None)):
-        raise ValueError(f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}.")
-    return rows.dataset[column][:]
 
 
 def overlap(one: Table, other: Table, hub_root: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Columns with lists of words or of labels, for any table."""
+"""Columns of texts, and of lists of words or of labels, for any table."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,15 @@ def has_text(column: Any) -> np.ndarray:
     texts = array(column, string()) if isinstance(column, list) else column
     found = compute.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]")
     return found.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "string", is_list: bool = False) -> Any:
+    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
+    feature = require_column(dataset, column, where)
+    inner = getattr(feature, "feature", None) if is_list else feature
+    if dtype not in str(getattr(inner, "dtype", None)):
+        raise ValueError(f"{where}: column {column} holds {feature}, not {'lists of ' * is_list}{dtype}.")
+    return dataset[column]
 
 
 def text_lists(

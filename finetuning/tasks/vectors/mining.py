@@ -13,11 +13,11 @@ import pandas
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from finetuning.data.pair_tables import SIDES, require_text
+from finetuning.data.pair_tables import SIDES
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
-from finetuning.data.word_lists import has_text
+from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.page import table_names
 from finetuning.results import Results
@@ -165,8 +165,7 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
             keys, column = [str(one) for one in unique_ids(rows, table.id_column, place)], table.text_column
         else:
             place, rows, ids, keys = place_of_gold, gold_rows, range(len(gold_rows)), range(len(gold_rows))
-        require_text(rows, column, f"the column of texts of the {name}", place)
-        texts = rows[column][:]
+        texts = typed_column(rows, column, place)[:]
         kept = np.flatnonzero(has_text(texts))
         side = Side.of([texts[row] for row in kept])
         if len(side.texts) < 2:
