@@ -169,7 +169,9 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name.partition(".")[0] not in known]:
-        raise ValueError(f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], known)}")
+        raise ValueError(
+            f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], sorted(known))}"
+        )
     for task in reversed(suite.tasks):  # what a task starts from is before it
         wanted |= {task.init_from} if task.name in wanted else set()
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
@@ -265,9 +267,9 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
 def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
     """By task and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
 
-    It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its mean
-    for a seed that it has no score of. With other seeds, it is the mean of the tasks' means. Raises ValueError for a
-    score that the results do not have.
+    It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its score
+    for every seed, unless it has a score for each. With other seeds, it is the mean of the tasks' means. Raises
+    ValueError for a score that the results do not have.
     """
     scores, trained = {}, []
     for task in suite.tasks:
@@ -278,13 +280,12 @@ def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
         shown = [results.table(name)[AVERAGE] for name in task.scores or [results.metric]]
         scores[task.name] = sum(shown) / len(shown)
         trained += [task.name] if results.protocol.training_data else []
-    table = pandas.DataFrame({name: scores[name] for name in trained or scores})
-    for name in scores.keys() - set(table):
-        table[name] = scores[name].reindex(table.index).fillna(scores[name].mean())
-    average = summary(table.mean(axis=1))
-    if table.isna().any(axis=None):
-        average = {"scores": [], "mean": fmean(own.mean() for own in scores.values()), "sd": None}
-    return {**{name: summary(own) for name, own in scores.items()}, AVERAGE: average}
+    seeds, *others = dict.fromkeys(tuple(scores[name].index) for name in trained or [*scores][:1])
+    own = {name: of if tuple(of.index) == seeds else of.mean() for name, of in scores.items()}
+    average = summary(pandas.DataFrame(own, index=seeds).mean(axis=1))
+    if others:
+        average = {"scores": [], "mean": fmean(of.mean() for of in scores.values()), "sd": None}
+    return {**{name: summary(of) for name, of in scores.items()}, AVERAGE: average}
 
 
 def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]], list[str]]:
