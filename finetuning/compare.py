@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import as_cells, curves_of, figures_of, print_table, write_page
+from finetuning.page import as_cells, curves_of, figures_of, write_page
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, summary
 from zoo_core.command_line import CommandParser, user_errors
@@ -80,7 +80,6 @@ def write(title: str, columns: Columns, lines: list[str], frames: list[pandas.Da
     names = dict.fromkeys(name for of in columns.values() for name in of)
     cells = as_cells([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
     write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
-    print_table(title, cells, [f"differs: {line}" for line in lines], f"{path}.md, csv, png")
 
 
 def plot(first: Results, runs: dict[str, Results], path: Path) -> None:

@@ -143,14 +143,13 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, path, title = folder / "scores.png", folder / "results", f"{results['task']}, {results.setting}"
+    picture, path = folder / "scores.png", folder / "results"
+    title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
     draw(results, picture)
     lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
     labels = label_table(results) if "label_scores" in results else None
-    table = score_table(results)
-    write_page(path, title, table, lists, picture, [results.frame()], labels)
+    write_page(path, title, score_table(results), lists, picture, [results.frame()], labels)
     write_json(folder / "results.json", results)
-    print_table(f"{title}: {results['model']['folder']}", table, lists["Warnings"], f"{path}.json, md, csv")
 
 
 def draw(results: Results, path: Path) -> None:
@@ -216,7 +215,10 @@ def write_page(
     frames: list[pandas.DataFrame],
     labels: Cells | None = None,
 ) -> None:
-    """Writes `path`.md: a table, lists that are not empty, a picture next to it and scores by label; and `path`.csv."""
+    """Writes `path`.md: a table, lists that are not empty, a picture next to it and scores by label; and `path`.csv.
+
+    Prints the table, and the first list as warnings.
+    """
     page = [f"# {title}", "", *markdown_table(table), ""]
     for heading, lines in lists.items():
         page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
@@ -224,6 +226,7 @@ def write_page(
     page += ["## Scores by label", "", *markdown_table(labels), ""] if labels else []
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat(frames))
+    print_table(title, table, next(iter(lists.values())), f"{path}.md, csv, {picture.name}")
 
 
 def print_table(title: str, table: Cells, notes: list[str], written: str = "") -> None:

@@ -34,7 +34,8 @@ from finetuning.recipe import Recipe, TaskRecipe
 from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.processes import stop_signals
+from zoo_core.console import quiet_libraries
+from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
@@ -175,9 +176,6 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(f"{len(points)} runs would share {len(recipes)} folders. Give each value once.")
         from accelerate import PartialState
 
-        from zoo_core.console import quiet_libraries
-        from zoo_core.processes import start_processes
-
         quiet_libraries()
         start_processes()
         with run_lock(options.output):
@@ -251,11 +249,9 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
         rows = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
         table = pandas.DataFrame.from_dict(rows, "index").drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
         plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(names))
-    cells = as_cells(names, figures)
     warnings = joint_warnings({", ".join(map(str, own.values())): results for own, results in found})
     frames = [results.frame(**own) for own, results in found]
-    write_page(folder / "runs", first.title, cells, {"Warnings": warnings}, picture, frames)
-    print_table(first.title, cells, [], f"{folder}/runs.md, csv, png")
+    write_page(folder / "runs", first.title, as_cells(names, figures), {"Warnings": warnings}, picture, frames)
 
 
 if __name__ == "__main__":

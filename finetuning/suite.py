@@ -27,7 +27,7 @@ from omegaconf import MISSING
 
 from finetuning.data.rows import filled
 from finetuning.data.task_tables import training_languages
-from finetuning.page import DIFFERS, differences_to, joint_warnings, print_table, write_page
+from finetuning.page import DIFFERS, differences_to, joint_warnings, write_page
 from finetuning.plots import plot_bars
 from finetuning.published import find, load, look_up
 from finetuning.recipe import LabeledTable, Published, TaskRecipe
@@ -36,7 +36,8 @@ from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.processes import stop_signals
+from zoo_core.console import quiet_libraries
+from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
@@ -84,9 +85,6 @@ def main(argv: list[str]) -> None:
     with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         suite, path = load_suite(options.suite)
         recipes = read_recipes(suite, path, options.overrides, options.tasks)
-        from zoo_core.console import quiet_libraries
-        from zoo_core.processes import start_processes
-
         quiet_libraries()
         start_processes()
         left_out: dict[str, str] = {}
@@ -331,4 +329,3 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     write_page(path, suite.name, table, {"Warnings": warnings}, picture, [of.frame(run=run) for of in found.values()])
     facts = {"format": FORMAT, "kind": "benchmark", "suite": asdict(suite), "left_out": left_out}
     write_json(path.with_suffix(".json"), {**facts, "scores": {run: scores}, "warnings": warnings})
-    print_table(suite.name, table, warnings, f"{path}.json, md, csv, png")

@@ -161,8 +161,7 @@ def gather(
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
-    label = next((name for name in ("labels", "tags") if name in train.column_names), None)
-    warnings = [*warnings, *repeated_texts(parts, texts, label)]
+    warnings = [*warnings, *repeated_texts(parts, texts)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
 
@@ -179,18 +178,16 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
     return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
 
 
-def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:
-    """Warnings of rows whose texts an earlier part has, too, and of equal texts with different labels."""
+def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> list[str]:
+    """Warnings of rows whose texts an earlier part has, too."""
     import pandas
 
-    def hashes(rows: "Dataset", columns: list[str]) -> list[int]:  # the texts themselves would need memory
-        values = zip(*(rows[column][:] for column in columns), strict=True)
+    def hashes(rows: "Dataset") -> list[int]:  # the texts themselves would need memory
+        values = zip(*(rows[column][:] for column in texts), strict=True)
         return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
 
     frames = [
-        pandas.DataFrame({"text": hashes(rows, texts), "label": hashes(rows, [label]) if label else 0}).assign(
-            part=part, language=language
-        )
+        pandas.DataFrame({"text": hashes(rows), "part": part, "language": language})
         for part, languages in parts.items()
         for language, rows in languages.items()
     ]
@@ -200,9 +197,6 @@ def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], lab
         shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
         if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):
             warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
-    several = frame.groupby("text").label.transform("nunique") > 1
-    if shown := ", ".join(f"{part} {n:,}" for part, n in several.groupby(frame.part, sort=False).sum().items() if n):
-        warnings.append(f"rows whose text has another label elsewhere: {shown}")
     return warnings
 
 

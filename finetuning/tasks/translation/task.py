@@ -103,7 +103,7 @@ class TranslationTask(Task[TranslationRecipe]):
         }
         parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
         warnings = table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
-        warnings += repeated_texts(parts, list(SIDES), None)
+        warnings += repeated_texts(parts, list(SIDES))
         return TaskData(facts, warnings, training, development, evaluated)
 
     def encode(self, data: TaskData) -> TaskData:
