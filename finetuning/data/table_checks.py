@@ -19,11 +19,10 @@ def named_tables(recipe: "Recipe") -> dict[str, "LabeledTable"]:
     return {f"{part}.{position}": table for part, tables in parts.items() for position, table in enumerate(tables)}
 
 
-def check_tables(recipe: "Recipe", translated_labels: bool = True) -> None:
+def check_tables(recipe: "Recipe") -> None:
     """Raises ValueError for tables that are missing, and where training or selection sees evaluated rows.
 
     Also for repeated label names, and for languages and translations that the setting does not use, or needs and lacks.
-    `translated_labels`: in training, translations have labels of their own, since both sides are learned from.
     """
     if not recipe.train or not recipe.evaluation:
         raise ValueError(f"The recipe has no {'evaluation' if recipe.train else 'train'} table. Add one.")
@@ -36,7 +35,8 @@ def check_tables(recipe: "Recipe", translated_labels: bool = True) -> None:
                 "`translations`; without it, none."
             )
         columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-        wanted = [*table.text_columns, *([table.label_column] if translated_labels and "train" in where else [])]
+        has_labels = recipe.translations_have_labels and table in recipe.train
+        wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
         if columns and len(columns) != len(wanted):
             raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):

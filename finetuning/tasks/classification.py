@@ -42,7 +42,7 @@ class ClassificationTask(LanguageTask[Recipe]):
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
         recipe, warnings = self.recipe, []
-        check_tables(recipe, translated_labels=False)
+        check_tables(recipe)
         texts = recipe.train[0].text_columns
         for where, table in named_tables(recipe).items():
             if len(table.text_columns) not in (1, 2) or len(table.text_columns) != len(texts):
