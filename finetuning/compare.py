@@ -19,7 +19,7 @@ import pandas
 
 from finetuning.page import as_cells, curves_of, figures_of, write_page
 from finetuning.plots import plot_bars, plot_lines
-from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, summary
+from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results
 from zoo_core.command_line import CommandParser, user_errors
 
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
@@ -62,10 +62,9 @@ def compare_tasks(runs: dict[str, Results], path: Path) -> None:
 def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> None:
     """Compares runs of one suite. Raises ValueError for tasks that were measured otherwise."""
     columns: Columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
-    names = dict.fromkeys(task["name"] for of in contents.values() for task in of["suite"]["tasks"])
-    bars = {run: {name: of[name] for name in names if name in of} for run, of in columns.items()}
+    bars = {run: {name: entry for name, entry in of.items() if name != AVERAGE} for run, of in columns.items()}
     missing, frames = [], []
-    for task in names:
+    for task in dict.fromkeys(name for of in bars.values() for name in of):
         missing += [f"{task} is missing in {run}" for run in bars if task not in bars[run]]
         runs = {run: read_results(Path(folders[run]) / task) for run in bars if task in bars[run]}
         frames += [of.frame(run=run) for run, of in runs.items()]
@@ -92,12 +91,8 @@ def plot(first: Results, runs: dict[str, Results], path: Path) -> None:
             for name in names
         }
         return plot_lines(panels, path, first.title, "layer", "score (%)", chance)
-    curves = {}
-    for run, of in runs.items():  # of the steps at which all seeds were evaluated
-        by_seed = list(curves_of(of).values())
-        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        curves[run] = {step: summary(curve[step]["mean"] for curve in by_seed) for step in steps}
-    if all(curves.values()):
+    if all(map(curves_of, runs.values())):
+        curves = {f"{run}, {seed}": curve for run, of in runs.items() for seed, curve in curves_of(of).items()}
         return plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
     bars = {run: of.languages for run, of in runs.items()}
     plot_bars(bars, path, first.title, "score (%)", {name: chance[name] for name in first.names})
