@@ -169,18 +169,9 @@ class Results(dict):
         return self.of(AVERAGE)
 
     @property
-    def transfer(self) -> dict[str, Summary]:
-        """`others` (the mean over languages that were not trained on), `source`, and `gap`, their difference.
-
-        Empty if nothing is transferred.
-        """
-        names = {"others": OTHERS, "source": self.get("source_language"), "gap": GAP}
-        return {key: self.of(name) for key, name in names.items()} if GAP in self.table() else {}
-
-    @property
     def transfer_gap(self) -> float | None:
-        """The source language's score minus the mean of the others."""
-        return self.transfer["gap"]["mean"] if self.transfer else None
+        """The source language's score minus the mean of the others; None if nothing is transferred."""
+        return self.of(GAP)["mean"] if GAP in self.table() else None
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
         """Returns the score of guessing; None if the protocol does not have it."""

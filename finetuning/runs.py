@@ -240,7 +240,8 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
         parts.setdefault(tuple(own[name] for name in names), []).append(results)
     figures = {place: figures_of(several) for place, several in parts.items()}
     if "step" in keys:
-        shown = [OTHERS, first["source_language"], GAP] if first.transfer else first.with_average[-1:]
+        shown = first.with_average[-1:]
+        shown = shown if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
         for ((run, step, *others), of), name in itertools.product(figures.items(), shown):
             panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]

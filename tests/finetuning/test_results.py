@@ -63,7 +63,7 @@ def test_results_means_deviations_average_and_gap():
     assert found.languages["de"] == {"scores": [70.0, 74.0], "mean": 72.0, "sd": pytest.approx(8**0.5)}
     assert found.average["scores"] == [70.0, pytest.approx(218 / 3)]
     assert found.average["mean"] == pytest.approx((81 + 72 + 61) / 3)
-    assert found.transfer["source"]["mean"] == 81.0 and found.transfer["gap"]["scores"] == [15.0, 14.0]
+    assert found.of("transfer gap")["scores"] == [15.0, 14.0]
     assert found.transfer_gap == pytest.approx(81 - (72 + 61) / 2)
     assert found["protocol"]["selection"]["selected_steps"] == [80, 80]
     expected = {"name": "accuracy", "module": "accuracy", "version": "1.0.0", "unit": "percent"}
