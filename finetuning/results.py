@@ -175,7 +175,7 @@ class Results(dict):
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
         """Returns the score of guessing; None if the protocol does not have it."""
-        levels, metric = self.protocol.chance or self.protocol.by_position or {}, metric or self.metric
+        levels, metric = self.protocol.chance or {}, metric or self.metric
         found = {name: of[metric] for name, of in levels.items() if metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
