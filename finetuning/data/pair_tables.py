@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, concatenate_datasets
+from datasets import concatenate_datasets
 
 from finetuning.data.rows import Rows, names_of, read_table, unique_ids, whole_file
 from finetuning.data.word_lists import has_text, typed_column
@@ -31,15 +31,13 @@ def tables_of(table: PairTable) -> list[Table]:
     return [whole_file(replace(one, split=one.split or table.split)) for one in tables]
 
 
-def open_pairs(
-    table: PairTable, name: str, language: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
-) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read.
+def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> PairRows:
+    """The pairs of a table, both sides text, under the name of their languages.
 
     Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
     """
     tables = tables_of(table)
-    found = [read_table(one, hub_root, loaded) for one in tables]
+    found = [read_table(one, hub_root) for one in tables]
     where, positions, sides = f"{name} ({'; '.join(map(describe, tables))})", None, []
     for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
         wanted = getattr(table, f"{side}_column")

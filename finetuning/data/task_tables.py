@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
+from finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of, split_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,7 +64,7 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     return table.languages or [recipe.source_language]
 
 
-def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: TableReader) -> dict[str, list[Rows]]:
+def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str, list[Rows]]:
     """Returns the rows that select the checkpoint, by language; none if `selection` is last, or to hold them out later.
 
     `mean_dev`: the evaluation tables' `dev_split` in every language that has one. `source_dev`: the `dev_split` in the
@@ -73,7 +73,7 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
     """
 
     def rows(table: "LabeledTable", language: str) -> list[Rows]:
-        return reader.rows(replace(table, split=table.dev_split), [language])
+        return rows_of(replace(table, split=table.dev_split), [language], recipe.hub_root)
 
     source = recipe.source_language
     if recipe.selection == "mean_dev":
@@ -93,9 +93,9 @@ def open_tables(recipe: "Recipe") -> Tables:
 
     Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
     """
-    reader, setting, evaluation = TableReader(recipe.hub_root), recipe.setting, {}
-    train = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
-    for rows in [rows for table in recipe.evaluation for rows in reader.rows(table, table.languages)]:
+    root, setting, evaluation = recipe.hub_root, recipe.setting, {}
+    train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
+    for rows in [rows for table in recipe.evaluation for rows in rows_of(table, table.languages, root)]:
         if evaluation.setdefault(rows.language, rows) is not rows:
             raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
     trained = {rows.language for rows in train}
@@ -103,7 +103,7 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
+    return Tables(train, development_rows(recipe, evaluation), evaluation)
 
 
 def gather(

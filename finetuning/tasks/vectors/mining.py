@@ -64,15 +64,15 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return "mining_f1", load_metric("mining_f1").version
 
     def read(self) -> PairData[Mining]:
-        recipe, loaded = self.recipe, {}
+        recipe = self.recipe
         pools: dict[str, Mining] = {}
         entries, dev_entries, warnings = [], [], []
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
-            pool, entry = read_pools(table, where, name, recipe.hub_root, loaded)
+            pool, entry = read_pools(table, where, name, recipe.hub_root)
             if table.dev is not None:
                 _check_apart(table, recipe.hub_root)
-                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root, loaded)
+                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
@@ -140,14 +140,11 @@ class MiningTask(SentenceTask[MiningRecipe]):
         ]
 
 
-def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded: dict) -> tuple[Pool, Facts]:
-    """Returns the pools of a place `where` in the recipe, without empty sentences, and the facts about them.
-
-    `loaded` keeps the tables that were read.
-    """
+def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tuple[Pool, Facts]:
+    """Returns the pools of a place `where` in the recipe, without empty sentences, and the facts about them."""
     tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
     tables = {name: whole_file(table) for name, table in tables.items() if table is not None}
-    read = {name: read_table(table, hub_root, loaded) for name, table in tables.items()}
+    read = {name: read_table(table, hub_root) for name, table in tables.items()}
     gold_rows, texts_of, known, examples = read["gold"][0], [], [], []
     rows_in_gold, place_of_gold = len(gold_rows), f"{where}.gold ({describe(tables['gold'])})"
     columns = [getattr(pools.gold, f"{name}_column") for name in SIDES]
