@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import text_lists
+from finetuning.data.word_lists import text_lists, typed_column
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_rows
-from zoo_core.tables import Table, load_table, require_column
+from zoo_core.tables import Table, load_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -77,13 +77,13 @@ def read_text(path: str, language: str) -> tuple["Dataset", list[list[str]]]:
     if "tokens" in rows.column_names:
         sentences = text_lists(rows, "tokens", path, "word", may_be_blank=True)
     else:
-        require_column(rows, "text", path)
+        texts = typed_column(rows, "text", path)[:]
         if re.split("[-_]", language)[0] in UNSPACED:
             raise ValueError(
                 f"{path}: column text is in {language}, which has no spaces between words. Split it with a segmenter "
                 "for the language, and give lists of words as a column `tokens`."
             )
-        sentences = [(text or "").split() for text in rows["text"][:]]
+        sentences = [(text or "").split() for text in texts]
     kept = [row for row, words in enumerate(sentences) if words]
     if not kept:
         raise ValueError(f"{path}: none of its {len(rows)} rows has a word.")
