@@ -106,8 +106,8 @@ def score_table(results: Results) -> Cells:
         for item, reference in published:
             where = f" ({item['method']}, layer {item['layer']})" if "method" in item else ""
             fits = (item.get("method", method), item.get("layer", layer)) == (method, layer)
-            for metric, figures in reference.scores.items():
-                average = reference.average if metric == main else None
+            for number, (metric, figures) in enumerate(reference.scores.items()):
+                average = None if number else reference.average
                 figure = average if language == AVERAGE else figures.get(language)
                 title = ("" if metric == main else f"{metric}: ") + reference.title + where
                 # with two decimals where the paper has them
