@@ -5,121 +5,97 @@
     python -m finetuning.compare --output runs/xtreme_compared \\
         --run XLM runs/xlm/xtreme --run MetaXLM runs/metaxlm/xtreme
 
---run takes a name and an output folder of finetuning/run.py, or several: seeds of one task that were run separately.
-The command writes comparison.md, comparison.csv (one row per score) and comparison.png. The plot has BLEU on dev over
-the steps for translation, scores over layers for word alignment (XLM-Align, Figure 2; MetaXLM, Figure 4) and retrieval
-(MetaXLM, Figure 3), and scores by language for other tasks. Of suites, the table has a row per task.
+--run takes a name and an output folder of finetuning/run.py. The command writes comparison.md, comparison.csv (one row
+per score) and comparison.png. The plot has BLEU on dev over the steps for translation, scores over layers for word
+alignment (XLM-Align, Figure 2; MetaXLM, Figure 4) and retrieval (MetaXLM, Figure 3), and scores by language for other
+tasks. Of suites, the table has a row per task.
 """
 
+import re
 from pathlib import Path
+from typing import Any
 
-from finetuning.page import as_cells, curves_of, figures_of, print_table, write_page
+import pandas
+
+from finetuning.page import as_cells, curves_of, figures_of, write_page
 from finetuning.plots import plot_bars, plot_lines
-from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results, summary
+from finetuning.results import AVERAGE, Results, Summary, differences, load_results, read_results
 from zoo_core.command_line import CommandParser, user_errors
 
 MOST_PANELS = 12  # languages side by side in a plot over layers; of more, only their average
 # Facts of tasks of a suite that must be equal for comparable scores, for any models and any training.
-MEASURED = tuple(
-    f"protocol.{field}"
-    for field in (
-        "evaluation_data", "evaluated_split", "evaluated_rows", "max_length", "doc_stride", "metric", "pooling",
-        "similarity", "margin", "neighbors", "dev_data", "dev_fraction",
-    )
-)  # fmt: skip
+MEASURED = r"protocol\.(evaluat|max_length|doc_stride|metric|pooling|similarity|margin|neighbors|dev_)"
 Columns = dict[str, dict[str, Summary]]  # by run and row of the table
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
-    metavar, text = ("NAME", "DIR"), "a name and its result folders"
-    parser.add_argument("--run", nargs="+", action="append", required=True, metavar=metavar, help=text)
+    metavar, text = ("NAME", "DIR"), "a name and its results folder"
+    parser.add_argument("--run", nargs=2, action="append", required=True, metavar=metavar, help=text)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="where the comparison is written")
     options = parser.parse_args(argv)
     with user_errors():
-        folders = {name: list(map(Path, paths)) for name, *paths in options.run}
-        if len(folders) < len(options.run) or not all(folders.values()):
-            raise ValueError("--run needs NAME DIR [DIR ...], and each name once.")
-        is_suite = "suite" in load_results(next(iter(folders.values()))[0] / "results.json")
-        (compare_suites if is_suite else compare_tasks)(folders, options.output)
+        contents = {name: load_results(Path(folder) / "results.json") for name, folder in options.run}
+        if len(contents) < len(options.run):
+            raise ValueError(f"--run has the names {[name for name, _ in options.run]}. Give each run its own name.")
+        if len({isinstance(content, Results) for content in contents.values()}) > 1:
+            raise ValueError("The runs are of tasks and of suites. Compare tasks, or suites.")
+        options.output.mkdir(parents=True, exist_ok=True)
+        if isinstance(contents[options.run[0][0]], Results):
+            compare_tasks(contents, options.output / "comparison")
+        else:
+            compare_suites(contents, dict(options.run), options.output / "comparison")
 
 
-def compare_tasks(folders: dict[str, list[Path]], output: Path) -> None:
-    """Compares runs of one task. Raises ValueError for other tasks or languages, and for a seed that is given twice."""
-    runs = {run: [read_results(path) for path in paths] for run, paths in folders.items()}
-    named = {f"{run} {n}".removesuffix(" 1"): of for run, parts in runs.items() for n, of in enumerate(parts, 1)}
-    compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in named.items()}
+def compare_tasks(runs: dict[str, Results], path: Path) -> None:
+    """Compares runs of one task. Raises ValueError for other tasks or languages."""
+    compared = {name: f"{of['kind']} {of['task']} in {', '.join(of.names)}" for name, of in runs.items()}
     if len(set(compared.values())) > 1:
         raise ValueError(f"The runs are of several tasks or languages: {compared}. Compare runs of one task.")
-    for run, parts in runs.items():
-        seeds = [seed for results in parts for seed in results["seeds"]]
-        if len(set(seeds)) < len(seeds):
-            raise ValueError(f"--run {run} has the seeds {seeds}. Name each seed's folder once.")
-    columns = {run: figures_of(parts) for run, parts in runs.items()}
-    write(next(iter(named.values())).title, columns, differences(named), runs, output)
-    plot(runs, columns, output / "comparison.png")
+    first = next(iter(runs.values()))
+    plot(first, runs, path.with_suffix(".png"))
+    columns = {run: figures_of([of]) for run, of in runs.items()}
+    write(first.title, columns, differences(runs), [of.frame(run=run) for run, of in runs.items()], path)
 
 
-def compare_suites(folders: dict[str, list[Path]], output: Path) -> None:
-    """Compares runs of one suite. Raises ValueError for other folders, and for tasks that were measured otherwise."""
-    columns: Columns = {}
-    tasks: dict[str, dict[str, Results]] = {}
-    for run, (folder, *_) in folders.items():
-        content = load_results(folder / "results.json")
-        if "suite" not in content:
-            raise ValueError(f"{folder} holds no results of `finetuning/run.py --suite`. Compare tasks, or suites.")
-        (columns[run],) = content["scores"].values()
-        for name in [task["name"] for task in content["suite"]["tasks"] if task["name"] in columns[run]]:
-            tasks.setdefault(name, {})[run] = read_results(folder / name)
-    for task, runs in tasks.items():
-        if lines := [line for line in differences(runs) if line.startswith(MEASURED)]:
+def compare_suites(contents: dict[str, Any], folders: dict[str, str], path: Path) -> None:
+    """Compares runs of one suite. Raises ValueError for tasks that were measured otherwise."""
+    columns: Columns = {run: next(iter(of["scores"].values())) for run, of in contents.items()}
+    bars = {run: {name: entry for name, entry in of.items() if name != AVERAGE} for run, of in columns.items()}
+    missing, frames = [], []
+    for task in dict.fromkeys(name for of in bars.values() for name in of):
+        missing += [f"{task} is missing in {run}" for run in bars if task not in bars[run]]
+        runs = {run: read_results(Path(folders[run]) / task) for run in bars if task in bars[run]}
+        frames += [of.frame(run=run) for run, of in runs.items()]
+        if lines := [line for line in differences(runs) if re.match(MEASURED, line)]:
             raise ValueError(f"{task} was measured by different protocols: {'; '.join(lines)}.")
-    missing = [f"{task} is missing in {run}" for task, runs in tasks.items() for run in folders if run not in runs]
-    found = {run: [runs[run] for runs in tasks.values() if run in runs] for run in folders}
-    write("Suites", columns, missing, found, output)
-    bars = {run: {name: entry for name, entry in of.items() if name in tasks} for run, of in columns.items()}
-    plot_bars(bars, output / "comparison.png", "suites", "score (%)")
+    plot_bars(bars, path.with_suffix(".png"), "suites", "score (%)")
+    write("Suites", columns, missing, frames, path)
 
 
-def write(title: str, columns: Columns, lines: list[str], runs: dict[str, list[Results]], output: Path) -> None:
+def write(title: str, columns: Columns, lines: list[str], frames: list[pandas.DataFrame], path: Path) -> None:
     """Writes comparison.md and comparison.csv, and shows the table."""
     names = dict.fromkeys(name for of in columns.values() for name in of)
-    rows = {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names}
-    cells, path = as_cells([""], rows), output / "comparison"
-    output.mkdir(parents=True, exist_ok=True)
-    frames = [results.frame(run=run) for run, parts in runs.items() for results in parts]
+    cells = as_cells([""], {(name,): {run: of[name] for run, of in columns.items() if name in of} for name in names})
     write_page(path, title, cells, {"What differs between the runs": lines}, path.with_suffix(".png"), frames)
-    print_table(title, cells, [f"differs: {line}" for line in lines], f"{path}.md, csv, png")
 
 
-def plot(runs: dict[str, list[Results]], columns: Columns, path: Path) -> None:
+def plot(first: Results, runs: dict[str, Results], path: Path) -> None:
     """Scores over layers or over the steps of training where there are any, else bars by language."""
-    first, curves = next(iter(runs.values()))[0], {}
-    for run, parts in runs.items():  # of the steps at which all seeds were evaluated
-        by_seed = [curve for results in parts for curve in curves_of(results).values()]
-        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        curves[run] = {step: summary(curve[step]["mean"] for curve in by_seed) for step in steps}
-    chance = {name: first.chance(name) for name in first.with_average}
+    chance, names = {name: first.chance(name) for name in first.with_average}, [AVERAGE]
     if first.layers[1:]:
-        names = first.with_average[::-1] if len(first.names) < MOST_PANELS else [AVERAGE]
+        names = first.with_average[::-1] if len(first.names) < MOST_PANELS else names
         panels = {
-            name: {
-                run: {
-                    layer: summary(score for of in parts for score in of.of(name, layer=layer)["scores"])
-                    for layer in parts[0].layers
-                }
-                for run, parts in runs.items()
-            }
+            name: {run: {layer: of.of(name, layer=layer) for layer in of.layers} for run, of in runs.items()}
             for name in names
         }
-        plot_lines(panels, path, first.title, "layer", "score (%)", chance)
-    elif all(curves.values()):
-        plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
-    else:
-        bars = {run: {name: of[name] for name in first.names} for run, of in columns.items()}
-        chance.pop(AVERAGE, None)
-        plot_bars(bars, path, first.title, "score (%)", chance=chance)
+        return plot_lines(panels, path, first.title, "layer", "score (%)", chance)
+    if all(map(curves_of, runs.values())):
+        curves = {f"{run}, {seed}": curve for run, of in runs.items() for seed, curve in curves_of(of).items()}
+        return plot_lines({"": curves}, path, first.title, "steps", "sacreBLEU on dev")
+    bars = {run: of.languages for run, of in runs.items()}
+    plot_bars(bars, path, first.title, "score (%)", {name: chance[name] for name in first.names})
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, LABEL_SCORES, Results, Summary, run_name, summary, with_deviation
+from finetuning.results import AVERAGE, LABEL_SCORES, OTHERS, Results, Summary, run_name, summary, with_deviation
 from zoo_core.provenance import write_csv, write_json
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
-OTHERS, GAP = "mean of others", "transfer gap"
+DIFFERS = "published scores were measured in another way"
 FIGURE = re.compile(r"[*\s\d.,±+/%†()x-]*")  # a cell of figures; an empty one is among them
 
 
@@ -29,9 +29,6 @@ def references_of(results: Results) -> list[tuple[dict[str, Any], Reference]]:
 def lines_of(results: Results, with_model: bool = True) -> list[str]:
     """Returns how the scores were computed, one fact per line; with the model's name if `with_model`."""
     lines = [*results.get("lines", []), f"seeds: {', '.join(map(str, results['seeds']))}"]
-    processes = dict.fromkeys(map(str, filter(None, results.get("processes", []))))
-    if processes.keys() - {"1"}:
-        lines.append(f"processes: {', '.join(processes)}")
     if with_model:
         prints = ", ".join(fingerprint[:19] for fingerprint in results["model"]["fingerprint"].split("+"))
         lines.append(f"model: {results['model']['folder']} ({prints})")
@@ -44,7 +41,7 @@ def warnings_of(results: Results) -> list[str]:
     if before := results.protocol.fine_tuned_before:
         lines.append(f"the model was fine-tuned before, on {', '.join(before)}")
     if found and (differs := differences_to(results, [reference.pooling for reference in found])):
-        lines.append(f"published scores were measured in another way: {', '.join(differs)}")
+        lines.append(f"{DIFFERS}: {', '.join(differs)}")
     return lines + [f"published, {reference.title}: {reference.note}" for reference in found if reference.note]
 
 
@@ -59,8 +56,7 @@ def joint_warnings(runs: dict[str, Results]) -> list[str]:
 
 def is_at_chance(results: Results) -> bool:
     """Whether a seed is at chance, or at 0, in a language."""
-    of_seeds = [line for line in results["warnings"] if line.startswith("seed ")]
-    return any(" at chance" in line or " is 0 in " in line for line in of_seeds)
+    return any(" is at chance in " in line for line in results["warnings"])
 
 
 def differences_to(results: Results, poolings: list[str | None]) -> list[str]:
@@ -73,14 +69,9 @@ def differences_to(results: Results, poolings: list[str | None]) -> list[str]:
 def figures_of(parts: list[Results]) -> dict[str, Summary]:
     """The reported scores by language, their average, the mean of others and the transfer gap, over all seeds of parts
     of a run."""
-    scores: dict[str, list[float]] = {}
-    for results in parts:
-        found = {name: results.of(name) for name in results.with_average}
-        if transfer := results.transfer:
-            found |= {OTHERS: transfer["others"], GAP: transfer["gap"]}
-        for name, of in found.items():
-            scores.setdefault(name, []).extend(of["scores"])
-    return {name: summary(values) for name, values in scores.items()}
+    table = pandas.concat([results.table() for results in parts])
+    shown = [name for name in table if name != AVERAGE or parts[0].names[1:]]
+    return {name: summary(table[name]) for name in shown}
 
 
 def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
@@ -92,18 +83,18 @@ def as_cells(corner: list[str], rows: dict[tuple, dict[str, Summary]]) -> Cells:
     ]
 
 
-def score_table(results: Results, with_published: bool = True) -> Cells:
+def score_table(results: Results) -> Cells:
     """Header and rows: languages or pairs, their average and the transfer gap; scores, seeds, chance, published scores.
 
     If there are scores by method and layer, the reported layer of each method, and the layers of published scores.
     """
-    own, seeds = results.protocol, results["seeds"]
-    published = references_of(results) if with_published else []
+    own, seeds, main = results.protocol, results["seeds"], results.metric
+    published = references_of(results)
     places = [(method, own.layer) for method in results.methods]
-    given = [(item.get("method"), item.get("layer")) for item, _ in published]
-    places += [place for place in given if place[0] in results.methods and place[1] in results.layers]
+    places += [(item["method"], item["layer"]) for item, _ in published if "method" in item]
+    places = [place for place in dict.fromkeys(places) if place[0] in results.methods and place[1] in results.layers]
     rows: list[dict[str, str]] = []
-    for language, (method, layer) in product(results.with_average, dict.fromkeys(places)):
+    for language, (method, layer) in product(results.with_average, places):
         row = {"language": f"**{language}**" if language == AVERAGE else language}
         row |= {"method": method if results.methods[1:] else "", "layer": "" if layer is None else str(layer)}
         row |= {metric: with_deviation(results.of(language, metric, method, layer)) for metric in results.metrics}
@@ -113,30 +104,20 @@ def score_table(results: Results, with_published: bool = True) -> Cells:
         chance = results.chance(language)
         row["guessing"] = "" if chance is None else f"{chance:.1f}"
         for item, reference in published:
-            at = item.get("layer") if item.get("layer") in results.layers else own.layer
-            fits = item.get("method") in (None, method) and at == layer
-            where = f" ({item['method']}, layer {item['layer']})" if "layer" in item else ""
+            where = f" ({item['method']}, layer {item['layer']})" if "method" in item else ""
+            fits = (item.get("method", method), item.get("layer", layer)) == (method, layer)
             for number, (metric, figures) in enumerate(reference.scores.items()):
                 average = None if number else reference.average
                 figure = average if language == AVERAGE else figures.get(language)
-                title = ("" if metric == results.metric else f"{metric}: ") + reference.title + where
-                row[title] = shown(figure) if fits else ""
+                title = ("" if metric == main else f"{metric}: ") + reference.title + where
+                # with two decimals where the paper has them
+                row[title] = f"{figure:.2f}".removesuffix("0") if fits and figure is not None else ""
         rows.append(row)
     if (gap := results.transfer_gap) is not None:
-        name = f"gap ({results['source_language']} - mean of others)"
-        rows.append({"language": name, results.metric: f"{gap:.1f}"})
+        name = f"gap ({results['source_language']} - {OTHERS})"
+        rows.append({"language": name, main: f"{gap:.1f}"})
     columns = [column for column in rows[0] if any(row.get(column) for row in rows)]
     return columns, [[row.get(column, "") for column in columns] for row in rows]
-
-
-def layer_table(results: Results) -> Cells:
-    """The scores of each method and layer, for a single language or the average."""
-    language, metrics = results.with_average[-1], results.metrics
-    rows = {
-        (str(method), layer): {metric: results.of(language, metric, method, layer) for metric in metrics}
-        for method, layer in product(results.methods, results.layers)
-    }
-    return as_cells(["method", "layer"], rows)
 
 
 def label_table(results: Results) -> Cells:
@@ -162,17 +143,13 @@ def write_results(results: Results, folder: Path) -> None:
 
     The JSON is written last: a run counts as finished only if it exists.
     """
-    picture, path, title = folder / "scores.png", folder / "results", f"{results['task']}, {results.setting}"
+    picture, path = folder / "scores.png", folder / "results"
+    title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
     draw(results, picture)
-    lists, more = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}, {}
-    if results.layers[1:]:
-        more["Scores by layer"] = layer_table(results)
-    if "label_scores" in results:
-        more["Scores by label"] = label_table(results)
-    write_page(path, title, score_table(results), lists, picture, [results.frame(with_labels=True)], more)
+    lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
+    labels = label_table(results) if "label_scores" in results else None
+    write_page(path, title, score_table(results), lists, picture, [results.frame()], labels)
     write_json(folder / "results.json", results)
-    table = score_table(results, with_published=False)  # more columns do not fit
-    print_table(f"{title}: {results['model']['folder']}", table, warnings_of(results), f"{path}.json, md, csv")
 
 
 def draw(results: Results, path: Path) -> None:
@@ -180,7 +157,7 @@ def draw(results: Results, path: Path) -> None:
     own, title = results.protocol, f"{results['task']}, {results.setting}: {run_name(results['model']['folder'])}"
     label = f"{results.metric} (%), {'higher' if results.is_higher_better else 'lower'} is better"
     if results.layers[1:]:
-        panels: dict[str, dict[str, Any]] = {name: {"method": name} for name in results.methods}
+        panels = {name: {"method": name} for name in results.methods}
         if len(panels) == 1:
             panels, label = {name: {"metric": name} for name in results.metrics}, "score (%)"
         lines = {
@@ -191,13 +168,11 @@ def draw(results: Results, path: Path) -> None:
             for panel, of in panels.items()
         }
         chance = {panel: results.chance(results.with_average[-1], of.get("metric")) for panel, of in panels.items()}
-        plot_lines(lines, path, title, "layer", label, chance, (own.layer, f"reported: {own.layer}"))
+        plot_lines(lines, path, title, f"layer (reported: {own.layer})", label, chance)
     elif curves := curves_of(results):
         plot_lines({"": curves}, path, title, "steps", "sacreBLEU on dev")
     else:
-        average = results.average["mean"] if results.names[1:] else None
-        chance = {name: results.chance(name) for name in results.names}
-        plot_bars({"": results.languages}, path, title, label, average, chance)
+        plot_bars({"": results.languages}, path, title, label, {name: results.chance(name) for name in results.names})
 
 
 def curves_of(results: Results) -> dict[str, dict[int, Summary]]:
@@ -209,13 +184,6 @@ def curves_of(results: Results) -> dict[str, dict[int, Summary]]:
     return {seed: curve for seed, curve in curves.items() if curve}
 
 
-def shown(figure: float | None) -> str:
-    """Returns a published score with one decimal, or two if the paper has them; empty if there is none."""
-    if figure is None:
-        return ""
-    return f"{figure:.1f}" if round(figure, 1) == round(figure, 2) else f"{figure:.2f}"
-
-
 def table_names(entries: list[dict[str, Any]]) -> str:
     """`google/xtreme PAWS-X.de, PAWS-X.en test`: tables of one dataset and split together.
 
@@ -225,14 +193,10 @@ def table_names(entries: list[dict[str, Any]]) -> str:
     for entry in entries:
         path = Path(entry["path"])
         name = path.name if path.is_absolute() else str(path)  # without the folders of this machine
-        if entry.get("where"):
-            name += f" [{', '.join(f'{column}: {value}' for column, value in entry['where'].items())}]"
-        target = f"with {table_names([entry['target']])}" if entry.get("target") else None
-        groups.setdefault((name, entry["split"], target), []).extend(filter(None, [entry["config"]]))
-    return "; ".join(
-        " ".join(filter(None, (name, ", ".join(configs), split, target)))
-        for (name, split, target), configs in groups.items()
-    )
+        name += "".join(f" [{column}: {value}]" for column, value in entry.get("where", {}).items())
+        target = f" with {table_names([entry['target']])}" if entry.get("target") else ""
+        groups.setdefault((name, entry["split"] + target), []).extend(filter(None, [entry["config"]]))
+    return "; ".join(" ".join(filter(None, (name, ", ".join(of), rest))) for (name, rest), of in groups.items())
 
 
 def markdown_table(table: Cells) -> list[str]:
@@ -249,21 +213,24 @@ def write_page(
     lists: dict[str, list[str]],
     picture: Path,
     frames: list[pandas.DataFrame],
-    more: dict[str, Cells] | None = None,
+    labels: Cells | None = None,
 ) -> None:
-    """Writes `path`.md, of a table, lists that are not empty, a picture next to it and more tables, and `path`.csv."""
+    """Writes `path`.md: a table, lists that are not empty, a picture next to it and scores by label; and `path`.csv.
+
+    Prints the table, and the first list as warnings.
+    """
     page = [f"# {title}", "", *markdown_table(table), ""]
     for heading, lines in lists.items():
         page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
     page += [f"![scores]({picture.name})", ""]
-    for heading, cells in (more or {}).items():
-        page += [f"## {heading}", "", *markdown_table(cells), ""]
+    page += ["## Scores by label", "", *markdown_table(labels), ""] if labels else []
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat(frames))
+    print_table(title, table, next(iter(lists.values())), f"{path}.md, csv, {picture.name}")
 
 
 def print_table(title: str, table: Cells, notes: list[str], written: str = "") -> None:
-    """Prints the table, with columns of figures aligned to the right, the notes, and the names of written files."""
+    """Prints the table, the notes, and the names of written files."""
     from rich.console import Console
     from rich.table import Table
 

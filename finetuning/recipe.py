@@ -192,6 +192,7 @@ class Recipe(TrainedRecipe):
 
     main_score, task_type = "accuracy", "text-classification"
     measures = "labels of texts"
+    translations_have_labels: ClassVar[bool] = False  # plug-in, in training: both sides are learned from
     init_from: str | None = option(None, INIT_FROM)
     kind: Literal["classification"] = option("classification", "kind of task: a text, or a pair of texts, with a label")
     setting: Literal["zero_shot", "translate_train_all", "supervised"] = option(
@@ -237,7 +238,7 @@ class TaggingRecipe(Recipe):
     """Fine-tuning of one model to label words, evaluated in every language."""
 
     main_score, task_type = "f1", "token-classification"
-    measures = "labels of words"
+    measures, translations_have_labels = "labels of words", True
     kind: Literal["tagging"] = option("tagging", "kind of task: words, each with a label")
     label_subword: Literal["first", "first_with_text"] = option(
         "first_with_text", "token that has a word's label; first: as in XTREME, which in Chinese is mostly a lone mark"
@@ -253,7 +254,7 @@ class QuestionAnsweringRecipe(Recipe):
     """
 
     main_score, task_type = "f1", "question-answering"
-    measures = "answers found in a text"
+    measures, translations_have_labels = "answers found in a text", True
     kind: Literal["question_answering"] = option("question_answering", "kind of task")
     metric: Literal["squad", "mlqa"] = option("squad", "F1 of SQuAD (also of XQuAD and TyDiQA), or MLQA's by language")
     max_length: Annotated[int, Ge(8), LARGEST] = option(384, "tokens of a window: question, part of a context, special")

@@ -19,12 +19,16 @@ import pandas
 from zoo_core.provenance import read_json
 
 FORMAT = 2  # of results.json
-NEEDED = ("task", "kind", "setting", "seeds", "model", "scores", "warnings")
+NEEDED = ("format", "protocol", "task", "kind", "setting", "seeds", "model", "scores", "warnings")
 AVERAGE = "average"  # over languages or pairs, in place of one
+OTHERS, GAP = "mean of others", "transfer gap"  # of languages that were not trained on; the source's score minus that
 LABEL_SCORES = ("precision", "recall", "f1")
-COLUMNS = ("language", "label", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
+COLUMNS = ("language", "method", "layer", "seed", "split", "metric", "value")  # of results.csv
 # Not compared: outcomes, and texts that repeat other facts.
-OUTCOMES = r"protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)(\.|$)"
+OUTCOMES = (
+    r"(protocol\.(selection\.(selected_steps|scores|sweep\.score)|facts|methods|layers|fresh_parameters)"
+    r"|hyperparameters\.updates)(\.|$)"
+)
 
 Summary = dict[str, Any]  # {"scores": one a seed, "mean", "sd"}
 LabelScores = dict[str, dict[str, float]]  # by label: these in percent, and `support`, how many rows or words have it
@@ -36,15 +40,11 @@ class Protocol(dict):
     Keys are attributes too, also in the dictionaries within (`protocol.metric.name`). A missing fact is None.
     """
 
-    __setattr__ = dict.__setitem__
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # which copy and pickle look for
             raise AttributeError(name)
         value = self.get(name)
-        if type(value) is dict:
-            value = self[name] = Protocol(value)
-        return value
+        return Protocol(value) if type(value) is dict else value
 
 
 def summary(scores: Iterable[float]) -> Summary:
@@ -81,14 +81,22 @@ class Results(dict):
 
     @cached_property
     def _tables(self) -> dict[tuple[str | None, int | None, str], pandas.DataFrame]:
-        """By method, layer and metric: a row a seed and a column a language."""
+        """By method, layer and metric: a row a seed, a column a language, and their AVERAGE.
+
+        Where something is transferred, also OTHERS and GAP (MetaXLM, section 5.1; XTREME).
+        """
         places: dict[tuple, list[dict[str, Any]]] = {}
         for row in self["scores"]:
             places.setdefault((row.get("method"), row.get("layer"), row["metric"]), []).append(row)
-        return {
-            place: pandas.DataFrame(rows).pivot(index="seed", columns="language", values="value")[self.names]
-            for place, rows in places.items()
-        }
+        tables, source = {}, self.get("source_language")
+        for place, rows in places.items():
+            table = pandas.DataFrame(rows).pivot(index="seed", columns="language", values="value")[self.names]
+            means = {AVERAGE: table.mean(axis=1)}
+            if source in table and self.names[1:]:
+                own, others = table[source], table.drop(columns=source).mean(axis=1)
+                means |= {OTHERS: others, GAP: own - others}
+            tables[place] = table.assign(**means)
+        return tables
 
     def _values(self, column: str, first: Any = None) -> list[Any]:
         values = dict.fromkeys(row.get(column) for row in self["scores"])
@@ -140,7 +148,7 @@ class Results(dict):
         return f"{self['task']}, {self.metric}{lower} on {self.protocol.evaluated_split}"
 
     def table(self, metric: str | None = None, method: str | None = None, layer: int | None = None) -> pandas.DataFrame:
-        """Scores with a row a seed and a column a language, by default those that are reported."""
+        """Scores with a row a seed and a column a language or mean, by default those that are reported."""
         own = self.protocol
         return self._tables[method or own.method, own.layer if layer is None else layer, metric or self.metric]
 
@@ -148,8 +156,7 @@ class Results(dict):
         self, language: str, metric: str | None = None, method: str | None = None, layer: int | None = None
     ) -> Summary:
         """The scores of a language, or of their AVERAGE: by default of what is reported."""
-        table = self.table(metric, method, layer)
-        return summary(table.mean(axis=1) if language == AVERAGE else table[language])
+        return summary(self.table(metric, method, layer)[language])
 
     @property
     def languages(self) -> dict[str, Summary]:
@@ -162,40 +169,19 @@ class Results(dict):
         return self.of(AVERAGE)
 
     @property
-    def transfer(self) -> dict[str, Summary]:
-        """`others` (the mean over languages that were not trained on), `source`, and `gap`, their difference.
-
-        Empty if nothing is transferred (MetaXLM, section 5.1; XTREME).
-        """
-        source, table = self.get("source_language"), self.table()
-        if source not in table or len(table.columns) == 1:
-            return {}
-        own, others = table[source], table.drop(columns=source).mean(axis=1)
-        return {"others": summary(others), "source": summary(own), "gap": summary(own - others)}
-
-    @property
     def transfer_gap(self) -> float | None:
-        """The source language's score minus the mean of the others."""
-        return self.transfer["gap"]["mean"] if self.transfer else None
+        """The source language's score minus the mean of the others; None if nothing is transferred."""
+        return self.of(GAP)["mean"] if GAP in self.table() else None
 
     def chance(self, language: str, metric: str | None = None) -> float | None:
         """Returns the score of guessing; None if the protocol does not have it."""
-        own, metric = self.protocol, metric or self.metric
-        levels = {name: {"accuracy": 100 * share} for name, share in (own.majority_share or {}).items()}
-        levels = levels or own.chance or own.by_position or {}
+        levels, metric = self.protocol.chance or {}, metric or self.metric
         found = {name: of[metric] for name, of in levels.items() if metric in of}
         return (statistics.fmean(found.values()) if found else None) if language == AVERAGE else found.get(language)
 
-    def frame(self, with_labels: bool = False, **columns: Any) -> pandas.DataFrame:
-        """Returns the long table, with columns that name the run, so that tables of several runs can be joined.
-
-        `with_labels`: then a row for each of `label_scores`, whose metrics begin with `label_`.
-        """
+    def frame(self, **columns: Any) -> pandas.DataFrame:
+        """Returns the long table, with columns that name the run, so that tables of several runs can be joined."""
         table = pandas.DataFrame(self["scores"])
-        if with_labels and "label_scores" in self:
-            labels = pandas.DataFrame(self["label_scores"]).melt(["language", "label", "seed"], var_name="metric")
-            labels = labels.assign(metric="label_" + labels["metric"], split=table["split"][0])
-            table = pandas.concat([table, labels])
         names = [name for name in COLUMNS if name in table]
         facts = {**columns, "model": self["model"]["folder"], "task": self["task"], "setting": self.setting}
         return table[names].assign(**facts)[[*facts, *names]]
@@ -209,11 +195,11 @@ def load_results(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}: name the output_dir of a finished run.")
     content = read_json(path)
-    is_task = "protocol" in content
-    read_json(path, needs=NEEDED if is_task else ("suite", "scores"))
-    if is_task and content.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {content.get('format')!r}; this version reads {FORMAT}.")
-    return Results(content) if is_task else content
+    is_suite = "suite" in content
+    read_json(path, needs=("scores",) if is_suite else NEEDED)
+    if not is_suite and content["format"] != FORMAT:
+        raise ValueError(f"{path} has format {content['format']!r}; this version reads {FORMAT}.")
+    return content if is_suite else Results(content)
 
 
 def read_results(folder: str | Path) -> Results:
@@ -245,19 +231,13 @@ def differences(runs: dict[str, Results]) -> list[str]:
 
 
 def _facts(results: Results) -> dict[str, Any]:
-    """Protocol, hyperparameters and processes as `protocol.selection.rule` and the like, without outcomes and seeds."""
+    """Protocol and hyperparameters as `protocol.selection.rule` and the like, without outcomes and seeds."""
     nested = {name: results[name] for name in ("setting", "protocol", "hyperparameters")}
-    nested |= {"model": results["model"]["folder"], "processes": sorted(set(results.get("processes", [])) - {None})}
-    (flat,) = pandas.json_normalize(nested).to_dict("records")
-    found = {}
+    (flat,) = pandas.json_normalize({**nested, "model": results["model"]["folder"]}).to_dict("records")
     for field, value in flat.items():
-        if field == "hyperparameters.updates":
-            value = sorted(set(value))
-        elif field.endswith(("_data", ".data")) and isinstance(value, list):
-            value = [(table["config"], table["split"], table["fingerprint"]) for table in value]
-        if not re.match(OUTCOMES, field):
-            found[field] = value
-    return found
+        if field.endswith(("_data", ".data")) and isinstance(value, list):  # not where it is on this machine
+            flat[field] = [(table["config"], table["split"], table["fingerprint"]) for table in value]
+    return {field: value for field, value in flat.items() if not re.match(OUTCOMES, field)}
 
 
 def run_name(folder: str | Path) -> str:
@@ -270,7 +250,5 @@ def run_name(folder: str | Path) -> str:
     folder = folder.resolve()
     if folder.name != "model":
         return folder.name
-    above = folder.parent
-    if above.parent.name == "checkpoints":
-        return f"{above.parent.parent.name}-{above.name}"
-    return above.parent.name if re.match("seed(-|$)", above.name) else above.name
+    parts = [part for part in folder.parts[:-1] if not re.fullmatch("checkpoints|seed(-.*)?", part)]
+    return "-".join(parts[-2:] if folder.parent.parent.name == "checkpoints" else parts[-1:])

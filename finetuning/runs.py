@@ -28,19 +28,19 @@ from typing import Any
 
 import pandas
 
-from finetuning.page import GAP, OTHERS, as_cells, figures_of, joint_warnings, print_table, write_page
+from finetuning.page import as_cells, figures_of, joint_warnings, print_table, write_page
 from finetuning.plots import plot_heat_map, plot_lines
 from finetuning.recipe import Recipe, TaskRecipe
-from finetuning.results import AVERAGE, Results, load_results
+from finetuning.results import AVERAGE, GAP, OTHERS, Results, load_results
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.processes import stop_signals
+from zoo_core.console import quiet_libraries
+from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import read_json, write_json
 from zoo_core.recipes import change_recipe, load_recipe
 from zoo_core.run_folders import not_own, run_lock
 
 Keys = dict[str, Any]  # what a run differs in, by the name of the column
-NAME = re.compile(r"[\w+][\w .+-]*")  # of a model, such as MetaXLM or +Dict; folders are named after it
 # Fields that only change the training. Others would change the data of a point, or what its scores measure.
 SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 
@@ -48,7 +48,8 @@ SWEPT = ("training", "max_length", "doc_stride", "evaluate_every_steps")
 def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool = False) -> dict[str, str]:
     """Runs the recipes that have no results yet, in their order; returns why some failed, by name.
 
-    Without `keep_going`, all are checked before the first run, and the first failure is raised as ValueError.
+    Without `keep_going`, all are checked before the first run, and the first failure is raised as ValueError. Every
+    process returns when all have.
     """
     from accelerate import PartialState
 
@@ -73,6 +74,7 @@ def run_all(recipes: dict[str, TaskRecipe], command: list[str], keep_going: bool
                 raise ValueError(f"{name} ({folder}) failed: {error} Finished runs are kept.") from error
             failed[name] = str(error)
             print(f"{name} failed: {error}", file=sys.stderr)
+    PartialState().wait_for_everyone()
     return failed
 
 
@@ -110,31 +112,28 @@ def sweep(recipe: Recipe, resume: bool, command: list[str]) -> None:
     from accelerate import PartialState
 
     from finetuning import training
-    from finetuning.run_folder import HALF_WRITTEN, RunFolder, not_empty
-    from finetuning.training import Diverged, check_hardware
+    from finetuning.run_folder import HALF_WRITTEN, not_empty
 
     folder, points, scores = Path(recipe.output_dir), points_of(recipe), {}
     recipes = {name: change_recipe(recipe, overrides) for name, (_, overrides) in points.items()}
     for own in recipes.values():
-        check_hardware(own.precision)
+        training.check_hardware(own.precision)
         identity = task_of(own).begin().identity
     if not resume and (held := not_own(folder, HALF_WRITTEN)):
         raise not_empty(folder, held)
     PartialState().wait_for_everyone()  # every process has looked at the folder before a file of this session appears
-    once: Keys = dict(seeds=recipe.seeds[:1], sweep={}, save_models=False, push_to_hub=None)
     for name, changed in recipes.items():
-        own = replace(changed, output_dir=str(folder / "sweep" / name), **once)
+        own = replace(changed, output_dir=str(folder / "sweep" / name), seeds=recipe.seeds[:1], sweep={})
+        own = replace(own, save_models=False, push_to_hub=None)
         is_begun = bool(not_own(Path(own.output_dir), HALF_WRITTEN))
-        record = RunFolder(own, identity, True).finished(own.seeds[0]) if is_begun else None
         try:
-            record = record or training.run(task_of(own), is_begun, command, evaluate=False)[0]
+            (record,) = training.run(task_of(own), is_begun, command, evaluate=False)
             scores[name] = record["selection_score"]
-        except Diverged as error:
-            scores[name] = math.nan
+        except training.Diverged as error:
             print(f"{name}: {error}", file=sys.stderr)
     finite = {name: score for name, score in scores.items() if not math.isnan(score)}
     if not finite:
-        raise ValueError(f"All {len(scores)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
+        raise ValueError(f"All {len(points)} points of the sweep diverged. Lower training.learning_rate in `sweep`.")
     best = max(finite, key=lambda name: finite[name])
     if PartialState().is_main_process:
         found = [{"values": values, "score": finite.get(name)} for name, (values, _) in points.items()]
@@ -157,15 +156,13 @@ def points_of(recipe: Recipe) -> dict[str, tuple[Keys, list[str]]]:
             "--sweep needs `sweep` of the recipe, as in sweep={training.learning_rate: [1e-5, 2e-5]}, and a selection "
             "by development rows: selection=source_dev or selection=mean_dev."
         )
+    if not all(grid.values()) or any(field.partition(".")[0] not in SWEPT for field in grid):
+        raise ValueError(f"sweep is {grid}. Name fields of {', '.join(SWEPT)}, and at least one value of each.")
     found = {}
     for values in itertools.product(*grid.values()):
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
         overrides = [f"{field}={text}" for field, text in zip(grid, texts, strict=True)]
         found[",".join(overrides).replace("training.", "")] = dict(zip(grid, values, strict=True)), overrides
-    if wrong := next((field for field in grid if field.partition(".")[0] not in SWEPT), None):
-        raise ValueError(f"sweep names {wrong}. Sweep over fields of {', '.join(SWEPT)}.")
-    if not found or len(found) < math.prod(map(len, grid.values())):
-        raise ValueError(f"sweep is {grid}. Name at least one value of each field, and each once.")
     return found
 
 
@@ -179,14 +176,10 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError(f"{len(points)} runs would share {len(recipes)} folders. Give each value once.")
         from accelerate import PartialState
 
-        from zoo_core.console import quiet_libraries
-        from zoo_core.processes import start_processes
-
         quiet_libraries()
         start_processes()
         with run_lock(options.output):
             run_all(recipes, ["finetuning.runs", *(sys.argv[1:] if argv is None else argv)])
-            PartialState().wait_for_everyone()
             if PartialState().is_main_process:
                 write([(keys, load_results(Path(r.output_dir) / "results.json")) for keys, r in points], options.output)
 
@@ -195,10 +188,9 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
     """Returns the parsed command line."""
 
     def named(text: str) -> tuple[str, str]:
-        name, _, value = text.partition("=")
-        if not NAME.fullmatch(name) or not value:
-            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, with letters, digits and _ . + - in NAME")
-        return name, value
+        if not (match := re.fullmatch(r"([^=/.][^=/]*)=(.+)", text)):  # the name is also a folder's
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        return match[1], match[2]
 
     parser = CommandParser(description=__doc__)
     several = dict(action="append", type=named, default=[])
@@ -248,21 +240,19 @@ def write(found: list[tuple[Keys, Results]], folder: Path) -> None:
         parts.setdefault(tuple(own[name] for name in names), []).append(results)
     figures = {place: figures_of(several) for place, several in parts.items()}
     if "step" in keys:
-        shown = [OTHERS, first["source_language"], GAP] if first.transfer else first.with_average[-1:]
+        shown = first.with_average[-1:]
+        shown = shown if first.transfer_gap is None else [OTHERS, first["source_language"], GAP]
         panels: dict[str, dict[str, dict[int, Any]]] = {name: {} for name in shown}
-        for (run, step, *others), of in figures.items():
-            for name in shown:
-                panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
+        for ((run, step, *others), of), name in itertools.product(figures.items(), shown):
+            panels[name].setdefault(", ".join([run, *others]), {})[step] = of[name]
         plot_lines(panels, picture, first.title, "pre-training steps", "score (%)")
     else:
         rows = {", ".join(place): {name: entry["mean"] for name, entry in of.items()} for place, of in figures.items()}
         table = pandas.DataFrame.from_dict(rows, "index").drop(columns=[AVERAGE, OTHERS, GAP], errors="ignore")
         plot_heat_map(table, picture, first.title, "evaluated on", ", ".join(names))
-    cells = as_cells(names, figures)
     warnings = joint_warnings({", ".join(map(str, own.values())): results for own, results in found})
     frames = [results.frame(**own) for own, results in found]
-    write_page(folder / "runs", first.title, cells, {"Warnings": warnings}, picture, frames)
-    print_table(first.title, cells, [], f"{folder}/runs.md, csv, png")
+    write_page(folder / "runs", first.title, as_cells(names, figures), {"Warnings": warnings}, picture, frames)
 
 
 if __name__ == "__main__":

@@ -27,16 +27,17 @@ from omegaconf import MISSING
 
 from finetuning.data.rows import filled
 from finetuning.data.task_tables import training_languages
-from finetuning.page import differences_to, joint_warnings, print_table, write_page
+from finetuning.page import DIFFERS, differences_to, joint_warnings, write_page
 from finetuning.plots import plot_bars
-from finetuning.published import XTREME_POOLING, find, languages_of, load, pair_of
+from finetuning.published import find, load, look_up
 from finetuning.recipe import LabeledTable, Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
 from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
-from zoo_core.processes import stop_signals
+from zoo_core.console import quiet_libraries
+from zoo_core.processes import start_processes, stop_signals
 from zoo_core.provenance import write_json
 from zoo_core.recipes import load_recipe, nearest, option
 from zoo_core.run_folders import not_own, run_lock
@@ -53,7 +54,6 @@ class SuiteTask:
     """A row of the table."""
 
     name: str = option(MISSING, "name of the task and its folder; also before its own overrides, as in xnli.max_length")
-    category: str = option(MISSING, "category of the task; the table has its average")
     recipe: str = option(MISSING, "recipe, relative to the suite's file")
     overrides: list[str] = option([], "fields of the recipe that this suite sets, as field=value")
     scores: list[str] = option([], "scores in results.json to show and average, as in [f1, exact_match]; default: main")
@@ -85,9 +85,6 @@ def main(argv: list[str]) -> None:
     with stop_signals(SAME_COMMAND), user_errors(SAME_COMMAND):
         suite, path = load_suite(options.suite)
         recipes = read_recipes(suite, path, options.overrides, options.tasks)
-        from zoo_core.console import quiet_libraries
-        from zoo_core.processes import start_processes
-
         quiet_libraries()
         start_processes()
         left_out: dict[str, str] = {}
@@ -103,8 +100,7 @@ def main(argv: list[str]) -> None:
             return run_suite(suite, recipes, left_out, ["finetuning/run.py", *argv])
         from finetuning.training import check_data
 
-        for name, recipe in recipes.items():
-            print(f"\n{name}")
+        for recipe in recipes.values():
             check_data(task_of(replace(recipe, init_from=None) if recipe.init_from else recipe))
         for name, reason in left_out.items():
             print(f"{name}: {reason}")
@@ -142,40 +138,38 @@ def read_recipes(suite: Suite, path: Path, overrides: list[str], chosen: list[st
     if unknown := [name for name in chosen or () if name not in names]:
         raise ValueError(f"--tasks has {unknown[0]!r}. {nearest(unknown[0], names)}")
     own: dict[str, list[str]] = {name: [] for name in names}
-    shared: dict[str, str] = {}
+    shared: dict[str, str] = {}  # by field
     for override in overrides:
-        task, _, rest = override.partition(".")
         field = override.partition("=")[0].strip()
-        if task not in names or "=" not in rest:
+        task, _, of_task = field.partition(".")
+        if task not in names:
             shared[field] = override
-        elif field.removeprefix(f"{task}.") in ("model", "output_dir", "init_from"):
+        elif of_task in ("model", "output_dir", "init_from"):
             raise ValueError(f"Override `{override}`: this field is the whole suite's.")
         else:
-            own[task].append(rest)
+            own[task].append(override.partition(".")[2])
     if "model" not in shared:
         raise ValueError(f"Suite {suite.name} needs a model, as in model=FacebookAI/xlm-roberta-base.")
     default = Path("runs") / run_name(shared["model"].partition("=")[2]) / path.stem
     output = Path(shared.pop("output_dir", "").partition("=")[2] or default)
     recipes: dict[str, TaskRecipe] = {}
-    known, needed = dict.fromkeys(names), {task.init_from for task in suite.tasks}
+    known, wanted, starts = {*names}, {*(chosen or names)}, {task.init_from for task in suite.tasks}
     for task in suite.tasks:
         config = str((path.parent / task.recipe).resolve())
         kind = KINDS[kind_of(["--config", config])]
-        fitting = {item.name: None for item in fields(kind.recipe_class)}
+        fitting = {item.name for item in fields(kind.recipe_class)} - ({"seeds"} if not kind.is_trained else set())
         known |= fitting
-        texts = [f"save_models={str(task.name in needed).lower()}"] if kind.is_trained else []
+        texts = [f"save_models={str(task.name in starts).lower()}"] if kind.is_trained else []
         texts += [*task.overrides, *(text for name, text in shared.items() if name.partition(".")[0] in fitting)]
-        if not kind.is_trained:
-            texts = [text for text in texts if not text.startswith("seeds=")]
-        start = [f"init_from={output / task.init_from}"] if task.init_from else []
+        texts += [*own[task.name], *([f"init_from={output / task.init_from}"] if task.init_from else [])]
         try:
-            texts += [*own[task.name], *start, f"output_dir={output / task.name}"]
-            recipes[task.name] = load_recipe(kind.recipe_class, config, texts)
+            recipes[task.name] = load_recipe(kind.recipe_class, config, [*texts, f"output_dir={output / task.name}"])
         except ValueError as error:
             raise ValueError(f"Task {task.name}: {error}") from error
     if unused := [name for name in shared if name.partition(".")[0] not in known]:
-        raise ValueError(f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], known)}")
-    wanted = set(chosen or names)
+        raise ValueError(
+            f"Override `{shared[unused[0]]}`: no recipe has this field. {nearest(unused[0], sorted(known))}"
+        )
     for task in reversed(suite.tasks):  # what a task starts from is before it
         wanted |= {task.init_from} if task.name in wanted else set()
     return {name: recipe for name, recipe in recipes.items() if name in wanted}
@@ -256,7 +250,6 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
             raise ValueError(f"output_dir {output} holds {held[0]}, which is not of suite {suite.name}. Name another.")
         PartialState().wait_for_everyone()  # every process has looked at the folder before the first file appears
         failed = run_all(recipes, command, keep_going=True)
-        PartialState().wait_for_everyone()
         if PartialState().is_main_process:
             left_out = left_out | {name: f"failed: {error}" for name, error in failed.items()}
             found = {name: read_results(output / name) for name in names if (output / name / "results.json").is_file()}
@@ -270,43 +263,27 @@ def run_suite(suite: Suite, recipes: dict[str, TaskRecipe], left_out: dict[str, 
 
 
 def scores_of(suite: Suite, found: Tasks) -> dict[str, Summary]:
-    """By task, category and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
+    """By task and AVERAGE: the mean over shown metrics, languages and the tasks that have results, as XTREME.
 
     It is taken seed by seed if all trained tasks have the same seeds; a task that trains nothing counts with its score
     for every seed, unless it has a score for each. With other seeds, it is the mean of the tasks' means. Raises
     ValueError for a score that the results do not have.
     """
-    scores, trained = {}, set()
+    scores, trained = {}, []
     for task in suite.tasks:
         if (results := found.get(task.name)) is None:
             continue
         if unknown := set(task.scores) - set(results.metrics):
             raise ValueError(f"Task {task.name} shows {min(unknown)!r}; its results have {results.metrics}.")
-        shown = [results.table(name).mean(axis=1) for name in task.scores or [results.metric]]
+        shown = [results.table(name)[AVERAGE] for name in task.scores or [results.metric]]
         scores[task.name] = sum(shown) / len(shown)
-        trained |= {task.name} if results.protocol.training_data else set()
-
-    def average(names: list[str]) -> Summary:
-        seeds = {tuple(scores[name].index) for name in trained.intersection(names)}
-        seeds = seeds or {tuple(scores[names[0]].index)}
-        if len(seeds) > 1:
-            return {"scores": [], "mean": fmean(scores[name].mean() for name in names), "sd": None}
-        (index,) = seeds
-        own = [of.to_numpy() if tuple(of.index) == index else of.mean() for of in map(scores.get, names)]
-        return summary(pandas.DataFrame(dict(enumerate(own)), index=index).mean(axis=1))
-
-    rows = {row: [name for name in names if name in scores] for row, names in rows_of(suite).items()}
-    return {row: average(names) for row, names in rows.items() if names}
-
-
-def rows_of(suite: Suite) -> dict[str, list[str]]:
-    """The rows of the table, and the tasks of each: tasks, the averages of categories, and the average of all."""
-    rows: dict[str, list[str]] = {}
-    for category in dict.fromkeys(task.category for task in suite.tasks):
-        names = [task.name for task in suite.tasks if task.category == category]
-        rows |= {name: [name] for name in names}
-        rows |= {f"avg. {category}": names} if names[1:] else {}
-    return rows | {AVERAGE: [task.name for task in suite.tasks]}
+        trained += [task.name] if results.protocol.training_data else []
+    seeds, *others = dict.fromkeys(tuple(scores[name].index) for name in trained or [*scores][:1])
+    own = {name: of if tuple(of.index) == seeds else of.mean() for name, of in scores.items()}
+    average = summary(pandas.DataFrame(own, index=seeds).mean(axis=1))
+    if others:
+        average = {"scores": [], "mean": fmean(of.mean() for of in scores.values()), "sd": None}
+    return {**{name: summary(of) for name, of in scores.items()}, AVERAGE: average}
 
 
 def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]], list[str]]:
@@ -315,23 +292,20 @@ def published_of(suite: Suite, found: Tasks) -> tuple[dict[str, dict[str, str]],
     differs: dict[str, dict[str, None]] = {}
     for item in suite.published:
         table, row = find(item.paper, item.table, item.row)
-        if table.columns_are != "tasks":
-            raise ValueError(f"{item.table} of {item.paper} has columns for {table.columns_are}, not for tasks.")
         scores = [table.scores(row, metric) for metric in table.metrics]
         cells = {
             task.name: " / ".join(f"{of[task.name]:.1f}" for of in scores if task.name in of) for task in suite.tasks
         }
         columns[f"{load(item.paper).paper}, {item.table}: {item.row}"] = cells
         for task, results in found.items():
-            if cells.get(task):
-                ways = differences_to(results, [row.pooling or XTREME_POOLING.get(task)])
-                languages = {pair_of(name, results.names) for name in languages_of(task, table) or results.names}
-                ways += ["other languages"] * (languages != set(results.names))
+            if cells[task]:
+                reference = look_up(asdict(item), task, results["kind"], results.metric, results.names)
+                ways = differences_to(results, [reference.pooling])
+                ways += ["other languages"] * (reference.average is None)
                 differs.setdefault(task, {}).update(dict.fromkeys(ways))
         if set(table.columns) == set(cells):  # else its average is over other tasks
             cells[AVERAGE] = next((f"{average:.1f}" for average in row.average.values()), "")
-    said = "published scores were measured in another way"
-    return columns, [f"{task}: {said}: {', '.join(ways)}" for task, ways in differs.items() if ways]
+    return columns, [f"{task}: {DIFFERS}: {', '.join(ways)}" for task, ways in differs.items() if ways]
 
 
 def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> None:
@@ -344,9 +318,10 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
             shown = [found[task.name].of(AVERAGE, name) for name in task.scores or [found[task.name].metric]]
             cells[task.name] = " / ".join(map(with_deviation, shown))
     columns = [cells, *published.values()]
-    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in rows_of(suite)]
-    missing = [task.name for task in suite.tasks if task.name not in found]
-    warnings = [*([suite.note] if suite.note else []), *(f"{task}: {reason}" for task, reason in left_out.items())]
+    names = [task.name for task in suite.tasks]
+    table = ["task", run, *published], [[row, *(of.get(row, "") for of in columns)] for row in (*names, AVERAGE)]
+    missing = [name for name in names if name not in found]
+    warnings = [*filter(None, [suite.note]), *(f"{task}: {reason}" for task, reason in left_out.items())]
     warnings += [f"averages are over other tasks: without {', '.join(missing)}"] if missing else []
     warnings += [*lines, *joint_warnings(found)]
     picture = path.with_suffix(".png")
@@ -354,4 +329,3 @@ def write(suite: Suite, found: Tasks, path: Path, left_out: dict[str, str]) -> N
     write_page(path, suite.name, table, {"Warnings": warnings}, picture, [of.frame(run=run) for of in found.values()])
     facts = {"format": FORMAT, "kind": "benchmark", "suite": asdict(suite), "left_out": left_out}
     write_json(path.with_suffix(".json"), {**facts, "scores": {run: scores}, "warnings": warnings})
-    print_table(suite.name, table, warnings, f"{path}.json, md, csv, png")

@@ -18,9 +18,9 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
-from finetuning.data.data_report import as_table, print_labels
+from finetuning.data.data_report import print_data
 from finetuning.models import fine_tuned_on
-from finetuning.page import print_table, write_results
+from finetuning.page import write_results
 from finetuning.recipe import TaskRecipe, TrainedRecipe
 from finetuning.results import run_name
 from finetuning.run_folder import Predictions, RunFolder, finish_seed
@@ -50,8 +50,6 @@ def run(task: "Task", resume: bool, command: list[str], evaluate: bool = True) -
     # results name the values of --sweep that these were chosen from: they must not hide a selection
     if sweep := sweep_facts(recipe, start.identity["fingerprint"]):
         data.protocol["selection"]["sweep"] = sweep
-    if is_shown:
-        print_labels(recipe.task, data, most_languages=5)
     task.check_run(data, folder)
     records = {seed: folder.finished(seed) for seed in recipe.seeds}
     waiting = [seed for seed, record in records.items() if record is None]
@@ -84,8 +82,7 @@ def check_data(task: "Task") -> None:
     data = task.encode(task.read())
     task.check_run(data)
     if PartialState().is_main_process:
-        print_table(f"{recipe.task}: data of {recipe.kind}", as_table(task.data_lines(data.protocol)), data.warnings)
-        print_labels(recipe.task, data)
+        print_data(recipe.task, task.data_lines(data.protocol), data)
         print("The data can be used. Nothing was trained or written.")
 
 

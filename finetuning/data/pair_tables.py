@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, concatenate_datasets
+from datasets import concatenate_datasets
 
 from finetuning.data.rows import Rows, names_of, read_table, unique_ids, whole_file
-from finetuning.data.word_lists import has_text
+from finetuning.data.word_lists import has_text, typed_column
 from finetuning.tasks.translation.recipe import PairTable
-from zoo_core.tables import Table, describe, require_column
+from zoo_core.tables import Table, describe
 
 SIDES = ("source", "target")
 ROWS_AT_ONCE = 100_000  # rows looked at together: WMT14 En-Fr has 40 million
@@ -31,19 +31,17 @@ def tables_of(table: PairTable) -> list[Table]:
     return [whole_file(replace(one, split=one.split or table.split)) for one in tables]
 
 
-def open_pairs(
-    table: PairTable, name: str, language: str, hub_root: str | None, loaded: dict[tuple, tuple[Dataset, str]]
-) -> PairRows:
-    """The pairs of a table, both sides text, under the name of their languages; `loaded` keeps what was read.
+def open_pairs(table: PairTable, name: str, language: str, hub_root: str | None) -> PairRows:
+    """The pairs of a table, both sides text, under the name of their languages.
 
     Raises ValueError for columns that are missing or no text, repeated ids, and sides that do not fit each other.
     """
     tables = tables_of(table)
-    found = [read_table(one, hub_root, loaded) for one in tables]
+    found = [read_table(one, hub_root) for one in tables]
     where, positions, sides = f"{name} ({'; '.join(map(describe, tables))})", None, []
     for side, (rows, _) in zip(SIDES, (found[0], found[-1]), strict=True):
         wanted = getattr(table, f"{side}_column")
-        require_text(rows, wanted, f"{name}.{side}_column", where)
+        typed_column(rows, wanted, where)
         sides.append(rows.select_columns([wanted]).rename_column(wanted, side))
     sizes = [len(side) for side in sides]
     if len(tables) == 2 and table.join_on:
@@ -62,13 +60,6 @@ def open_pairs(
     fingerprint = "+".join(dict.fromkeys(fingerprint for _, fingerprint in found))
     pairs = concatenate_datasets(sides, axis=1)
     return PairRows(read, language, pairs, fingerprint, positions, unpaired=tuple(size - len(pairs) for size in sizes))
-
-
-def require_text(rows: Dataset, column: str, field: str, where: str) -> None:
-    """Raises ValueError for a column that is missing `where`, or holds no text; `field` of the recipe names it."""
-    dtype = getattr(require_column(rows, column, where), "dtype", None)
-    if dtype not in ("string", "large_string"):
-        raise ValueError(f"{field} is {column}, which holds {dtype or 'no text'}. Name a column of text.")
 
 
 def with_both_sides(rows: PairRows, name: str, is_evaluated: bool) -> PairRows:

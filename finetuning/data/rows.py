@@ -1,8 +1,8 @@
-"""Rows of one language in one table; tables are read once, by language."""
+"""Rows of one language in one table."""
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -59,84 +59,73 @@ class Rows:
         return replace(self, dataset=self.dataset.select(kept), positions=np.asarray(self.numbers)[kept])
 
 
-class TableReader:
-    """Reads tables by language, each table once."""
-
-    def __init__(self, hub_root: str | None):
-        self.hub_root = hub_root
-        self._loaded: dict[tuple, tuple[Dataset, str]] = {}
-
-    def rows(self, table: "LabeledTable", languages: list[str]) -> list[Rows]:
-        """Returns the rows of each language; by default of every language in `language_column`."""
-        if has_place_for_language(table):
-            if not languages:
-                raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
-            return [rows for name in languages for rows in self.rows(filled(table, name), [name])]
-        table = whole_file(table)
-        dataset, fingerprint = read_table(table, self.hub_root, self._loaded)
-        positions = selected(table, dataset)
-        if table.language_column is not None:
-            require_column(dataset, table.language_column, describe(table))
-            column = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
-            found = list(dict.fromkeys(column.tolist()))
-            if unknown := [name for name in languages if name not in found]:
-                raise ValueError(
-                    f"{describe(table)} has no rows of language {unknown[0]!r} in column {table.language_column}. Its "
-                    f"languages are: {', '.join(found)}."
-                )
-            of_each = {name: positions[column == name] for name in languages or found}
-        elif len(languages) == 1:
-            of_each = {languages[0]: positions}
-        else:
+def rows_of(table: "LabeledTable", languages: list[str], hub_root: str | None) -> list[Rows]:
+    """Reads a table: returns the rows of each language; by default of every language in `language_column`."""
+    if has_place_for_language(table):
+        if not languages:
+            raise ValueError(f"{describe(table)} has {{language}} in it, and `languages` is empty. Name them.")
+        return [rows for name in languages for rows in rows_of(filled(table, name), [name], hub_root)]
+    table = whole_file(table)
+    dataset, fingerprint = read_table(table, hub_root)
+    positions = selected(table, dataset)
+    if table.language_column is not None:
+        require_column(dataset, table.language_column, describe(table))
+        column = np.asarray(dataset[table.language_column][:], dtype=str)[positions]
+        found = list(dict.fromkeys(column.tolist()))
+        of_each = {name: positions[column == name] for name in languages or found}
+        if absent := [name for name, own in of_each.items() if not len(own)]:
             raise ValueError(
-                f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
-                "`language_column`, or write {language} into path or config if each language has its own table."
+                f"{describe(table)} has {', '.join(found)} and not {absent[0]} in column {table.language_column}."
             )
-        return [self._joined(Rows(table, name, dataset.select(own), fingerprint, own)) for name, own in of_each.items()]
-
-    def _joined(self, rows: Rows) -> Rows:
-        """The rows with the columns of their `translations` table, if they have one."""
-        if rows.table.translations is None:
-            return rows
-        from datasets import concatenate_datasets
-
-        table = filled(rows.table, rows.language)
-        named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
-        source = whole_file(Table(path=named.path, config=named.config, split=split, revision=named.revision))
-        other, fingerprint = read_table(source, self.hub_root, self._loaded)
-        require_column(rows.dataset, named.join_on, rows.name)
-        keys = rows.dataset[named.join_on][:]
-        positions = unique_ids(other, named.join_on, describe(source)).get_indexer(keys)
-        if len(unknown := np.flatnonzero(positions < 0)):
-            raise ValueError(
-                f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
-                f"its rows has {keys[unknown[0]]!r} in column {named.join_on}."
-            )
-        names = {}
-        for column in named.text_columns:  # a struct's fields are columns of their own: `answers` names them all
-            own = [name for name in other.column_names if f"{name}.".startswith(f"{column}.")]
-            names |= {name: f"translations.{name}" for name in own or [require_column(other, column, describe(source))]}
-        found = other.select_columns(list(names)).rename_columns(names).select(positions)
-        return replace(
-            rows,
-            table=replace(table, translation_columns=[f"translations.{one}" for one in named.text_columns]),
-            dataset=concatenate_datasets([rows.dataset, found], axis=1),
-            translations={**names_of(source), "join_on": named.join_on, "fingerprint": fingerprint},
+    elif len(languages) == 1:
+        of_each = {languages[0]: positions}
+    else:
+        raise ValueError(
+            f"{describe(table)} holds one language, and `languages` is {languages}. Name that language, set "
+            "`language_column`, or write {language} into path or config if each language has its own table."
         )
+    parts = [Rows(table, name, dataset.select(own), fingerprint, own) for name, own in of_each.items()]
+    return [_joined(rows, hub_root) if table.translations else rows for rows in parts]
 
 
-def read_table(table: Table, hub_root: str | None, loaded: dict[tuple, tuple["Dataset", str]]) -> tuple["Dataset", str]:
+def _joined(rows: Rows, hub_root: str | None) -> Rows:
+    """The rows with the columns of their `translations` table."""
+    from datasets import concatenate_datasets
+
+    table = filled(rows.table, rows.language)
+    named, split = table.translations, table.split.split("[")[0]  # a slice is joined to the whole split
+    source = whole_file(Table(path=named.path, config=named.config, split=split, revision=named.revision))
+    other, fingerprint = read_table(source, hub_root)
+    require_column(rows.dataset, named.join_on, rows.name)
+    keys = rows.dataset[named.join_on][:]
+    positions = unique_ids(other, named.join_on, describe(source)).get_indexer(keys)
+    if len(unknown := np.flatnonzero(positions < 0)):
+        raise ValueError(
+            f"{rows.place}: {len(unknown)} of {len(keys)} rows have no translation in {describe(source)}; none of "
+            f"its rows has {keys[unknown[0]]!r} in column {named.join_on}."
+        )
+    names = {}
+    for column in named.text_columns:  # a struct's fields are columns of their own: `answers` names them all
+        own = [name for name in other.column_names if f"{name}.".startswith(f"{column}.")]
+        names |= {name: f"translations.{name}" for name in own or [require_column(other, column, describe(source))]}
+    found = other.select_columns(list(names)).rename_columns(names).select(positions)
+    return replace(
+        rows,
+        table=replace(table, translation_columns=[f"translations.{one}" for one in named.text_columns]),
+        dataset=concatenate_datasets([rows.dataset, found], axis=1),
+        translations={**names_of(source), "join_on": named.join_on, "fingerprint": fingerprint},
+    )
+
+
+def read_table(table: Table, hub_root: str | None) -> tuple["Dataset", str]:
     """The rows of a table, a struct's fields under the dotted names of the recipe, and its fingerprint.
 
-    `loaded` keeps what was read. Raises ValueError for a streamed table.
+    Raises ValueError for a streamed table.
     """
     if table.streaming:
         raise ValueError(f"{describe(table)}: streaming is true, and all rows are needed at once. Leave it out.")
-    key = tuple(getattr(table, item.name) for item in fields(Table))
-    if key not in loaded:
-        dataset = load_table(table, hub_root)
-        loaded[key] = dataset.flatten(), table_fingerprint(table, hub_root, dataset)
-    return loaded[key]
+    dataset = load_table(table, hub_root)
+    return dataset.flatten(), table_fingerprint(table, hub_root, dataset)
 
 
 def unique_ids(dataset: "Dataset", column: str, where: str) -> "pandas.Index":
@@ -177,11 +166,10 @@ def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:
     for column, wanted in table.where.items():
         require_column(dataset, column, describe(table))
         pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-        values = ["" if value is None else str(value) for value in dataset[column][:]]
-        positions = np.array([row for row in positions if pattern.fullmatch(values[row])], dtype=int)
+        values = dataset[column][:]
+        positions = np.array([row for row in positions if pattern.fullmatch(str(values[row]))], dtype=int)
         if not len(positions):
-            shown = ", ".join(list(dict.fromkeys(values))[:9])
-            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}, but {shown}.")
+            raise ValueError(f"{describe(table)} has no row with {wanted!r} in column {column}.")
     return positions
 
 

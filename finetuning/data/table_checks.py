@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from finetuning.data.rows import Rows, filled
 from finetuning.data.task_tables import training_languages
-from zoo_core.tables import Table, describe, require_column, resolve_hub_path
+from zoo_core.tables import Table, describe, resolve_hub_path
 
 if TYPE_CHECKING:
     from finetuning.recipe import LabeledTable, Recipe
@@ -34,6 +34,11 @@ def check_tables(recipe: "Recipe") -> None:
                 f"{where}: plug_in is {recipe.plug_in}. With plug_in, give one of `translation_columns` and "
                 "`translations`; without it, none."
             )
+        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
+        has_labels = recipe.translations_have_labels and table in recipe.train
+        wanted = [*table.text_columns, *([table.label_column] if has_labels else [])]
+        if columns and len(columns) != len(wanted):
+            raise ValueError(f"{where} has {columns} as translations. Name the columns that translate {wanted}.")
         if table.dev_split and overlap(table, replace(table, split=table.dev_split), recipe.hub_root):
             raise ValueError(f"{where}: its dev_split {table.dev_split!r} has the rows of split {table.split!r}.")
     evaluated = [filled(table, name) for table in recipe.evaluation for name in table.languages or [""]]
@@ -52,22 +57,6 @@ def check_tables(recipe: "Recipe") -> None:
         raise ValueError("selection is mean_dev, and no evaluation table has a dev_split. Name it.")
 
 
-def check_translation_columns(recipe: "Recipe", needs_labels: bool = True) -> None:
-    """Raises ValueError for tables that do not name as many columns of translations as `text_columns`.
-
-    In training, if `needs_labels`, they also need the labels of the translations, since both sides are learned from.
-    """
-    for where, table in named_tables(recipe).items():
-        columns = table.translation_columns or (table.translations.text_columns if table.translations else [])
-        wanted = [f"{name}_en" for name in table.text_columns]
-        wanted += [f"{table.label_column}_en"] * (needs_labels and where.startswith("train"))
-        if columns and len(columns) != len(wanted):
-            raise ValueError(
-                f"{where} names the columns {', '.join(columns)} of translations. Name {len(wanted)}, such as "
-                f"{', '.join(wanted)}."
-            )
-
-
 def translation_of(rows: Rows) -> Rows | None:
     """The same rows with their translations' columns as the table's own; the label column is "" where none is named."""
     columns = rows.table.translation_columns
@@ -78,25 +67,15 @@ def translation_of(rows: Rows) -> Rows | None:
     return replace(rows, table=table)
 
 
-def typed_column(rows: Rows, column: str, what: str, dtype: str, is_list: bool = False) -> list:
-    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
-    feature = require_column(rows.dataset, column, rows.name)
-    inner = getattr(feature, "feature", None) if is_list else feature
-    if dtype not in str(getattr(inner, "dtype", None)):
-        raise ValueError(f"{rows.name}: column {column} holds {getattr(feature, 'dtype', feature)}, not {what}.")
-    return rows.dataset[column][:]
-
-
 def overlap(one: Table, other: Table, hub_root: str | None) -> bool:
     """Whether two tables share rows. Two slices of a split, as in train[:9], count as disjoint.
 
     So do tables whose `where` is not the same. Equal rows are counted when they are read.
     """
-    paths = [Path(resolve_hub_path(table.path, hub_root)) for table in (one, other)]
-    if paths[0].resolve() != paths[1].resolve() or one.config != other.config:
-        return False
-    if getattr(one, "where", {}) != getattr(other, "where", {}):
-        return False
+    paths = [Path(resolve_hub_path(table.path, hub_root)).resolve() for table in (one, other)]
+    names, others = (
+        (path, table.config, getattr(table, "where", {})) for path, table in zip(paths, (one, other), strict=True)
+    )
     both_sliced = "[" in one.split and "[" in other.split
     same_split = one.split == other.split if both_sliced else one.split.split("[")[0] == other.split.split("[")[0]
-    return same_split or paths[0].is_file()
+    return names == others and (same_split or paths[0].is_file())

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from finetuning.data.rows import Rows, TableReader, has_place_for_language, names_of, split_name
-from finetuning.results import Protocol
+from finetuning.data.rows import Rows, has_place_for_language, names_of, rows_of, split_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,7 +34,7 @@ class Tables:
 class Data:
     """The data that a task of any kind reads."""
 
-    protocol: Protocol  # what was read and how, for results.json
+    protocol: dict[str, Any]  # what was read and how, for results.json
     warnings: list[str]
 
 
@@ -65,7 +64,7 @@ def training_languages(recipe: "Recipe", table: "TrainingTable") -> list[str]:
     return table.languages or [recipe.source_language]
 
 
-def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: TableReader) -> dict[str, list[Rows]]:
+def development_rows(recipe: "Recipe", evaluation: dict[str, Rows]) -> dict[str, list[Rows]]:
     """Returns the rows that select the checkpoint, by language; none if `selection` is last, or to hold them out later.
 
     `mean_dev`: the evaluation tables' `dev_split` in every language that has one. `source_dev`: the `dev_split` in the
@@ -74,7 +73,7 @@ def development_rows(recipe: "Recipe", evaluation: dict[str, Rows], reader: Tabl
     """
 
     def rows(table: "LabeledTable", language: str) -> list[Rows]:
-        return reader.rows(replace(table, split=table.dev_split), [language])
+        return rows_of(replace(table, split=table.dev_split), [language], recipe.hub_root)
 
     source = recipe.source_language
     if recipe.selection == "mean_dev":
@@ -94,9 +93,9 @@ def open_tables(recipe: "Recipe") -> Tables:
 
     Raises ValueError for a language that is evaluated twice, and for settings without training rows that they need.
     """
-    reader, setting, evaluation = TableReader(recipe.hub_root), recipe.setting, {}
-    train = [rows for table in recipe.train for rows in reader.rows(table, training_languages(recipe, table))]
-    for rows in [rows for table in recipe.evaluation for rows in reader.rows(table, table.languages)]:
+    root, setting, evaluation = recipe.hub_root, recipe.setting, {}
+    train = [rows for table in recipe.train for rows in rows_of(table, training_languages(recipe, table), root)]
+    for rows in [rows for table in recipe.evaluation for rows in rows_of(table, table.languages, root)]:
         if evaluation.setdefault(rows.language, rows) is not rows:
             raise ValueError(f"Language {rows.language!r} is evaluated twice, the second time in {rows.name}.")
     trained = {rows.language for rows in train}
@@ -104,7 +103,7 @@ def open_tables(recipe: "Recipe") -> Tables:
         raise ValueError(f"setting is {setting}, and all training rows are {recipe.source_language}. Add translations.")
     if setting == "supervised" and (absent := [name for name in evaluation if name not in trained]):
         raise ValueError(f"setting is supervised, and there are no training rows in {', '.join(absent)}.")
-    return Tables(train, development_rows(recipe, evaluation, reader), evaluation)
+    return Tables(train, development_rows(recipe, evaluation), evaluation)
 
 
 def gather(
@@ -139,17 +138,12 @@ def gather(
         split = train.train_test_split(test_size=recipe.dev_fraction, seed=DATA_SEED)
         train, dev = split["train"], {recipe.source_language: split["test"]}
         dev_data = f"{recipe.dev_fraction:.0%} of the training rows, held out at random (seed {DATA_SEED})"
-    if recipe.selection == "mean_dev" and (absent := [language for language in evaluation if language not in dev]):
-        warnings = [
-            *warnings,
-            f"there are no development rows in {', '.join(absent)}: the checkpoint is best on the others' mean",
-        ]
     train = sample(train, recipe.max_train_examples)
     evaluated = list(tables.evaluation.values())
     drawn = {language: sample(rows, recipe.max_evaluation_examples) for language, rows in evaluation.items()}
     differs = [rows.table.differs for rows in evaluated if rows.table.differs]
     differs += ["fewer rows"] * any(len(rows) < len(evaluation[language]) for language, rows in drawn.items())
-    protocol = Protocol(
+    protocol = dict(
         training_data=identities(tables.train),
         training_rows=len(train),
         plug_in=recipe.plug_in,
@@ -159,16 +153,15 @@ def gather(
         evaluated_split=", ".join(dict.fromkeys(split_name(rows.table) for rows in evaluated)),
         evaluated_rows={language: len(rows) for language, rows in drawn.items()},
         differs=list(dict.fromkeys(differs)),
-        selection=Protocol(
-            rule=recipe.selection,
-            data=dev_data or None,
-            rows={language: len(rows) for language, rows in dev.items()},
-        ),
+        selection={
+            "rule": recipe.selection,
+            "data": dev_data or None,
+            "rows": {language: len(rows) for language, rows in dev.items()},
+        },
     )
     parts = {"training": {"": train}, "development": dev, "evaluated": drawn}
     texts = [name for name in ("text", "pair", "words", "question", "context") if name in train.column_names]
-    label = next((name for name in ("labels", "tags") if name in train.column_names), None)
-    warnings = [*warnings, *repeated_texts(parts, texts, label)]
+    warnings = [*warnings, *repeated_texts(parts, texts)]
     warnings += table_warnings(recipe, recipe.evaluation, "max_evaluation_examples", "max_train_examples")
     return TaskData(protocol, list(dict.fromkeys(warnings)), train, dev, drawn, label_names)
 
@@ -185,18 +178,16 @@ def table_warnings(recipe: "TaskRecipe", tables: list[Any], *limits: str) -> lis
     return warnings + [f"only a sample of the rows was used: {field} is {n}" for field, n in sizes.items() if n]
 
 
-def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], label: str | None) -> list[str]:
-    """Warnings of rows whose texts an earlier part has, too, and of equal texts with different labels."""
+def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str]) -> list[str]:
+    """Warnings of rows whose texts an earlier part has, too."""
     import pandas
 
-    def hashes(rows: "Dataset", columns: list[str]) -> list[int]:  # the texts themselves would need memory
-        values = zip(*(rows[column][:] for column in columns), strict=True)
+    def hashes(rows: "Dataset") -> list[int]:  # the texts themselves would need memory
+        values = zip(*(rows[column][:] for column in texts), strict=True)
         return [hash(tuple(tuple(one) if isinstance(one, list) else one for one in row)) for row in values]
 
     frames = [
-        pandas.DataFrame({"text": hashes(rows, texts), "label": hashes(rows, [label]) if label else 0}).assign(
-            part=part, language=language
-        )
+        pandas.DataFrame({"text": hashes(rows), "part": part, "language": language})
         for part, languages in parts.items()
         for language, rows in languages.items()
     ]
@@ -206,9 +197,6 @@ def repeated_texts(parts: dict[str, dict[str, "Dataset"]], texts: list[str], lab
         shared = own.text.isin(frame.text[frame.part == earlier]).groupby(own.language, sort=False).agg(["sum", "size"])
         if shown := ", ".join(f"{name} {n:,} of {rows:,}" for name, n, rows in shared.itertuples() if n):
             warnings.append(f"{later} rows whose text is in the {earlier} rows: {shown}")
-    several = frame.groupby("text").label.transform("nunique") > 1
-    if shown := ", ".join(f"{part} {n:,}" for part, n in several.groupby(frame.part, sort=False).sum().items() if n):
-        warnings.append(f"rows whose text has another label elsewhere: {shown}")
     return warnings
 
 

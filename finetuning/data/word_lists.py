@@ -1,4 +1,4 @@
-"""Columns with lists of words or of labels, for any table."""
+"""Columns of texts, and of lists of words or of labels, for any table."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -23,26 +23,30 @@ def has_text(column: Any) -> np.ndarray:
     return found.fill_null(False).to_numpy(zero_copy_only=False)
 
 
+def typed_column(dataset: "Dataset", column: str, where: str, dtype: str = "string", is_list: bool = False) -> Any:
+    """A column of values, or of lists of them, whose type's name has `dtype` in it. Raises ValueError for another."""
+    feature = require_column(dataset, column, where)
+    inner = getattr(feature, "feature", None) if is_list else feature
+    if dtype not in str(getattr(inner, "dtype", None)):
+        raise ValueError(f"{where}: column {column} holds {feature}, not {'lists of ' * is_list}{dtype}.")
+    return dataset[column]
+
+
 def text_lists(
     dataset: "Dataset", column: str, where: str, what: str, may_be_blank: bool = False, numbers: Any = None
 ) -> list[list[str]]:
     """A column of lists of texts; ids of class labels become their names.
 
     where: the table, and what: what a list holds, for errors, which name the row; `numbers` are those of the rows if
-    they are not all. Raises ValueError for a column of another type, and for lists and texts that are missing, that
-    hold tabs or line breaks or, unless they `may_be_blank`, no character.
+    they are not all. Raises ValueError for what is no list of texts, and for texts that hold tabs or line breaks or,
+    unless they `may_be_blank`, no character.
     """
-    feature = require_column(dataset, column, where)
-    item = getattr(feature, "feature", None)
-    kind = str(getattr(item, "dtype", getattr(feature, "dtype", feature)))
-    names = getattr(item, "names", None)
-    if (isinstance(item, dict) or "string" not in kind or not item) and not names and kind != "null":
-        raise ValueError(f"{where}: column {column} holds {feature}, not lists of {what}s.")
+    names = getattr(getattr(require_column(dataset, column, where), "feature", None), "names", None)
     lists = dataset[column][:]
     if names:
         lists = [texts and [names[number] for number in texts] for texts in lists]
     for row, texts in enumerate(lists):
-        is_text = texts is not None and None not in texts and not BREAKS.search("".join(texts))
+        is_text = isinstance(texts, list) and {*map(type, texts)} <= {str} and not BREAKS.search("".join(texts))
         if not is_text or not may_be_blank and not all(text.strip(" ") for text in texts):
             raise ValueError(
                 f"{where}, row {row if numbers is None else numbers[row]} (from 0): column {column} holds "

@@ -107,7 +107,7 @@ def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iter
     Raises ValueError for an unknown row, and a table without a score of the task.
     """
     table, row = find(item["paper"], item["table"], item["row"])
-    place, names = f"published: {item['paper']}, {item['table']}, {item['row']}", list(names)
+    names = list(names)
     if table.columns_are == "tasks":
         average, scores = table.scores(row, table.metrics[0]).get(task), {metric: {}}
         columns = languages_of(task, table)
@@ -117,9 +117,9 @@ def look_up(item: dict[str, Any], task: str, kind: str, metric: str, names: Iter
         scores = {metric: table.scores(row, main)}
         scores |= {name: table.scores(row, name) for name in table.metrics if name != main}
     else:
-        raise ValueError(f"{place} is of task {table.task}, and the recipe's is {task}. Set published=null.")
-    if average is None and not any(scores.values()):
-        raise ValueError(f"{place} has no legible score of {task}. Name another row, or leave it out.")
+        raise ValueError(
+            f"published names {item['table']} of {table.task}, and the task is {task}. Set published=null."
+        )
     ours = {column: pair_of(column, names) for column in columns or []}
     name = f"{item['table']} (average: {row.average_from})" if row.average_from else item["table"]
     return Reference(

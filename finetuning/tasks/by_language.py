@@ -12,7 +12,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments, set_seed
 
-from finetuning.data.table_checks import check_tables, check_translation_columns, named_tables
+from finetuning.data.table_checks import check_tables, named_tables
 from finetuning.data.task_tables import Tables, TaskData, open_tables
 from finetuning.models import Start, fine_tuned_on
 from finetuning.page import table_names
@@ -40,7 +40,6 @@ class LanguageTask(Task[R]):
     collator: ClassVar[Callable[[Any], Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]]]  # of the tokenizer
     metric: tuple[str, str]  # name and version of what computes the scores
     texts: ClassVar[tuple[int, ...]] = (1,)  # how many text columns tables may name
-    has_labels_in_text: ClassVar[bool] = False  # then a translation that is learned from has its own
     counts = {"cut_texts": "cut", "split_texts": "split", "cut_translations": "translations cut"}
     loss_reads_padding: ClassVar[bool] = False  # then the loss depends on the width of a micro-batch
     # Returns what is kept of (logits, labels) of an evaluated batch. None: keep the logits.
@@ -64,7 +63,6 @@ class LanguageTask(Task[R]):
     def open_tables(self) -> Tables:
         """Checks and reads every table. Raises ValueError as `check_tables`, and for columns that do not fit."""
         check_tables(self.recipe)
-        check_translation_columns(self.recipe, self.has_labels_in_text)
         count = len(self.recipe.train[0].text_columns)
         for where, table in named_tables(self.recipe).items():
             if len(table.text_columns) != count or count not in self.texts:

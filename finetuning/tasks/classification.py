@@ -11,9 +11,8 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from finetuning.data.labels import LabelColumn, label_ids, label_names, refuse_placeholders
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import typed_column
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
-from finetuning.data.word_lists import has_text
+from finetuning.data.word_lists import has_text, typed_column
 from finetuning.recipe import Recipe
 from finetuning.tasks.by_language import LanguageTask, by_label
 from finetuning.trainer import Outcome
@@ -112,7 +111,7 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
     table, columns = rows.table, {}
     for prefix, named in (("", table.text_columns), (TRANSLATION, table.translation_columns)):
         for new, column in zip(TEXTS, named, strict=False):
-            texts = columns[prefix + new] = typed_column(rows, column, "text", "string")
+            texts = columns[prefix + new] = typed_column(rows.dataset, column, rows.name)[:]
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
     ids = label_ids(_label_column(rows), names, is_order_declared, warnings)

@@ -49,7 +49,6 @@ class TaggingTask(LanguageTask[TaggingRecipe]):
 
     auto_class = AutoModelForTokenClassification
     collator = DataCollatorForTokenClassification
-    has_labels_in_text = True
     metric = ("seqeval", f"1.2.0 (seqeval {importlib.metadata.version('seqeval')})")  # its releases differ
 
     @staticmethod

@@ -9,10 +9,10 @@ A translation has another word order, so labels cannot be copied. Instead, a mod
 labels the translated text (FILTER, 2020; VECO, ACL 2021, section 5.1, for POS and NER). XTREME publishes no
 translations of its POS and NER data; bring your own.
 
-The input is a table like any other: a file, a folder in the Hub's layout or a Hub id, with a column of lists of words,
-or of text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Rows
-without words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and `labeled_by`, which names
-the teacher. The results of a run that trains on these rows name it, too.
+The input is a file per language, of any format that recipes read. Its column `tokens` has lists of words, or `text` has
+text that is split at white space. Its other columns are kept: plug-in needs the original in the same row. Rows without
+words are left out. Each row gets `tokens`, `labels` (names; chunks as IOB2) and `labeled_by`, which names the teacher.
+The results of a run that trains on these rows name it, too.
 """
 
 import argparse
@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from finetuning.data.label_schemes import form_of, to_iob2
 from finetuning.data.task_tables import LABELED_BY
-from finetuning.data.word_lists import text_lists
+from finetuning.data.word_lists import text_lists, typed_column
 from zoo_core.command_line import TRUST_REMOTE_CODE, CommandParser, user_errors
 from zoo_core.provenance import write_rows
-from zoo_core.tables import Table, describe, load_table, require_column
+from zoo_core.tables import Table, load_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 LANGUAGE = "{language}"
 BATCH = 64  # windows per forward pass
-WRITTEN = ("tokens", "labels", LABELED_BY)  # columns
 # languages that are written without spaces between words, or with spaces between phrases
 UNSPACED = {"bo", "dz", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 
@@ -42,10 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; `argv` defaults to the command line."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("--model", required=True, help="the teacher: folder or Hub id of a fine-tuned tagger")
-    parser.add_argument("--input", required=True, help=f"text to label: file, folder or Hub id; may hold {LANGUAGE}")
-    parser.add_argument("--config", help=f"configuration of the input, if it has several; may hold {LANGUAGE}")
-    parser.add_argument("--split", default="train", help="split of the input; files have none (default: train)")
-    parser.add_argument("--column", help="column of words or text (default: `tokens` if it exists, else `text`)")
+    parser.add_argument("--input", required=True, help=f"file of text to label; holds {LANGUAGE} for several languages")
     parser.add_argument("--languages", nargs="+", required=True, metavar="LANGUAGE", help="languages of the text")
     parser.add_argument("--output", required=True, help=f"JSONL file to write; holds {LANGUAGE} for several languages")
     parser.add_argument("--hub_root", help="folder that mirrors the Hub (<hub_root>/<owner>/<name>)")
@@ -59,43 +55,38 @@ def main(argv: list[str] | None = None) -> None:
 
 def label(options: argparse.Namespace) -> None:
     """Labels the text of every language, after reading and checking all input."""
+    for name in ("input", "output"):
+        if len(options.languages) > 1 and LANGUAGE not in (given := getattr(options, name)):
+            raise ValueError(f"--{name} is {given}, for {len(options.languages)} languages. Write {LANGUAGE} in it.")
     outputs = {language: Path(options.output.replace(LANGUAGE, language)) for language in options.languages}
-    for name, value in (("input", f"{options.input} {options.config}"), ("output", options.output)):
-        if len(outputs) > 1 and LANGUAGE not in value:
-            raise ValueError(f"--{name} is {getattr(options, name)}, for {len(outputs)} languages. Write {LANGUAGE}.")
     if there := next((output for output in outputs.values() if output.exists()), None):
         raise ValueError(f"{there} exists. Remove it, or name another --output.")
-    texts = {language: read_text(options, language) for language in outputs}
-    model, tokenizer, signature = load_teacher(options)
+    texts = {language: read_text(options.input.replace(LANGUAGE, language), language) for language in outputs}
+    model, tokenizer, teacher = load_teacher(options)
     for language, output in outputs.items():
         rows, sentences = texts[language]
         labels = label_words(model, tokenizer, sentences, options.max_length)
         columns = zip(rows, sentences, labels, strict=True)
-        write_rows(output, (row | dict(zip(WRITTEN, (*own, signature), strict=True)) for row, *own in columns))
+        write_rows(output, (row | {"tokens": words, "labels": own, LABELED_BY: teacher} for row, words, own in columns))
         print(f"{output}: {len(rows):,} rows, {sum(map(len, sentences)):,} words")
 
 
-def read_text(options: argparse.Namespace, language: str) -> tuple["Dataset", list[list[str]]]:
-    """The rows of one language that have words, and their words. Raises ValueError for a column of another type."""
-    path, config = (text and text.replace(LANGUAGE, language) for text in (options.input, options.config))
-    table = Table(path=path, config=config, split="train" if Path(path).is_file() else options.split)
-    rows, where = load_table(table, options.hub_root), describe(table)
-    column = options.column or ("tokens" if "tokens" in rows.column_names else "text")
-    feature = require_column(rows, column, where)
-    if taken := [name for name in WRITTEN if name in rows.column_names and name != column]:
-        raise ValueError(f"{where} has a column {taken[0]}, which this command writes. Rename or remove it.")
-    if getattr(feature, "dtype", None) in ("string", "large_string"):
+def read_text(path: str, language: str) -> tuple["Dataset", list[list[str]]]:
+    """The rows of a file that have words, and their words. Raises ValueError for a file without a column of them."""
+    rows = load_table(Table(path=path))
+    if "tokens" in rows.column_names:
+        sentences = text_lists(rows, "tokens", path, "word", may_be_blank=True)
+    else:
+        texts = typed_column(rows, "text", path)[:]
         if re.split("[-_]", language)[0] in UNSPACED:
             raise ValueError(
-                f"{where}: column {column} holds text in {language}, which has no spaces between words. Split it with "
-                "a segmenter for the language, and give a column of lists of words."
+                f"{path}: column text is in {language}, which has no spaces between words. Split it with a segmenter "
+                "for the language, and give lists of words as a column `tokens`."
             )
-        sentences = [(text or "").split() for text in rows[column][:]]
-    else:
-        sentences = text_lists(rows, column, where, "word", may_be_blank=True)
+        sentences = [(text or "").split() for text in texts]
     kept = [row for row, words in enumerate(sentences) if words]
     if not kept:
-        raise ValueError(f"{where}: none of its {len(rows)} rows has a word in column {column}. Name another --column.")
+        raise ValueError(f"{path}: none of its {len(rows)} rows has a word.")
     return rows.select(kept), [sentences[row] for row in kept]
 
 
@@ -131,7 +122,6 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     """
     import numpy as np
     import torch
-    from datasets import Dataset
     from rich.progress import track
 
     from finetuning.tasks.tagging import windows_of, words_of_sentences
@@ -139,17 +129,18 @@ def label_words(model: Any, tokenizer: Any, sentences: list[list[str]], max_leng
     names = model.config.id2label
     form = form_of(names.values(), lambda label: "id2label of the model")
     subword = getattr(model.config, "label_subword", "first")  # other projects' taggers: usually the first
-    arguments = dict(tokenizer=tokenizer, max_length=max_length, label_subword=subword)
-    rows = Dataset.from_dict({"words": sentences, "tags": [[0] * len(words) for words in sentences]})
-    options = dict(batched=True, with_indices=True, remove_columns=rows.column_names)
-    windows = rows.map(windows_of, fn_kwargs=arguments, **options)
-    windows = windows.select(np.argsort(-np.asarray(windows["length"][:]), kind="stable"))  # less padding
-    inputs, numbers = windows.select_columns(["input_ids", "attention_mask"]), []
-    for start in track(range(0, len(inputs), BATCH), "Labeling", disable=not sys.stderr.isatty()):
-        batch = tokenizer.pad(inputs[start : start + BATCH], return_tensors="pt")
+    rows = {"words": sentences, "tags": [[0] * len(words) for words in sentences]}
+    windows = windows_of(rows, [*range(len(sentences))], tokenizer, max_length, subword)
+    order = np.argsort(-np.array(windows["length"]), kind="stable")  # less padding
+    found: dict[int, list[int]] = {}
+    for start in track(range(0, len(order), BATCH), "Labeling", disable=not sys.stderr.isatty()):
+        places = order[start : start + BATCH]
+        inputs = {name: [windows[name][place] for place in places] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
-            numbers += model(**batch.to(model.device)).logits.argmax(-1).tolist()
-    labels = [[names[number] for number in own] for own in words_of_sentences(windows, numbers)]
+            logits = model(**tokenizer.pad(inputs, return_tensors="pt").to(model.device)).logits
+        found |= zip(places.tolist(), logits.argmax(-1).tolist(), strict=True)
+    ids = words_of_sentences(windows, found)
+    labels = [[names[number] for number in own] for own in ids]
     return [to_iob2(own, form) for own in labels] if form else labels
 
 

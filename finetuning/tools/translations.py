@@ -20,16 +20,14 @@ files are SQuAD's: rows have id, question, context and answers, or, of translate
 answers_en. Join these to the test's own rows by their id, and English SQuAD to translate-train in the same way.
 
 XTREME has no documentation of the files; issues 37, 95 and 98 of its repository describe them. Rows that cannot be
-read, such as some malformed ones of PAWS-X, are left out and counted. An error are copies from before September 2020
-(three columns) and translate-test files without a label (four). MLQA's German translate-test file was never published.
-Other files are ignored, such as pseudo test sets (English tests translated into more languages, which are not gold). A
-file that exists is not written again: remove it to convert its source anew.
+read, such as some malformed ones of PAWS-X, are left out and counted; a file with too many of them is an error, such as
+copies from before September 2020. MLQA's German translate-test file was never published. Other files are ignored, such
+as pseudo test sets (English tests translated into more languages, which are not gold). A file that exists is not
+written again: remove it to convert its source anew.
 """
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def convert(folder: Path, output: Path) -> None:
-    """Writes the rows of every published file in `folder` into `output`, and prints what was left out.
+    """Writes the rows of every published file in `folder` into `output`, and prints how many were left out.
 
     Raises ValueError if there is no such file, and if most of a file cannot be read.
     """
@@ -81,13 +79,11 @@ def convert(folder: Path, output: Path) -> None:
         if written.exists():
             print(f"{written} exists: {file} is not converted")
             continue
-        found = list(pair_rows(file, task, is_english) if task in PAIRS else question_rows(file, is_english))
-        rows = [row for row in found if isinstance(row, dict)]
-        left_out = Counter(row for row in found if isinstance(row, str))
-        if left_out.total() >= len(rows):
-            raise ValueError(f"{file} has {len(rows):,} readable rows. Left out: {dict(left_out)}. Download it again.")
+        rows, count = pair_rows(file, task, is_english) if task in PAIRS else question_rows(file, is_english)
+        if 2 * len(rows) <= count:
+            raise ValueError(f"{file} has {count:,} rows, of which {len(rows):,} are readable. Download it again.")
         write_rows(written, rows)
-        print(f"{written}: {len(rows):,} rows. Left out: {dict(left_out) or 0}")
+        print(f"{written}: {len(rows):,} rows, {count - len(rows):,} left out")
 
 
 def source_of(file: Path) -> tuple[str, str, str, bool] | None:
@@ -102,51 +98,32 @@ def source_of(file: Path) -> tuple[str, str, str, bool] | None:
     return None
 
 
-def pair_rows(file: Path, task: str, is_english: bool) -> Iterator[dict[str, Any] | str]:
-    """Yields a row for each line, or why it has none."""
+def pair_rows(file: Path, task: str, is_english: bool) -> tuple[list[dict[str, Any]], int]:
+    """The readable rows, and the number of all lines."""
     names, labels = PAIRS[task]
-    english = [f"{name}_en" for name in names]
-    columns = [*english, *names] if is_english else [*names, *english]
-    for line in read_lines(file):
-        fields = line.split("\t")
-        if len(fields) != 5:
-            yield f"{len(fields)} columns, not 5"
-        elif (label := fields[4].strip()) not in labels:
-            yield f"the fifth column is no label ({', '.join(labels)})"
-        elif not all(text.strip() for text in fields[:4]):
-            yield "a text is blank"
-        else:
-            texts = dict(zip(columns, fields, strict=False))
-            yield {name: texts[name] for name in (*names, *english)} | {"label": labels[label]}
+    english = tuple(f"{name}_en" for name in names)
+    columns = (*english, *names, "label") if is_english else (*names, *english, "label")
+    lines = [line.split("\t") for line in read_lines(file)]
+    readable = [own for own in lines if len(own) == 5 and own[4].strip() in labels and all(map(str.strip, own))]
+    return [dict(zip(columns, [*own[:4], labels[own[4].strip()]], strict=True)) for own in readable], len(lines)
 
 
-def question_rows(file: Path, is_english: bool) -> Iterator[dict[str, Any] | str]:
-    """Yields a row for each question of SQuAD's JSON, or why it has none. Raises ValueError for another form."""
+def question_rows(file: Path, is_english: bool) -> tuple[list[dict[str, Any]], int]:
+    """The readable questions of SQuAD's JSON, and the number of all. Raises ValueError for another form."""
+    rows: dict[str, dict[str, Any]] = {}
     try:
         articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-        questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
-    ids: set[str] = set()
-    for context, question in questions:
-        answers = {name: [one.get(name) for one in question.get("answers") or []] for name in ("text", "answer_start")}
-        if not isinstance(question.get("id"), str) or question["id"] in ids:
-            yield "no id, or one that another question has"
-        elif not all(map(_is_text, (context, question.get("question")))):
-            yield "question or context is blank"
-        elif not answers["text"] or not all(map(_is_text, answers["text"])):
-            yield "no answer, or one without text"
-        elif not all(isinstance(start, int) for start in answers["answer_start"]):
-            yield "an answer without answer_start"
-        else:
-            ids.add(question["id"])
+        asked = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
+        for context, question in asked:
+            answers = {name: [one[name] for one in question.get("answers") or []] for name in ("text", "answer_start")}
             row = {"question": question["question"], "context": context, "answers": answers}
-            yield {"id": question["id"], **{name + "_en" * is_english: value for name, value in row.items()}}
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+            if answers["text"] and all(text.strip() for text in (row["question"], context, *answers["text"])):
+                named = {name + "_en" * is_english: value for name, value in row.items()}
+                rows.setdefault(question["id"], {"id": question["id"], **named})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not JSON of SQuAD's form: {error!r}. Download it again.") from error
+    return list(rows.values()), len(asked)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def test_run_stops_at_once_after_a_signal_outside_of_training(topics, tmp_path, 
 
 def test_suite_stops_after_a_signal_and_goes_on(topics, stop_at, tmp_path, tiny_model):
     save_recipe(load_recipe(Recipe, None, topics), tmp_path / "topics.yaml")
-    tasks = [{"name": name, "category": "topics", "recipe": "topics.yaml"} for name in ("one", "other")]
+    tasks = [{"name": name, "recipe": "topics.yaml"} for name in ("one", "other")]
     write_json(tmp_path / "suite.yaml", {"name": "two", "tasks": tasks})
     suite = ["--suite", str(tmp_path / "suite.yaml"), f"model={tiny_model}", f"output_dir={tmp_path / 'suite'}"]
     assert "seed 1 is saved at step 3" in stop_at(3, [*suite, "seeds=[1]"])

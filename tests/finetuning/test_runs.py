@@ -66,7 +66,7 @@ def test_transfer_matrix_runs_each_language_as_the_source_once(product, executed
             own = [float(row["value"]) for row in rows if (row["run"], row["source_language"]) == (name, source)]
             assert own == [score for entry in run.languages.values() for score in entry["scores"]]
             (line,) = [line for line in page.splitlines() if line.startswith(f"| {name} | {source} |")]
-            means = [run.of("zh"), run.of("en"), run.average, run.transfer["others"], run.transfer["gap"]]
+            means = [run.of("zh"), run.of("en"), run.average, run.of("mean of others"), run.of("transfer gap")]
             assert line.split(" | ")[2:] == [f"{entry['mean']:.1f}" for entry in means[:-1]] + [
                 f"{run.transfer_gap:.1f} |"
             ]

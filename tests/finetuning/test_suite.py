@@ -29,9 +29,9 @@ def suite(sample_corpus_dir, tiny_model, tmp_path):
             "pairs": [{"path": table["path"], "target": {"path": table["path"], "config": "en"}, **languages, **texts}],
         },
     }
-    of_topics = {"category": "classification", "recipe": "topics.yaml"}
+    of_topics = {"recipe": "topics.yaml"}
     further = {"name": "further", **of_topics, "init_from": "topics", "overrides": ["seeds=[1]"]}
-    retrieval = dict(name="retrieval", category="retrieval", recipe="retrieval.yaml", scores=["source_to_target"])
+    retrieval = dict(name="retrieval", recipe="retrieval.yaml", scores=["source_to_target"])
     for name, recipe in recipes.items():
         write_json(tmp_path / f"{name}.yaml", {"task": name, "output_dir": "unused", **recipe})
     path = tmp_path / "suite.yaml"
@@ -67,7 +67,6 @@ def test_suite_in_parts_repeats_nothing_and_makes_one_table(suite, failed, tmp_p
     assert (topics["hyperparameters"]["batch_size"], further["hyperparameters"]["batch_size"]) == (4, 8)
     means = [topics.average["mean"], further.average["mean"], retrieval.of("average", "source_to_target")["mean"]]
     assert [column[name]["mean"] for name in ("topics", "further", "retrieval")] == pytest.approx(means)
-    assert column["avg. classification"]["mean"] == pytest.approx(sum(means[:2]) / 2)
     assert column["average"]["mean"] == pytest.approx(sum(means) / 3)
     # a chained run says what it started from
     assert further["model"]["init_from"]["task"] == "topics" and further["model"]["init_from"]["seed"] == 1

@@ -89,7 +89,7 @@ def test_convert_leaves_out_malformed_rows_and_overwrites_nothing(tmp_path, caps
     asked += [(f"r{n}", "Was?", [("Rom", -1)]) for n in range(5)]
     published(tmp_path / "in", "squad.translate.train.en-de.json", squad(*asked))
     convert(tmp_path / "in", tmp_path / "out")
-    assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6 and "not 5': 1" in capsys.readouterr().out
+    assert len(rows(tmp_path / "out/pawsx/fr/train.jsonl")) == 6 and "6 rows, 3 left out" in capsys.readouterr().out
     assert [row["id"] for row in rows(tmp_path / "out/squad/de/train.jsonl")] == ["q1", *(f"r{n}" for n in range(5))]
     assert mine.read_text() == "mine\n"
 

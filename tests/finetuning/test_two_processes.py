@@ -45,7 +45,7 @@ def runs(topics_recipe, captions_recipe, plug_in_recipe, sample_corpus_dir, tiny
     folder = tmp_path_factory.mktemp("two")
     pairs = json.loads(retrieval(sample_corpus_dir, folder)[0].removeprefix("pairs="))
     write_json(folder / "retrieval.yaml", {"kind": "retrieval", "task": "t", "output_dir": "unused", "pairs": pairs})
-    tasks = [dict(name=name, category="retrieval", recipe="retrieval.yaml") for name in ("fails", "works")]
+    tasks = [dict(name=name, recipe="retrieval.yaml") for name in ("fails", "works")]
     tasks[0]["overrides"] = ["max_length=2"]
     write_json(folder / "suite.yaml", {"name": "one fails", "tasks": tasks})
     arguments = [

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from finetuning.data.rows import Rows
-from finetuning.data.table_checks import translation_of, typed_column
+from finetuning.data.table_checks import translation_of
 from finetuning.data.task_tables import TRANSLATION, TaskData, encode_parts, gather
-from finetuning.data.word_lists import has_text
+from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.models import Start
 from finetuning.recipe import QuestionAnsweringRecipe
@@ -36,7 +36,7 @@ class QuestionAnsweringTask(LanguageTask[QuestionAnsweringRecipe]):
 
     auto_class = AutoModelForQuestionAnswering
     collator = DataCollatorWithPadding
-    texts, has_labels_in_text = (2,), True
+    texts = (2,)
     loss_reads_padding = True  # start and end are predicted among all positions
 
     @staticmethod
@@ -143,7 +143,7 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
     Raises ValueError for columns of other types, and rows that are not as in SQuAD 1.1.
     """
     names = dict(zip(("question", "context"), rows.table.text_columns, strict=True))
-    columns = {name: typed_column(rows, column, "text", "string") for name, column in names.items()}
+    columns = {name: typed_column(rows.dataset, column, rows.name)[:] for name, column in names.items()}
     for name, texts in columns.items():
         empty = np.flatnonzero(~has_text(texts)).tolist()
         rows.report(dict.fromkeys(empty, f"its {name} is empty"), "Correct or remove the row.")
@@ -155,8 +155,8 @@ def _side(rows: Rows, warnings: list[str]) -> dict[str, list]:
         objects, names = rows.dataset[column][:], feature.feature
         lists = {f"{column}.{name}": [[one[name] for one in own or ()] for own in objects] for name in names}
         rows = replace(rows, dataset=Dataset.from_dict(lists))
-    answers = typed_column(rows, f"{column}.text", "lists of text", "string", is_list=True)
-    starts = typed_column(rows, f"{column}.answer_start", "lists of whole numbers", "int", is_list=True)
+    answers = typed_column(rows.dataset, f"{column}.text", rows.name, is_list=True)[:]
+    starts = typed_column(rows.dataset, f"{column}.answer_start", rows.name, "int", is_list=True)[:]
     faults = {
         row: f"it has the answers {texts} and answer_start {own}"
         for row, (texts, own) in enumerate(zip(answers, starts, strict=True))

@@ -59,14 +59,14 @@ class TranslationTask(Task[TranslationRecipe]):
 
     def read(self) -> TaskData:
         """Training and development pairs with an empty side are left out and counted."""
-        recipe, loaded, opened = self.recipe, {}, {}
+        recipe, opened = self.recipe, {}
         check_tables(recipe)
         empty: dict[str, Counter] = {"train": Counter(), "dev": Counter()}
         for part in ("train", "dev", "test"):
             opened[part] = []
             for position, table in enumerate(getattr(recipe, part)):
                 pair, place = "-".join(recipe.languages_of(table)), f"{part}.{position}"
-                rows = open_pairs(table, place, pair, recipe.hub_root, loaded)
+                rows = open_pairs(table, place, pair, recipe.hub_root)
                 opened[part].append(kept := with_both_sides(rows, place, is_evaluated=part == "test"))
                 if part in empty:
                     empty[part]["all" if part == "train" else pair] += len(rows.dataset) - len(kept.dataset)
@@ -102,7 +102,7 @@ class TranslationTask(Task[TranslationRecipe]):
         }
         parts = {"training": {"": training}, "development": development, "evaluated": evaluated}
         warnings = table_warnings(recipe, recipe.test, "max_test_examples", "max_train_examples")
-        warnings += repeated_texts(parts, list(SIDES), None)
+        warnings += repeated_texts(parts, list(SIDES))
         return TaskData(facts, warnings, training, development, evaluated)
 
     def encode(self, data: TaskData) -> TaskData:

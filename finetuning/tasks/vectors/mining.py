@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetuning.data.pair_tables import SIDES, require_text
+from finetuning.data.pair_tables import SIDES
 from finetuning.data.rows import names_of, read_table, split_name, unique_ids, whole_file
 from finetuning.data.table_checks import overlap
 from finetuning.data.task_tables import DATA_SEED, PairData
-from finetuning.data.word_lists import has_text
+from finetuning.data.word_lists import has_text, typed_column
 from finetuning.metrics import load_metric
 from finetuning.page import table_names
 from finetuning.results import Results
@@ -59,15 +59,15 @@ class MiningTask(SentenceTask[MiningRecipe]):
         return "mining_f1", load_metric("mining_f1").version
 
     def read(self) -> PairData[Mining]:
-        recipe, loaded = self.recipe, {}
+        recipe = self.recipe
         pools: dict[str, Mining] = {}
         entries, dev_entries, warnings, held_out = [], [], [], 0.0
         for table in expanded(recipe.pairs):
             name, where = table.name, f"pairs ({table.name})"
-            pool, entry = read_pools(table, where, name, recipe.hub_root, loaded)
+            pool, entry = read_pools(table, where, name, recipe.hub_root)
             if table.dev is not None:
                 _check_apart(table, recipe.hub_root)
-                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root, loaded)
+                dev, dev_entry = read_pools(table.dev, f"{where}.dev", name, recipe.hub_root)
                 dev_entries.append(dev_entry)
                 entry["fingerprint"] = "+".join(dict.fromkeys((entry["fingerprint"], dev_entry["fingerprint"])))
             else:
@@ -128,14 +128,11 @@ class MiningTask(SentenceTask[MiningRecipe]):
         ]
 
 
-def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded: dict) -> tuple[Pool, Facts]:
-    """Returns the pools of a place `where` in the recipe, without empty sentences, and the facts about them.
-
-    `loaded` keeps the tables that were read.
-    """
+def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None) -> tuple[Pool, Facts]:
+    """Returns the pools of a place `where` in the recipe, without empty sentences, and the facts about them."""
     tables = {"gold": pools.gold, "source": pools.source, "target": pools.target}
     tables = {name: whole_file(table) for name, table in tables.items() if table is not None}
-    read = {name: read_table(table, hub_root, loaded) for name, table in tables.items()}
+    read = {name: read_table(table, hub_root) for name, table in tables.items()}
     gold_rows, texts_of, known, examples = read["gold"][0], [], [], []
     rows_in_gold, place_of_gold = len(gold_rows), f"{where}.gold ({describe(tables['gold'])})"
     columns = [getattr(pools.gold, f"{name}_column") for name in SIDES]
@@ -153,8 +150,7 @@ def read_pools(pools: Pools, where: str, pair: str, hub_root: str | None, loaded
             keys, column = [str(one) for one in unique_ids(rows, table.id_column, place)], table.text_column
         else:
             place, rows, ids, keys = place_of_gold, gold_rows, range(len(gold_rows)), range(len(gold_rows))
-        require_text(rows, column, f"the column of texts of the {name}", place)
-        texts = rows[column][:]
+        texts = typed_column(rows, column, place)[:]
         kept = np.flatnonzero(has_text(texts))
         side = Side.of([texts[row] for row in kept])
         if len(side.texts) < 2:

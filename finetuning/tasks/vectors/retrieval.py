@@ -36,10 +36,10 @@ class RetrievalTask(SentenceTask[RetrievalRecipe]):
 
     def read(self) -> PairData[tuple[Side, Side]]:
         """Rows whose id is in one table only, and pairs with an empty side, are left out and counted."""
-        pairs, entries, warnings, splits, loaded = {}, [], [], [], {}
+        pairs, entries, warnings, splits = {}, [], [], []
         for table in expanded(self.recipe.pairs):
             where = f"pairs ({table.name})"
-            rows = open_pairs(table, where, table.name, self.recipe.hub_root, loaded)
+            rows = open_pairs(table, where, table.name, self.recipe.hub_root)
             chosen = with_both_sides(rows, where, is_evaluated=False).dataset
             sides = pairs[table.name] = tuple(Side.of(chosen[side][:]) for side in SIDES)
             if min(len(side.texts) for side in sides) < 2:
