@@ -1,7 +1,5 @@
 """Denoising word alignment: the labels, the queries, what is learned, and where no gradient flows."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -111,59 +109,38 @@ def test_dwa_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
         assert links_of(labels, pair) == pytest.approx(links_of(alone, 0), rel=1e-4)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_dwa_labels_by_ot_words(layout):
-    model = xlm_align(labeling_rule="ot_words", alignment_layer=2)
-    labels = model.self_label(batch_of(PAIRS, layout))
-    found = 0
-    for pair, fields in enumerate(PAIRS):
-        ids = torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])
-        states_TH = model.roberta(ids[None], output_hidden_states=True).hidden_states[2][0]
-        states = [states_TH[words][None] for words in words_of(fields)]
-        links = align(*states, *(torch.ones(side.shape[:2], dtype=torch.bool) for side in states), "ot_words")
-        expected = {(i, j): links.probabilities_BST[0, i, j].item() for i, j in links.links_BST[0].nonzero().tolist()}
-        assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
-        found += len(expected)
-    assert found
-    losses = model(tlm=batch_of(PAIRS, layout)).token_losses["dwa"]
-    assert 0 < len(losses) <= 2 * found
+OPTIONS = [  # fields of the configuration, and the options of `align` that they are (Tables 4 and 6)
+    *({"alignment_layer": layer} for layer in range(4)),
+    {"sinkhorn_first": "columns"},
+    {"filtering_iterations": 1},
+    {"filtering_iterations": 0},
+    {"labeling_rule": "ot_words", "alignment_layer": 2},
+]
 
 
-@pytest.mark.parametrize("rule", ["ot_itermax", "ot_words"])
-def test_self_label_reads_the_text_before_it_was_masked(rule):
-    model = xlm_align(labeling_rule=rule)
-    bare = [fields | {"input_ids": torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])}
-            for fields in PAIRS]  # fmt: skip
-    labels = model.self_label(batch_of(PAIRS, "padded right"))
-    unmasked = model.self_label(
-        batch_of([fields | {"labels": torch.full_like(fields["labels"], -100)} for fields in bare], "padded right")
-    )
-    assert torch.equal(labels.plan_PST, unmasked.plan_PST)
-
-
-def test_dwa_labels_of_each_layer_and_option():
-    """Table 4, Table 6 and Sinkhorn's two orders are not the same labels; each layer's are those of its states."""
-    batch = batch_of(PAIRS, "padded right")
-    plans = {layer: xlm_align(alignment_layer=layer).self_label(batch).plan_PST for layer in range(4)}
-    for a, b in itertools.combinations(plans.values(), 2):
-        assert not torch.allclose(a, b, atol=1e-3)
-    model = xlm_align(alignment_layer=2)
+@pytest.mark.parametrize("fields", OPTIONS)
+def test_self_label_links_the_states_of_its_layer_before_masking(fields):
+    model = xlm_align(**fields)
     seen = []
     handles = [layer.register_forward_hook(lambda *_: seen.append(1)) for layer in model.roberta.encoder.layer]
-    model.self_label(batch)
-    assert len(seen) == 2  # layers above are not computed
+    labels = model.self_label(batch_of(PAIRS, "padded right"))
     for handle in handles:
         handle.remove()
-    by_rows, by_columns = (xlm_align(sinkhorn_first=first).self_label(batch).plan_PST for first in ("rows", "columns"))
-    pairs = torch.arange(len(PAIRS))[[0, 1, 3]]  # the third has one source word
-    assert (by_rows.sum(1)[0, :5] - 1).abs().max() < 1e-5
-    assert (by_columns.sum(2)[0, :6] - 1).abs().max() < 1e-5
-    filtered, union = xlm_align().self_label(batch).links_PST, xlm_align(filtering_iterations=0).self_label(batch)
-    assert (filtered & ~union.links_PST)[pairs].sum() < filtered.sum() < union.links_PST.sum()
-    assert (union.links_PST.any(2) == union.source_mask_PS).all()  # all words are aligned, at least once (Table 6)
-    assert (union.links_PST.any(1) == union.target_mask_PT).all()
-    once, twice = (xlm_align(filtering_iterations=number).self_label(batch).links_PST for number in (1, 2))
-    assert (once <= twice).all() and once.sum() < twice.sum()
+    layer, iterations = model.config.labeling_layer, model.config.filtering_iterations
+    assert len(seen) == layer  # layers above are not computed
+    method = model.config.labeling_rule if iterations else "ot"
+    options = {"first": model.config.sinkhorn_first} if method != "ot_words" else {}
+    options |= {"ot_itermax": {"filter_iterations": iterations}, "ot": {"symmetrization": "union"}}.get(method, {})
+    for pair, row in enumerate(PAIRS):
+        ids = torch.where(row["labels"] == -100, row["input_ids"], row["labels"])
+        states_TH = model.roberta(ids[None], output_hidden_states=True).hidden_states[layer][0]
+        states = [states_TH[words][None] for words in words_of(row)]
+        masks = [torch.ones(side.shape[:2], dtype=torch.bool) for side in states]
+        found = align(*states, *masks, method, **options)
+        values = found.probabilities_BST if method == "ot_words" else found.scores_BST
+        expected = {(i, j): values[0, i, j].item() for i, j in found.links_BST[0].nonzero().tolist()}
+        assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
+    assert labels.links_PST.any()
 
 
 # the queries, and what is learned
