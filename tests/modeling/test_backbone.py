@@ -18,11 +18,10 @@ from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from modeling.modeling_xlm_align import (
     XlmAlignForMaskedLM,
     XlmAlignForPreTraining,
-    XlmAlignForTokenClassification,
     XlmAlignModel,
 )
 from tests.architectures import ARCHITECTURES
-from tests.modeling.tiny import gradients
+from tests.modeling.tiny import gradients, made
 
 SIZES = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=48)
 SHAPE = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, mask_token_id=3)
@@ -73,21 +72,35 @@ def batch_of(length=24, rows=2):
     }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_key_mapping_loads_every_weight(name, checkpoint):
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_run_backbone_states_and_logits_are_the_library_s(name, skips, checkpoint):
+    """Of every layer, with token types and positions or without."""
     folder, theirs = checkpoint(name)
     ours, report = XlmAlignForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values())
-    batch = batch_of()
-    real, inputs = batch["attention_mask"].bool(), {k: v for k, v in batch.items() if k != "labels"}
-    with torch.no_grad():
-        expected = theirs(**inputs, output_hidden_states=True)
-        found = ours.eval()(**inputs, output_hidden_states=True)
-        second = ours.roberta(**inputs, num_layers=2).last_hidden_state
-    torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
-    for own, other in zip(found.hidden_states, expected.hidden_states, strict=True):
-        torch.testing.assert_close(own[real], other[real], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
+    ours.eval().set_skip_padding(skips)
+    inputs = {field: value for field, value in batch_of().items() if field != "labels"}
+    inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
+    real, types = inputs["attention_mask"].bool(), torch.arange(24).ge(7).long().expand(2, -1)
+    positions, logits = torch.arange(24)[None].square() % 31, []
+    for given in (
+        {},
+        {"token_type_ids": types},
+        {"position_ids": positions},
+        {"position_ids": positions.expand(2, -1)},
+    ):
+        with torch.no_grad():
+            expected = theirs(**inputs, **given, output_hidden_states=True)
+            found = ours(**inputs, **given, output_hidden_states=True)
+            second = ours.roberta(**inputs, **given, num_layers=2).last_hidden_state
+        logits.append(expected.logits[real])
+        torch.testing.assert_close(found.logits[real], logits[-1], atol=1e-5, rtol=1e-5)
+        for own, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+            torch.testing.assert_close(own[real], other[real], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
+    if name == WITH_TYPES:  # far more than what the comparison forgives
+        assert min((logits[0] - moved).abs().max() for moved in logits[1:3]) > 1e-4
 
 
 def reached(model, loss):
@@ -139,15 +152,20 @@ def test_for_pretraining_camlm_and_btmlm_reach_every_layer(name, checkpoint):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
-@pytest.mark.parametrize("name", WITH_MASKS)
+@pytest.mark.parametrize("name", [*WITH_MASKS, None])
 def test_block_mask_isolates_exactly(name, attention, checkpoint):
-    """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
-    folder, theirs = checkpoint(name)
-    model = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval()
+    """Two texts packed into a row, in the zoo's encoder and in both kinds of a ModernBERT's layers: each is as if it
+    were alone."""
+    if name is None:
+        model = made("xlm_align", "Model", attention)
+        theirs, first = made("xlm_align", "Model", "eager"), 2
+    else:
+        folder, theirs = checkpoint(name)
+        model, first = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval(), 0
     ids, cut = batch_of(length=30)["input_ids"][:1], 18
     block = torch.zeros(1, 30, 30, dtype=torch.bool)
     block[:, :cut, :cut] = block[:, cut:, cut:] = True
-    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None]
+    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None] + first
     other = ids.clone()
     other[:, cut:] = ids[:, cut:].flip(1)
     with torch.no_grad():
@@ -176,32 +194,6 @@ def test_set_skip_padding_changes_nothing(name, checkpoint):
         learned.append(gradients(model, model(mlm=batch).loss_sum))
     torch.testing.assert_close(*states, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(*learned, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("skips", [False, True])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_run_backbone_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
-    folder, theirs = checkpoint(name)
-    inputs = {field: value for field, value in batch_of().items() if field != "labels"}
-    inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
-    real, types = inputs["attention_mask"].bool(), torch.arange(24).ge(7).long().expand(2, -1)
-    positions = torch.arange(24)[None].square() % 31
-    for given in ({"token_type_ids": types}, {"position_ids": positions}, {"position_ids": positions.expand(2, -1)}):
-        with torch.no_grad():
-            expected = theirs(**inputs, **given, output_hidden_states=True)
-        for cls in (XlmAlignModel, XlmAlignForMaskedLM, XlmAlignForTokenClassification):
-            model = cls.from_pretrained(folder).eval()
-            model.set_skip_padding(skips)
-            with torch.no_grad():
-                found = model(**inputs, **given, output_hidden_states=True)
-            torch.testing.assert_close(found.hidden_states[-1][real], expected.hidden_states[-1][real])
-            if cls is XlmAlignForMaskedLM:
-                torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
-    if name == WITH_TYPES:  # far more than what the comparison forgives
-        with torch.no_grad():
-            plain, told = theirs(**inputs).logits, theirs(**inputs, token_type_ids=types).logits
-            moved = theirs(**inputs, position_ids=positions).logits
-        assert min((plain - other)[real].abs().max() for other in (told, moved)) > 1e-4
 
 
 @pytest.mark.parametrize(("size", "multiple"), [(71, None), (45, None), (61, 8)])

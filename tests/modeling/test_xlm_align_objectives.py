@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from modeling.denoising_word_alignment import DRAWS, dwa_losses, labeled_queries
+from modeling.denoising_word_alignment import DRAWS, labeled_queries
 from modeling.masked_lm import ForPreTraining
 from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from modeling.optimal_transport import align
-from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
+from tests.modeling.tiny import LAYOUTS, batch_of, gradients, made, pair_row
 
 
 def xlm_align(attention="sdpa", **config):
@@ -53,49 +53,6 @@ def dwa_by_hand(model, fields):
 
 
 # what is labeled
-
-
-def one_hot_model(tokens, **config):
-    """A model whose layer 0 gives token p, at any position, the (normalized) p-th axis."""
-    model = xlm_align(alignment_layer=0, **config)
-    embeddings = model.roberta.embeddings
-    with torch.no_grad():
-        for part in (embeddings.position_embeddings, embeddings.token_type_embeddings, embeddings.word_embeddings):
-            part.weight.zero_()
-        embeddings.LayerNorm.weight.fill_(1.0)
-        embeddings.LayerNorm.bias.zero_()
-        for token, axis in tokens.items():
-            embeddings.word_embeddings.weight[token, axis] = 1.0
-    return model
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_dwa_labels_of_a_pair_with_known_vectors(layout):
-    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, under any mask."""
-    tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
-    model = one_hot_model(tokens)
-    examples = [
-        pair_row(1, ([10, 11, 12, 13], [23, 21, 20, 22]), (1, 2, 9)),
-        pair_row(2, ([14, 10], [20, 24]), (1, 5)),
-        pair_row(3, ([12, 13, 10], [23, 22, 20]), ()),
-    ]
-    labels = model.self_label(batch_of(examples, layout))
-    assert [set(links_of(labels, pair)) for pair in range(3)] == [
-        {(0, 2), (1, 1), (2, 3), (3, 0)},
-        {(0, 1), (1, 0)},
-        {(0, 1), (1, 0), (2, 2)},
-    ]
-
-
-def test_dwa_labels_never_link_special_tokens_and_padding():
-    """Even where they are the likeliest partner of every word: all have the same vector, twice as long."""
-    model = one_hot_model({token: token % 3 for token in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
-    batch = batch_of(PAIRS, "padded right")
-    labels = model.self_label(batch)
-    for words, exists in ((labels.source_PS, labels.source_mask_PS), (labels.target_PT, labels.target_mask_PT)):
-        assert (batch["special_tokens_mask"].flatten()[words[exists]] == 0).all()
-    exists_PST = labels.source_mask_PS[:, :, None] & labels.target_mask_PT[:, None]
-    assert labels.links_PST.any() and not (labels.links_PST & ~exists_PST).any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -194,23 +151,6 @@ def test_labeled_queries_of_each_choice(positions):
     assert asked > 3
     if positions == "all_aligned":
         assert asked == labels.links_PST.sum()
-
-
-def test_dwa_loss_of_a_query_with_several_links_points_at_the_likeliest():
-    model = xlm_align()
-    batch = batch_of([pair_row(5, (3, 3), (1, 2, 3))], "padded right")
-    labels = model.self_label(batch)
-    plan = torch.tensor([[[0.2, 0.5, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]]])
-    links = torch.tensor([[[True, True, False], [False, False, True], [True, True, True]]])
-    labels = labels._replace(plan_PST=plan, links_PST=links)
-    states = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    found = dwa_losses(states, labels, batch, model.q_linear, model.k_linear, model.config)
-    keys = model.k_linear(states[0, 6:9])
-    expected = [
-        -(model.q_linear(states[0, 1 + word]) @ keys.T / 32**0.5).log_softmax(0)[target]
-        for word, target in enumerate((1, 2, 0))
-    ]
-    torch.testing.assert_close(found.losses_N, torch.stack(expected).detach(), atol=1e-5, rtol=0)
 
 
 def test_dwa_reads_the_forward_of_tlm_and_labeling_leaves_no_gradient(monkeypatch):
