@@ -208,20 +208,6 @@ def test_align_ot_itermax_is_a_plain_loop(rule, discount):
     assert differ > 20, "the two rules hardly differed"
 
 
-@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-def test_itermax_links_never_prefer_what_is_no_number(value):
-    """Cells of which row and column have a link are multiplied by 0, and 0 times infinity is NaN, the highest."""
-    scores = torch.full((4, 4), 0.1)
-    scores[0, 0], scores[1, 1], scores[2, 3], scores[3, 3] = 0.9, 0.8, 0.7, 0.6
-    scores[0, 2], scores[1, 2] = 0.4, 0.3
-    # of the second iteration: (0, 2) is the best of row 0 and of column 2, (3, 3) of row 3 and of column 3
-    expected = {(0, 0), (1, 1), (2, 3), (0, 2), (3, 3)}
-    spoilt = scores.clone()
-    spoilt[0, 1] = spoilt[1, 0] = spoilt[0, 3] = value
-    for matrix in (scores, spoilt):
-        assert cells(one(itermax_links, matrix)) == expected
-
-
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
 def test_softmax_links_are_a_plain_loop(threshold):
     generator = np.random.default_rng(3)
