@@ -42,9 +42,6 @@ for name, folder in folders.items():
         else:
             model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
             outputs["logits"] = model(**inputs).logits
-            filled = pipeline("fill-mask", model=folder, trust_remote_code=True)(sentences, top_k=3)
-            outputs["filled"] = [[(entry["token"], entry["token_str"]) for entry in entries] for entries in filled]
-            outputs["filled_scores"] = torch.tensor([[entry["score"] for entry in entries] for entries in filled])
     if name.startswith("xlm_align"):
         aligned = pipeline("word-alignment", model=folder, trust_remote_code=True)(pairs, probabilities=True)
         outputs["links"] = [of["links"] for of in aligned]
@@ -58,16 +55,11 @@ torch.save(found, sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def folders(zoo_model_dir, sample_tokenizer, tmp_path_factory):
+def folders(zoo_model_dir):
     """A folder of each model as pre-training leaves it, and of a translation model as fine-tuning does."""
-    from modeling.modeling_veco import VecoForConditionalGeneration
-    from pretraining.checkpoints import save_model_folder
-
     made = {name: zoo_model_dir(name, copy=True) for name in (*PREFIXES, *BACKBONES)}
-    made["veco_translation"] = tmp_path_factory.mktemp("veco_translation") / "model"
-    torch.manual_seed(0)
-    model = VecoForConditionalGeneration.from_encoder(made["veco"], decoder_layers=1)
-    save_model_folder(model, sample_tokenizer, made["veco_translation"])
+    decoder = dict(decoder_layers=1, decoder_layer_indices=[1])
+    made["veco_translation"] = zoo_model_dir("veco", "ForConditionalGeneration", copy=True, **decoder)
     return {name: str(folder) for name, folder in made.items()}
 
 
