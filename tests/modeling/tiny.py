@@ -48,11 +48,6 @@ def made(model_type, head="ForPreTraining", attention="sdpa", attention_scale=No
     return far_from_initial(model, attention_scale=attention_scale)
 
 
-def translation(folder, decoder_layers=2, **options):
-    """A translation model of an encoder's folder."""
-    return class_of("veco", "ForConditionalGeneration").from_encoder(folder, decoder_layers, **options).eval()
-
-
 def sources(padding="right"):
     """Four rows `<s> x </s>` of different lengths, padded on one side: (input_ids, attention_mask)."""
     generator = torch.Generator().manual_seed(1)
