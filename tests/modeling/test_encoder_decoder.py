@@ -161,3 +161,15 @@ def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(v
     torch.testing.assert_close(out.loss, loss)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_for_conditional_generation_padding_changes_nothing(veco_dir, padding):
+    model, labels = translation(veco_dir), targets()
+    source, mask = sources(padding)
+    together = model(source, attention_mask=mask, labels=labels)
+    for row in range(4):
+        label = labels[row : row + 1, : 7 - row]
+        alone = model(source[row : row + 1, mask[row].bool()], labels=label)
+        torch.testing.assert_close(together.logits[row, : 7 - row], alone.logits[0], atol=1e-5, rtol=0)
