@@ -43,7 +43,6 @@ class ErnieMOracle:
         with np.load(Path(__file__).with_name("ernie_m_oracle.npz")) as file:
             self.arrays = dict(file)
         self.tokens = json.loads(str(self.arrays["tokens"]))
-        self.cases = list(dict.fromkeys(name.split("/")[1] for name in self.arrays if name.startswith("inputs/")))
 
     def under(self, prefix):
         """Name below `prefix` -> tensor."""

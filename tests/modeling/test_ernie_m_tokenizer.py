@@ -102,17 +102,3 @@ def test_ernie_m_tokenizer_lower_case_and_a_folder_without_vocabulary(folder, to
     assert plain.convert_tokens_to_ids(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]) == list(
         range(len(processor), len(processor) + 5)
     )
-
-
-def test_ernie_m_tokenizer_refuses(tmp_path):
-    prefix = tmp_path / "bytes"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["abc abd", "bcd"] * 20),
-        model_prefix=str(prefix),
-        byte_fallback=True,
-        vocab_size=270,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    with pytest.raises(ValueError, match="byte fallback"):
-        ErnieMTokenizer(f"{prefix}.model")
