@@ -260,19 +260,6 @@ def test_convert_veco_refuses_weights(options, change, named, tmp_path):
     assert not (tmp_path / "veco").exists()
 
 
-def test_convert_veco_refuses_options(options, tmp_path):
-    path, full = saved(tmp_path, native()[1]), tmp_path / "full"
-    full.mkdir()
-    (full / "file").write_text("mine")
-    for output, change, named in (
-        (full, {}, "full"),
-        (tmp_path / "new", {"num_attention_heads": None}, "--num_attention_heads"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            convert_veco(path, str(output), **options | change)
-    assert (full / "file").read_text() == "mine" and not (tmp_path / "new").exists()
-
-
 def test_convert_veco_refuses_a_tokenizer_of_other_special_tokens(options, sample_tokenizer, tmp_path):
     sample_tokenizer.save_pretrained(tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
