@@ -110,15 +110,6 @@ def test_sinkhorn_has_no_nan(dtype, regularization):
                     assert plan.shape == shape and plan.dtype == torch.float64
                     assert plan.isfinite().all() and (plan >= 0).all()
                     assert one(itermax_links, plan).shape == shape
-    for value in (torch.inf, -torch.inf, torch.nan):  # vectors that overflowed
-        similarity = torch.rand(4, 5).to(dtype)
-        similarity[1, 2] = similarity[3] = value
-        assert one(sinkhorn, similarity).isfinite().all()
-    for empty in (0, 1):  # the second pair has no token on this side
-        masks = whole(2, 3, 4)
-        masks[empty][1] = False
-        plan_BST = sinkhorn(60 * torch.rand(2, 3, 4).to(dtype), *masks, regularization=regularization)
-        assert plan_BST.isfinite().all() and plan_BST[0].any() and not plan_BST[1].any()
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])

@@ -10,8 +10,8 @@ from modeling.optimal_transport import align
 from tests.modeling.tiny import LAYOUTS, batch_of, gradients, made, pair_row
 
 
-def xlm_align(attention="sdpa", **config):
-    return made("xlm_align", attention=attention, **config)
+def xlm_align(**config):
+    return made("xlm_align", **config)
 
 
 PAIRS = [
