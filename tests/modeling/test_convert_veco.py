@@ -141,16 +141,19 @@ def test_convert_veco_native_without_cross_attention_and_with_a_head(options, tm
 # VECO, fairseq
 
 
-@pytest.mark.parametrize("decoder, is_tied", [((0, 1, 2), True), ((1, 2), True), ((0,), True), ((1, 2), False)])
+@pytest.mark.parametrize(
+    "layers, decoder, is_tied",  # among 12 layers, layer 1's fc1 must not become fc0
+    [(3, (0, 1, 2), True), (3, (1, 2), True), (3, (0,), True), (3, (1, 2), False), (12, (1, 10, 11), True)],
+)
 @torch.no_grad()
-def test_convert_veco_fairseq_translation(decoder, is_tied, options, tmp_path):
+def test_convert_veco_fairseq_translation(layers, decoder, is_tied, options, tmp_path):
     """The words are this zoo's, of any length, where the file says no_scale_embedding."""
-    theirs, state = fairseq(decoder=decoder, is_tied=is_tied, words=0.05)
+    theirs, state = fairseq(layers, decoder, is_tied, words=0.05)
     convert_veco(saved(tmp_path, state, UNSCALED), str(tmp_path / "veco"), **options)
     model = VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()
     assert model.config.decoder_layer_indices == list(decoder) and not model.config.lm_head_transform
-    layers = model.decoder.layer[0], model.roberta.encoder.layer[decoder[0]]
-    query, of_encoder = (layer.attention.self.query.weight for layer in layers)
+    first = model.decoder.layer[0], model.roberta.encoder.layer[decoder[0]]
+    query, of_encoder = (layer.attention.self.query.weight for layer in first)
     assert model.config.tie_decoder == (query is of_encoder) == is_tied
     close(logits(model), logits(theirs))
 
@@ -202,14 +205,6 @@ def test_convert_veco_settings_of_fairseq(options, tmp_path):
     assert (model.config.num_attention_heads, model.config.hidden_act) == (2, "relu")
     assert model.dtype == torch.float16
     assert torch.equal(model.decoder.layer[0].output.dense.weight, state["decoder.layers.0.fc2.weight"])
-
-
-@torch.no_grad()
-def test_convert_veco_layers_of_two_digits(options, tmp_path):
-    """Layer 1 among 12, whose fc1 must not become fc0."""
-    theirs, state = fairseq(layers=12, decoder=(1, 10, 11))
-    convert_veco(saved(tmp_path, state, UNSCALED), str(tmp_path / "veco"), **options)
-    close(logits(VecoForConditionalGeneration.from_pretrained(tmp_path / "veco").eval()), logits(theirs))
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])

@@ -108,19 +108,6 @@ def test_compare_layers_by_what_they_know_of_translations(tokenizer):
         aligner.compare_layers([pairs[0], ("", "x")])
 
 
-def test_input_format_is_the_tokenizer_s_own(tokenizer):
-    model = Knowing()
-    pairs = [(words("s", (1, 2), 3), words("t", 4, 5, 6)), (words("s", 7), words("t", 8))]
-    for encoding in ENCODINGS:
-        list(WordAligner(model, tokenizer, layer=1, encoding=encoding).align(pairs))
-    joint, *separate = model.inputs
-    sides = [[" ".join(side).replace(" ", "") for side in pair] for pair in pairs]
-    expected = tokenizer(*map(list, zip(*sides, strict=True)), padding=True, return_tensors="pt")["input_ids"]
-    assert torch.equal(joint, expected)
-    for given, side in zip(separate, zip(*sides, strict=True), strict=True):
-        assert torch.equal(given, tokenizer(list(side), padding=True, return_tensors="pt")["input_ids"])
-
-
 def test_word_aligner_words_without_tokens_and_special_tokens_in_the_text(tokenizer):
     aligner = WordAligner(Knowing(), tokenizer, method="mutual", layer=1)
     model_input = ["", *words("s", 1), "</s>", *words("s", 2), "<pad>", "", *words("s", 3)]

@@ -45,18 +45,13 @@ def test_cut_into_tokens_with_their_spaces(kind):
     assert not cut_into_tokens(tokenizer, [[], [""]]).ids_F.numel()
 
 
-def test_cut_into_tokens_words_that_get_no_space():
+def test_cut_into_tokens_spaces_of_words_and_of_the_text():
     tokenizer = with_spaces_in_tokens("byte-level")
     tokens = cut_into_tokens(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
     assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 4}
-    together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])
+    together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])  # these get no space
     assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
-
-
-def test_cut_into_tokens_with_the_spaces_of_the_text():
-    tokenizer = with_spaces_in_tokens("byte-level")
-    texts = ["x (x) x,x?", "x"]
-    tokens = cut_into_tokens(tokenizer, *split_words(texts))
+    tokens = cut_into_tokens(tokenizer, *split_words(["x (x) x,x?", "x"]))
     assert "".join(tokenizer.convert_ids_to_tokens(tokens.ids_F)) == "xĠ(x)Ġx,x?x"
 
 
@@ -123,14 +118,17 @@ def test_word_aligner_of_bert_has_its_own_format_and_token_types(tmp_path):
     sizes = dict(vocab_size=57, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.5)
     model = BertModel(BertConfig(intermediate_size=48, max_position_embeddings=40, **sizes)).eval()
     pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
-    aligner = WordAligner(model, tokenizer, encoding="joint")
     seen = []
     model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    aligner.states.with_layers = lambda count: model  # the hook is the whole model's
-    list(aligner.align(pairs[:1]))
-    expected = tokenizer(*pairs[0], return_tensors="pt")
-    assert all(torch.equal(seen[0][name], tensor) for name, tensor in expected.items())
-    assert len(seen) == 1 and expected["token_type_ids"].any()
+    for encoding, inputs in (("joint", [pairs[0]]), ("separate", [(text,) for text in pairs[0]])):
+        seen.clear()
+        aligner = WordAligner(model, tokenizer, encoding=encoding)
+        aligner.states.with_layers = lambda count: model  # the hook is the whole model's
+        list(aligner.align(pairs[:1]))
+        for given, texts in zip(seen, inputs, strict=True):
+            expected = tokenizer(*texts, return_tensors="pt")
+            names = [name for name in expected if encoding == "joint" or name != "token_type_ids"]
+            assert all(torch.equal(given[name], expected[name]) for name in names)
     with pytest.raises(ValueError, match="BertTokenizerLegacy"):
         WordAligner(model, BertTokenizerLegacy(path))
     for encoding in ENCODINGS:
