@@ -1,6 +1,5 @@
 """ERNIE-M's tokenizer against transformers 4's, piece by piece, and in everything that tokenizers are used for."""
 
-import json
 import pickle
 
 import pytest
@@ -61,8 +60,7 @@ def test_ernie_m_tokenizer_saving_copying_and_pickling(tokenizer, tmp_path):
         "tokenizer_config.json",
         "vocab.txt",
     }
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    assert str(tmp_path) not in json.dumps(settings)
+    assert str(tmp_path) not in (tmp_path / "tokenizer_config.json").read_text(encoding="utf-8")
     text = "Hi <sound> 2019年 [MASK]"
     expected = tokenizer(text)["input_ids"]
     assert len(tokenizer) - 1 in expected
