@@ -1,5 +1,5 @@
-"""What tests of several files build on: the folder of a tiny VECO, what ErnieM of transformers 4 gives, and programs
-that load saved folders in a process of their own."""
+"""What tests of several files build on: what ErnieM of transformers 4 gives, and programs that load saved folders in a
+process of their own."""
 
 import json
 import os
@@ -12,22 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.modeling.tiny import made
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_compiled():
     """Flex attention by its own eager code: its masks are what is tested, and a machine may have no C++ compiler."""
     with torch.compiler.set_stance("force_eager"):
         yield
-
-
-@pytest.fixture(scope="session")
-def veco_dir(tmp_path_factory):
-    """A pre-trained VECO's folder, cross-attention and LM head included."""
-    folder = tmp_path_factory.mktemp("veco")
-    made("veco", attention_scale=0.4).save_pretrained(folder)
-    return folder
 
 
 class ErnieMOracle:

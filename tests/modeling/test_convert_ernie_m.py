@@ -201,9 +201,6 @@ def test_convert_ernie_m_tokenizer_of_xlm_r(ernie_m_oracle, sample_tokenizer_dir
         convert_ernie_m(source, str(tmp_path / "another"), **options)
 
 
-# Paddle's files
-
-
 WEIGHTS = {"linear.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "linear.bias": np.ones(3, np.float16)}
 
 
@@ -224,9 +221,6 @@ def test_read_state_refuses_objects_before_they_are_made(protocol, tmp_path):
     with pytest.raises(ValueError, match="(posix|nt|os).mkdir"):
         read_state(tmp_path / "a.pdparams")
     assert not (tmp_path / "made").exists()
-
-
-# what does not fit is refused, and nothing is written
 
 
 FILES = {  # a file's content: what is named

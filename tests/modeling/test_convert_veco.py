@@ -98,9 +98,6 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
-# VECO, native
-
-
 @pytest.mark.parametrize(
     "prefix, marks, name",
     [
@@ -136,9 +133,6 @@ def test_convert_veco_native_without_cross_attention_and_with_a_head(options, tm
     model = VecoForMaskedLM.from_pretrained(tmp_path / "veco").eval()
     assert not model.config.cross_attention
     close(model(SOURCE).logits, theirs(SOURCE).logits)
-
-
-# VECO, fairseq
 
 
 @pytest.mark.parametrize(
@@ -229,9 +223,6 @@ def test_convert_veco_without_the_row_of_the_mask_or_of_pruned_tokens(is_pruned,
     source[0, 3], unknown = 150 if is_pruned else TOKENS - 1, source.clone()
     unknown[0, 3] = 3
     assert torch.equal(model.roberta(source).last_hidden_state, model.roberta(unknown).last_hidden_state)
-
-
-# what does not fit is refused, and nothing is written
 
 
 LAYER = "bert.encoder.layer.1"

@@ -11,7 +11,15 @@ from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForM
 
 from modeling.configuration_veco import VecoConfig
 from modeling.modeling_veco import VecoForConditionalGeneration
-from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, sources, targets
+from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, made, sources, targets
+
+
+@pytest.fixture(scope="module")
+def veco_dir(tmp_path_factory):
+    """A pre-trained VECO's folder, cross-attention and LM head included."""
+    folder = tmp_path_factory.mktemp("veco")
+    made("veco").save_pretrained(folder)
+    return folder
 
 
 def translation(folder, decoder_layers=2, **options):

@@ -44,9 +44,6 @@ def own_subwords(tokens):
     return [int(token) for token in tokens if token != 1]
 
 
-# Generation
-
-
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("num_beams", [1, 5])

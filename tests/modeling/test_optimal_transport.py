@@ -207,9 +207,6 @@ def test_softmax_links_are_a_plain_loop(threshold):
         assert cells(one(softmax_links, similarity, threshold)) == plain_softmax(similarity, threshold)
 
 
-# ---- ot_words
-
-
 VARIANTS = [
     *((method, {}) for method in METHODS),
     ("ot", {"first": "columns", "regularization": 0.5}),

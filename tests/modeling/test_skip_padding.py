@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.attention_masks import Packing, as_block_mask, btmlm_generation_mask, camlm_mask
+from modeling.attention_masks import Packing, btmlm_generation_mask, camlm_mask
 from modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
 
@@ -216,19 +216,10 @@ def test_skip_padding_gradient_checkpointing_and_bf16_autocast():
         assert abs(low / expected[0]["loss"] - 1) < 0.02
 
 
-def test_packing_rows_are_nearly_full_and_keep_every_token():
+def test_packing_rows_are_nearly_full():
     generator = torch.Generator().manual_seed(0)
     for longest in (12, 60, 200):
-        lengths = torch.randint(3, longest, (16,), generator=generator)
-        is_real = torch.arange(longest) < lengths[:, None]
+        is_real = torch.arange(longest) < torch.randint(3, longest, (16, 1), generator=generator)
         is_real[3] = is_real[3].flip(0)
-        packing, values = Packing(is_real), torch.randn(16, longest, 4, generator=generator)
-        rows, width = packing.shape
+        rows, width = Packing(is_real).shape
         assert rows * width < 1.1 * is_real.sum() and width < 4 * longest
-        assert torch.equal(packing.unpack(packing.pack(values)), values * is_real[:, :, None])
-        other = Packing(is_real.roll(1, 0), packing.row_of)
-        texts, theirs = (side.pack(torch.arange(1, 17)[:, None]) for side in (packing, other))
-        allowed = torch.rand(16, longest, longest, generator=generator) < 0.5
-        same = (texts[:, :, None] == theirs[:, None]) & texts[:, :, None].ne(0)
-        assert torch.equal(packing.mask(other), same)
-        assert torch.equal(packing.mask(packing, allowed).sum(), (allowed & as_block_mask(is_real)).sum())

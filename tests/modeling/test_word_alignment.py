@@ -18,11 +18,9 @@ from tests.modeling.tiny import PREFIXES, made
 MEANINGS = 200  # of the hand-made language
 
 
-# A language pair in which s7 and t7 mean the same, s7s8 is two tokens, and an encoder that knows it
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
+    """Of a language pair in which s7 and t7 mean the same, and s7s8 is two tokens; `Knowing` knows it."""
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     vocabulary = [*specials, *(f"{side}{number}." for side in "st" for number in range(MEANINGS))]
     backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(vocabulary)}, unk_token="<unk>"))
@@ -129,9 +127,6 @@ def test_word_aligner_an_empty_side_gives_no_links(tokenizer):
     assert list(aligner.align([])) == [] and links(aligner, [("", "")]) == [[]]
 
 
-# layers
-
-
 HEADS = {"veco": "Model", "ernie_m": "ForMaskedLM", "xlm_align": "ForTokenClassification", "metaxlm": "Model"}
 SIZES = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, initializer_range=0.5)
 OTHERS = {  # distilbert has no list encoder.layer
@@ -226,9 +221,6 @@ def test_word_aligner_dropout_is_off_and_comes_back(sample_tokenizer):
     assert model.training and model.encoder.layer[1].training and not model.encoder.layer[0].training
 
 
-# long sentences
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("method", METHODS)
 def test_word_aligner_a_very_long_pair_is_linked_all_along(method, encoding, tokenizer):
@@ -299,9 +291,6 @@ def test_word_aligner_a_word_longer_than_the_positions(tokenizer):
     pair = words("s", 199, tuple(range(150)), 198), words("t", tuple(range(150)), 198)
     found = next(aligner.align([pair]))
     assert found.windows > 3 and found.links == [(1, 0), (2, 1)]
-
-
-# input
 
 
 def test_word_aligner_reads_an_endless_input_a_chunk_at_a_time(tokenizer, monkeypatch):

@@ -52,9 +52,6 @@ def dwa_by_hand(model, fields):
     return losses
 
 
-# what is labeled
-
-
 OPTIONS = [  # fields of the configuration, and the options of `align` that they are (Tables 4 and 6)
     *({"alignment_layer": layer} for layer in range(4)),
     {"sinkhorn_first": "columns"},
@@ -88,9 +85,6 @@ def test_self_label_links_the_states_of_its_layer_before_masking(fields, layout)
         expected = {(i, j): values[0, i, j].item() for i, j in found.links_BST[0].nonzero().tolist()}
         assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
     assert labels.links_PST.any()
-
-
-# the queries, and what is learned
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
