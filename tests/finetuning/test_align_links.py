@@ -57,22 +57,6 @@ def test_links_are_those_of_the_aligner_in_any_format(word_align, aligner, pairs
     assert word_align("--quiet") == (expected, "")
 
 
-def test_links_of_long_pairs_are_split_and_counted(word_align, tmp_path):
-    path = tmp_path / "long.txt"
-    path.write_text(" ".join(["Mann Hund"] * 60) + " ||| " + " ".join(["man dog"] * 60) + "\nHund ||| dog\n")
-    out, err = word_align(path)
-    linked = {int(link.partition("-")[0]) for link in out.splitlines()[0].split()}
-    assert max(linked) > 100  # the end of the sentence is not left out
-    assert re.search(r"\b1 .* 64 positions", err)
-
-
-def test_links_do_not_depend_on_the_other_pairs(word_align, many, tmp_path):
-    together = word_align(many, "--layer", "2").out.splitlines()
-    for number, line in list(enumerate(many.read_text().splitlines()))[::40]:
-        (tmp_path / "one.txt").write_text(f"{line}\n")
-        assert word_align(tmp_path / "one.txt", "--layer", "2").out.splitlines() == [together[number]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "method", "layer"),
     [

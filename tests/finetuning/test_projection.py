@@ -15,12 +15,14 @@ def test_project_gives_the_tag_of_the_most_probable_link():
     assert many_to_one == (["DET"], [Span(0, 1, "ADP")])
     assert project([(0, 0), (1, 0)], [0.7, 0.7], ["ADP", "DET"], 1)[0] == ["ADP"]  # of equal ones the first
     assert project([(0, 0), (0, 2)], [0.6, 0.9], ["NOUN"], 3) == (["NOUN", None, "NOUN"], [])
+    assert project([], [], ["NOUN", "VERB"], 2) == ([None, None], [Span(0, 1, "NOUN"), Span(1, 2, "VERB")])
 
 
 def test_project_gives_spans_of_any_scheme_as_iob2():
     labels, links = "B-PER E-PER O S-LOC S-LOC".split(), [(0, 2), (1, 3), (3, 0), (4, 1)]
     assert project(links, [0.9] * 4, labels, 4)[0] == ["B-LOC", "B-LOC", "B-PER", "I-PER"]
     assert project(links, [0.9] * 4, labels, 4, are_spans=False)[0] == [labels[i] for i in (3, 4, 0, 1)]
+    assert project([], [], ["B-PER", "I-PER", "O"], 2) == (["O", "O"], [Span(0, 2, "PER")])
 
 
 # words 2 and 4 belong to source words 5 and 6: what is behind them is another run
@@ -104,11 +106,6 @@ def test_project_of_spans_of_characters(run, aligner, tmp_path):
         ],
     }
     assert "of 1 A" in err and "of 1 B" in err
-
-
-def test_project_without_links():
-    assert project([], [], ["NOUN", "VERB"], 2) == ([None, None], [Span(0, 1, "NOUN"), Span(1, 2, "VERB")])
-    assert project([], [], ["B-PER", "I-PER", "O"], 2) == (["O", "O"], [Span(0, 2, "PER")])
 
 
 GOOD = {"source": "ein", "target": "a"}

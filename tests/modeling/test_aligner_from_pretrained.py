@@ -19,15 +19,16 @@ def encoder_dir(zoo_model_dir, sample_tokenizer, tmp_path):
     """encoder_dir(type): folder of a tiny encoder of three layers with the sample tokenizer."""
 
     def folder_of(model_type):
-        if model_type.partition(" ")[0] in MODEL_TYPES:
-            backbone = {"backbone": {"num_hidden_layers": 3}} if " on " in model_type else {"num_hidden_layers": 3}
-            return zoo_model_dir(model_type, **backbone)
+        if model_type in MODEL_TYPES:
+            return zoo_model_dir(model_type, num_hidden_layers=3)
+        if " on " in model_type:
+            return zoo_model_dir(model_type, backbone={"num_hidden_layers": 3})
         torch.manual_seed(0)
         ids = {name: getattr(sample_tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         config = AutoConfig.for_model(model_type, vocab_size=len(sample_tokenizer), **ids, **TINY)
-        AutoModel.from_config(config).save_pretrained(tmp_path / model_type)
-        sample_tokenizer.save_pretrained(tmp_path / model_type)
-        return tmp_path / model_type
+        for saved in (AutoModel.from_config(config), sample_tokenizer):
+            saved.save_pretrained(tmp_path)
+        return tmp_path
 
     return folder_of
 

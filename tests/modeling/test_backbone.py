@@ -18,15 +18,14 @@ from modeling.modeling_metaxlm import MetaXlmForPreTraining
 from modeling.modeling_xlm_align import (
     XlmAlignForMaskedLM,
     XlmAlignForPreTraining,
-    XlmAlignForTokenClassification,
     XlmAlignModel,
 )
 from tests.architectures import ARCHITECTURES
-from tests.modeling.tiny import gradients
+from tests.modeling.tiny import MASK, PAD, batch_of, gradients, made, pair_row
 
 SIZES = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=48)
-SHAPE = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, mask_token_id=3)
-SHAPE |= SIZES | dict(vocab_size=60)
+SHAPE = dict(pad_token_id=PAD, bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2, mask_token_id=MASK)
+SHAPE |= SIZES | dict(vocab_size=MASK + 1)
 WITH_MASKS = [
     name for name in ARCHITECTURES if honors_block_masks(AutoConfig.for_model(name, **SHAPE | ARCHITECTURES[name]))
 ]
@@ -59,35 +58,42 @@ def checkpoint(tmp_path_factory):
     return of
 
 
-def batch_of(length=24, rows=2):
-    torch.manual_seed(1)
-    ids = torch.randint(4, SHAPE["vocab_size"], (rows, length))
-    labels = torch.where(torch.rand(ids.shape) < 0.2, ids, -100)
-    labels[:, 3] = ids[:, 3]
-    mask = torch.ones_like(ids)
-    mask[1, -5:] = 0
-    return {
-        "input_ids": torch.where(labels.ne(-100), 3, ids).masked_fill(mask.eq(0), 0),
-        "labels": labels.masked_fill(mask.eq(0), -100),
-        "attention_mask": mask,
-    }
+@pytest.fixture
+def batch():
+    """Two pairs, the second padded; their last predicted words are in segment 1."""
+    rows = [(1, (10, 11), (2, 3, 5, 9, 14, 20)), (2, (9, 6), (1, 4, 8, 13, 15))]
+    return batch_of([pair_row(*row, languages=(0, 1)) for row in rows], "padded right")
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_key_mapping_loads_every_weight(name, checkpoint):
+def inputs_of(batch):
+    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].clone()}
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_run_backbone_states_and_logits_are_the_library_s(name, skips, checkpoint, batch):
+    """Of every layer, with token types and positions or without."""
     folder, theirs = checkpoint(name)
     ours, report = XlmAlignForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values())
-    batch = batch_of()
-    real, inputs = batch["attention_mask"].bool(), {k: v for k, v in batch.items() if k != "labels"}
-    with torch.no_grad():
-        expected = theirs(**inputs, output_hidden_states=True)
-        found = ours.eval()(**inputs, output_hidden_states=True)
-        second = ours.roberta(**inputs, num_layers=2).last_hidden_state
-    torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
-    for own, other in zip(found.hidden_states, expected.hidden_states, strict=True):
-        torch.testing.assert_close(own[real], other[real], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
+    ours.eval().set_skip_padding(skips)
+    inputs = inputs_of(batch)
+    inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
+    real, types = inputs["attention_mask"].bool(), torch.arange(25).ge(7).long().expand(2, -1)
+    positions, logits = {"position_ids": torch.arange(25)[None].square() % 31}, []
+    of_rows = {"position_ids": positions["position_ids"].expand(2, -1)}
+    for given in ({}, {"token_type_ids": types}, positions, of_rows):
+        with torch.no_grad():
+            expected = theirs(**inputs, **given, output_hidden_states=True)
+            found = ours(**inputs, **given, output_hidden_states=True)
+            second = ours.roberta(**inputs, **given, num_layers=2).last_hidden_state
+        logits.append(expected.logits[real])
+        torch.testing.assert_close(found.logits[real], logits[-1], atol=1e-5, rtol=1e-5)
+        for own, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+            torch.testing.assert_close(own[real], other[real], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(second[real], expected.hidden_states[2][real], atol=1e-5, rtol=1e-5)
+    if name == WITH_TYPES:  # far more than what the comparison forgives
+        assert min((logits[0] - moved).abs().max() for moved in logits[1:3]) > 1e-4
 
 
 def reached(model, loss):
@@ -98,56 +104,49 @@ def reached(model, loss):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_for_pretraining_dwa_and_kd_reach_every_layer(name, checkpoint):
+def test_for_pretraining_dwa_and_kd_reach_every_layer(name, checkpoint, batch):
     folder, _ = checkpoint(name)
-    pairs, sides = batch_of(), torch.arange(24).ge(11).long().expand(2, -1)
-    pairs["segment_ids"] = sides.masked_fill(pairs["attention_mask"].eq(0), -1)
-    pairs["special_tokens_mask"] = torch.zeros_like(sides)
-    model = XlmAlignForPreTraining.from_pretrained(folder, pointer_start="identity", query_positions="masked")
-    output = model(tlm=pairs)
-    assert len(output.token_losses["dwa"]) and reached(model, output.loss_sum - output.token_losses["tlm"].sum())
-    positions = pairs["labels"].flatten().ne(-100).nonzero()[:3, 0]
-    teacher = dict(
-        positions_N=positions,
-        tokens_C=torch.arange(5, 15),
-        log_probabilities_NC=torch.full((3, 10), 0.1).log(),
-        temperature=1.0,
-    )
+    model = XlmAlignForPreTraining.from_pretrained(folder, pointer_start="identity")
+    output = model(tlm=batch, objective_weights={"tlm": 0.0})
+    assert len(output.token_losses["dwa"]) and reached(model, output.loss_sum)
+    answers = dict(tokens_C=torch.arange(5, 15), log_probabilities_NC=torch.full((3, 10), 0.1).log(), temperature=1.0)
+    answers["positions_N"] = batch["labels"].flatten().ne(-100).nonzero()[:3, 0]
     model = MetaXlmForPreTraining.from_pretrained(folder)
-    output = model(mlm=pairs | {"teacher": teacher}, objective_weights={"mlm": 0.0})
+    output = model(mlm=batch | {"teacher": answers}, objective_weights={"mlm": 0.0})
     assert set(output.token_losses) == {"kd"} and reached(model, output.loss_sum)
 
 
 @pytest.mark.parametrize("name", WITH_MASKS)
-def test_for_pretraining_camlm_and_btmlm_reach_every_layer(name, checkpoint):
+def test_for_pretraining_camlm_and_btmlm_reach_every_layer(name, checkpoint, batch):
     folder, _ = checkpoint(name)
-    model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=3, languages=["en", "de"])
-    rows = batch_of()
-    rows["segment_ids"] = torch.arange(24).ge(18).long().expand(2, -1)
-    rows["language_ids"] = rows["segment_ids"]
-    mask, predicted = rows["attention_mask"], rows["labels"].ne(-100)
-    camlm = rows | {"attention_mask": camlm_mask(mask, rows["segment_ids"], predicted)}
-    assert reached(model, model(camlm=camlm).loss_sum)
-    is_pseudo = rows["segment_ids"].eq(1)
-    btmlm = rows | {
-        "input_ids": rows["input_ids"].masked_fill(is_pseudo, 3),
-        "labels": rows["labels"].masked_fill(is_pseudo, -100),
-        "generation_mask": btmlm_generation_mask(mask, rows["segment_ids"]),
+    model = ErnieMForPreTraining.from_pretrained(folder, mask_token_id=MASK, languages=["en", "de"])
+    mask, segments, predicted = batch["attention_mask"], batch["segment_ids"], batch["labels"].ne(-100)
+    assert reached(model, model(camlm=batch | {"attention_mask": camlm_mask(mask, segments, predicted)}).loss_sum)
+    is_pseudo = segments.eq(1) & batch["special_tokens_mask"].eq(0)
+    btmlm = batch | {
+        "input_ids": batch["input_ids"].masked_fill(is_pseudo, MASK),
+        "labels": batch["labels"].masked_fill(is_pseudo, -100),
+        "generation_mask": btmlm_generation_mask(mask, segments),
     }
     assert reached(model, model(btmlm=btmlm).loss_sum)
-    assert not model.back_translate(btmlm)[is_pseudo & mask.bool()].eq(3).any()
+    assert not model.back_translate(btmlm)[is_pseudo].eq(MASK).any()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
-@pytest.mark.parametrize("name", WITH_MASKS)
-def test_block_mask_isolates_exactly(name, attention, checkpoint):
-    """Two texts packed into a row, in both kinds of a ModernBERT's layers: each is as if it were alone."""
-    folder, theirs = checkpoint(name)
-    model = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval()
-    ids, cut = batch_of(length=30)["input_ids"][:1], 18
-    block = torch.zeros(1, 30, 30, dtype=torch.bool)
+@pytest.mark.parametrize("name", [*WITH_MASKS, None])
+def test_block_mask_isolates_exactly(name, attention, checkpoint, batch):
+    """Two texts packed into a row, in the zoo's encoder and in both kinds of a ModernBERT's layers: each is as if it
+    were alone."""
+    if name is None:
+        model = made("xlm_align", "Model", attention)
+        theirs, first = made("xlm_align", "Model", "eager"), 2
+    else:
+        folder, theirs = checkpoint(name)
+        model, first = XlmAlignModel.from_pretrained(folder, attn_implementation=attention).eval(), 0
+    ids, cut = batch["input_ids"][:1], 14
+    block = torch.zeros(1, 25, 25, dtype=torch.bool)
     block[:, :cut, :cut] = block[:, cut:, cut:] = True
-    positions = torch.cat([torch.arange(cut), torch.arange(30 - cut)])[None]
+    positions = torch.cat([torch.arange(cut), torch.arange(25 - cut)])[None] + first
     other = ids.clone()
     other[:, cut:] = ids[:, cut:].flip(1)
     with torch.no_grad():
@@ -159,60 +158,25 @@ def test_block_mask_isolates_exactly(name, attention, checkpoint):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_set_skip_padding_changes_nothing(name, checkpoint):
-    folder, _ = checkpoint(name)
-    model = XlmAlignForPreTraining.from_pretrained(folder).eval()
-    torch.manual_seed(2)
-    lengths = torch.tensor([24, 9, 14, 1, 10, 23])
-    mask = (torch.arange(24) < lengths[:, None]).long()
-    mask[4] = mask[4].flip(0)  # on the left
-    ids = torch.randint(4, 60, mask.shape).masked_fill(mask.eq(0), 0)
-    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask.eq(0), -100)}
-    states, learned = [], []
+def test_set_skip_padding_gradients_are_those_of_the_padded_batch(name, checkpoint):
+    model = XlmAlignForPreTraining.from_pretrained(checkpoint(name)[0]).eval()
+    rows = [pair_row(length, (length,), range(1, length, 3)) for length in (22, 7, 12, 2, 8, 21)]
+    learned = []
     for skips in (False, True):
         model.set_skip_padding(skips)
-        found = model.roberta(ids, attention_mask=mask, output_hidden_states=True)
-        states.append([layer[mask.bool()] for layer in (*found.hidden_states, found.last_hidden_state)])
-        learned.append(gradients(model, model(mlm=batch).loss_sum))
-    torch.testing.assert_close(*states, atol=1e-5, rtol=1e-4)
+        learned.append(gradients(model, model(mlm=batch_of(rows, "padded left")).loss_sum))
     torch.testing.assert_close(*learned, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("skips", [False, True])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_run_backbone_token_types_and_positions_are_the_library_s(name, skips, checkpoint):
-    folder, theirs = checkpoint(name)
-    inputs = {field: value for field, value in batch_of().items() if field != "labels"}
-    inputs["attention_mask"][0, -16:] = 0  # so that both rows fit into one
-    real, types = inputs["attention_mask"].bool(), torch.arange(24).ge(7).long().expand(2, -1)
-    positions = torch.arange(24)[None].square() % 31
-    for given in ({"token_type_ids": types}, {"position_ids": positions}, {"position_ids": positions.expand(2, -1)}):
-        with torch.no_grad():
-            expected = theirs(**inputs, **given, output_hidden_states=True)
-        for cls in (XlmAlignModel, XlmAlignForMaskedLM, XlmAlignForTokenClassification):
-            model = cls.from_pretrained(folder).eval()
-            model.set_skip_padding(skips)
-            with torch.no_grad():
-                found = model(**inputs, **given, output_hidden_states=True)
-            torch.testing.assert_close(found.hidden_states[-1][real], expected.hidden_states[-1][real])
-            if cls is XlmAlignForMaskedLM:
-                torch.testing.assert_close(found.logits[real], expected.logits[real], atol=1e-5, rtol=1e-5)
-    if name == WITH_TYPES:  # far more than what the comparison forgives
-        with torch.no_grad():
-            plain, told = theirs(**inputs).logits, theirs(**inputs, token_type_ids=types).logits
-            moved = theirs(**inputs, position_ids=positions).logits
-        assert min((plain - other)[real].abs().max() for other in (told, moved)) > 1e-4
 
 
 @pytest.mark.parametrize(("size", "multiple"), [(71, None), (45, None), (61, 8)])
 @pytest.mark.parametrize("name", [*SETTINGS, None])
-def test_resize_token_embeddings_is_saved_and_loaded(name, size, multiple, checkpoint, tmp_path):
+def test_resize_token_embeddings_is_saved_and_loaded(name, size, multiple, checkpoint, batch, tmp_path):
     model = XlmAlignForMaskedLM(XlmAlignConfig(**SHAPE)) if name is None else None
     model = model or XlmAlignForMaskedLM.from_pretrained(checkpoint(name)[0])
     model.resize_token_embeddings(size, pad_to_multiple_of=multiple)
     nn.init.normal_(model.get_input_embeddings().weight)
     model.save_pretrained(tmp_path)
-    size, ids = 64 if multiple else size, batch_of()["input_ids"][:1] % 45
+    size, ids = 64 if multiple else size, batch["input_ids"][:1] % 45
     with torch.no_grad():
         expected = model.eval()(ids).logits
     assert expected.shape[-1] == size
@@ -226,11 +190,11 @@ def test_resize_token_embeddings_is_saved_and_loaded(name, size, multiple, check
             assert torch.equal(again.eval()(ids).logits, expected)
 
 
-def test_run_backbone_refuses_what_it_cannot_honor(checkpoint, tmp_path):
+def test_run_backbone_refuses_what_it_cannot_honor(checkpoint, batch, tmp_path):
     folder, _ = checkpoint("deberta-v2")
-    model, ids = XlmAlignModel.from_pretrained(folder), batch_of()["input_ids"]
+    model, ids = XlmAlignModel.from_pretrained(folder), batch["input_ids"]
     with pytest.raises(ValueError, match="deberta-v2"):
-        model(ids, attention_mask=torch.ones(2, 24, 24, dtype=torch.bool))
+        model(ids, attention_mask=torch.ones(2, 25, 25, dtype=torch.bool))
     with pytest.raises(ValueError, match="modernbert"):  # VECO's module sits inside layers of XLM-R's shape
         VecoConfig.from_pretrained(checkpoint("modernbert")[0])
     AutoConfig.for_model("electra").save_pretrained(tmp_path)
@@ -239,22 +203,20 @@ def test_run_backbone_refuses_what_it_cannot_honor(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*WITH_MASKS, None])
-def test_ernie_m_language_embedding_moves_the_mask_alone(name, checkpoint):
+def test_ernie_m_language_embedding_moves_the_mask_alone(name, checkpoint, batch):
     """Also in the zoo's own encoder; it begins as zero, so that a checkpoint without one gives the same states."""
-    options = dict(mask_token_id=3, languages=["en", "de"])
+    options = dict(mask_token_id=MASK, languages=["en", "de"])
     if name is None:
         model = ErnieMForPreTraining(ErnieMConfig(**SHAPE | options)).eval()
     else:
         model = ErnieMForPreTraining.from_pretrained(checkpoint(name)[0], **options).eval()
     assert not model.roberta.language_embeddings.weight.any()
     nn.init.normal_(model.roberta.language_embeddings.weight)
-    batch = {field: value[:1] for field, value in batch_of().items()}
-    language = torch.ones_like(batch["input_ids"])
+    ids = batch["input_ids"][:1]
     with torch.no_grad():
-        plain = model.roberta(batch["input_ids"], num_layers=0)[0]
-        told = model.roberta(batch["input_ids"], language_ids=language, num_layers=0)[0]
-    moved = (plain - told).abs().amax(-1) > 1e-4
-    assert torch.equal(moved, batch["input_ids"].eq(3))
+        plain = model.roberta(ids, num_layers=0)[0]
+        told = model.roberta(ids, language_ids=torch.ones_like(ids), num_layers=0)[0]
+    assert torch.equal((plain - told).abs().amax(-1) > 1e-4, ids.eq(MASK))
 
 
 def test_bert_names_become_xlm_r_s(tmp_path, sample_tokenizer):

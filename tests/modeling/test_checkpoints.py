@@ -24,7 +24,6 @@ WORDS = re.compile(r"word_embeddings|tok_embeddings|embed_tokens")
 # how a checkpoint names its weights, or None where it does not have one
 CHANGES = {
     "compiled": lambda key: f"_orig_mod.{key}",
-    "lightning": lambda key: f"model.{key}",
     "a compiled layer": lambda key: LAYER.sub(r"\1_orig_mod.", key),
     "a layer less": lambda key: None if LAYER.search(key) else key,
     "no words": lambda key: None if WORDS.search(key) else key,
@@ -74,10 +73,7 @@ def test_fresh_weights_lists_heads(kind, auto_class, checkpoint):
 def test_fresh_weights_refuses_an_encoder_in_part(kind, name, checkpoint):
     folder = checkpoint(kind)
     change(folder, CHANGES[name])
-    classes = [XlmAlignForPreTraining, AutoModel]
-    if not (name == "lightning" and kind in ("modernbert", "eurobert")):  # there the library takes its own prefix off
-        classes.append(AutoModelForSequenceClassification)
-    for auto_class in classes:
+    for auto_class in (XlmAlignForPreTraining, AutoModel, AutoModelForSequenceClassification):
         with pytest.raises(ValueError, match=r"^mine lacks \d+ weight"):
             load(auto_class, folder)
 

@@ -1,6 +1,5 @@
 """ERNIE-M's tokenizer against transformers 4's, piece by piece, and in everything that tokenizers are used for."""
 
-import json
 import pickle
 
 import pytest
@@ -61,8 +60,7 @@ def test_ernie_m_tokenizer_saving_copying_and_pickling(tokenizer, tmp_path):
         "tokenizer_config.json",
         "vocab.txt",
     }
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    assert str(tmp_path) not in json.dumps(settings)
+    assert str(tmp_path) not in (tmp_path / "tokenizer_config.json").read_text(encoding="utf-8")
     text = "Hi <sound> 2019年 [MASK]"
     expected = tokenizer(text)["input_ids"]
     assert len(tokenizer) - 1 in expected
@@ -74,20 +72,17 @@ LOAD = """
 import json, sys
 import torch
 from transformers import AutoTokenizer
-first, second, texts = map(json.loads, sys.argv[2:])
-tokenizer = AutoTokenizer.from_pretrained(first, trust_remote_code=True)
-tokenizer.save_pretrained(second)
-again = AutoTokenizer.from_pretrained(second, trust_remote_code=True)
-torch.save([type(tokenizer).__module__.split(".")[0], tokenizer(texts).input_ids, again(texts).input_ids], sys.argv[1])
+folder, texts = map(json.loads, sys.argv[2:])
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+torch.save([type(tokenizer).__module__.split(".")[0], tokenizer(texts).input_ids], sys.argv[1])
 """
 
 
 @pytest.mark.slow
 def test_ernie_m_tokenizer_folder_carries_its_code(ernie_m_oracle, tokenizer, fresh_process, tmp_path):
-    tokenizer.save_pretrained(tmp_path / "saved")
+    tokenizer.save_pretrained(tmp_path)
     texts, expected = (ernie_m_oracle.tokens[name][:20] for name in ("texts", "single"))
-    found = fresh_process(LOAD, str(tmp_path / "saved"), str(tmp_path / "again"), texts)
-    assert found == ["transformers_modules", expected, expected]
+    assert fresh_process(LOAD, str(tmp_path), texts) == ["transformers_modules", expected]
 
 
 def test_ernie_m_tokenizer_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path):
@@ -102,17 +97,3 @@ def test_ernie_m_tokenizer_lower_case_and_a_folder_without_vocabulary(folder, to
     assert plain.convert_tokens_to_ids(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]) == list(
         range(len(processor), len(processor) + 5)
     )
-
-
-def test_ernie_m_tokenizer_refuses(tmp_path):
-    prefix = tmp_path / "bytes"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["abc abd", "bcd"] * 20),
-        model_prefix=str(prefix),
-        byte_fallback=True,
-        vocab_size=270,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    with pytest.raises(ValueError, match="byte fallback"):
-        ErnieMTokenizer(f"{prefix}.model")

@@ -77,42 +77,18 @@ def test_linear_cross_entropy_is_torch_s_whatever_fits(rows_at_once, label_smoot
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_linear_cross_entropy_does_not_round_the_factor_of_a_loss(dtype):
-    """A mean, and fp16's loss scaling, which is larger than any number in fp16."""
+    """A mean, and fp16's loss scaling, which is larger than any number in fp16; the gradient is that of float32."""
     torch.manual_seed(0)
     hidden, labels = 8 * torch.randn(5, 32), torch.randint(300, (5,))
     weight, bias = nn.Parameter(torch.randn(300, 32)), nn.Parameter(torch.randn(300))
-    gradients = []
+    F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction="sum").backward()
+    expected, gradients = weight.grad, []
     for factor in (1.0, 1 / 7, 2.0**16 / 7):
         weight.grad = None
         with torch.autocast("cpu", dtype=dtype):
             loss, _ = linear_cross_entropy(hidden, weight, bias, labels)
         (loss * factor).backward()
         gradients.append(weight.grad / factor)
-    assert gradients[0].any()
+    assert (gradients[0] - expected).norm() < 0.1 * expected.norm()
     for gradient in gradients[1:]:
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-5, atol=1e-8)
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_lm_head_gradients_of_a_tied_vocabulary_are_those_of_autograd(autocast):
-    tolerance = {"rtol": 0.05, "atol": 0.02} if autocast else {"rtol": 1e-4, "atol": 1e-6}
-    model, found = MetaXlmForPreTraining(MetaXlmConfig(**SIZES)), []
-    for loss_of in (model.lm_head.loss, all_logits(model)):
-        model.lm_head.loss = loss_of
-        model.zero_grad()
-        for seed in range(2):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                loss = model(mlm=sub_batch(seed)).loss_sum
-            (loss / 7).backward()
-        found.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(*found, **tolerance)
-
-
-def all_logits(model):
-    """The loss of the head with torch's own cross-entropy."""
-
-    def loss(states_NH, labels_N, row_weights_N):
-        losses_N = F.cross_entropy(model.lm_head(states_NH).float(), labels_N, reduction="none")
-        return (losses_N * row_weights_N).sum(), losses_N.detach()
-
-    return loss

@@ -104,6 +104,9 @@ def test_plug_in_heads_read_both_streams_and_learn_from_both_sides(head, stream)
     torch.testing.assert_close(model(**batch, **gold_x).loss, losses[0])
     torch.testing.assert_close(model(**batch, **gold_y).loss, losses[1])
     assert model(**batch).loss is None
+    # texts of one length need no masks
+    texts = {name: ids[:1] for name, ids in batch.items() if "mask" not in name}
+    torch.testing.assert_close(logits_of(model(**texts)), logits_of(output)[:1], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -117,22 +120,6 @@ def test_plug_in_labels_of_either_side_alone_teach_everything(head):
         assert idle == []
 
 
-@torch.no_grad()
-def test_plug_in_padding_changes_nothing():
-    model, batch = make(), sides()
-    together = model(**batch).logits
-    for row in range(3):
-        alone = {name: value[row : row + 1] for name, value in batch.items()}
-        for prefix in ("", "translation_"):
-            real = alone[f"{prefix}attention_mask"][0].bool()
-            for name in ("input_ids", "attention_mask"):
-                alone[prefix + name] = alone[prefix + name][:, real]
-        torch.testing.assert_close(model(**alone).logits, together[row : row + 1], atol=1e-5, rtol=0)
-        # a text that is not padded needs no masks
-        bare = {name: value for name, value in alone.items() if "mask" not in name}
-        torch.testing.assert_close(model(**bare).logits, together[row : row + 1], atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("head, none", [(VecoForTokenClassification, -100), (VecoForQuestionAnswering, 99)])
 def test_mean_loss_leaves_out_a_side_of_which_no_label_counts(head, none):
     model, batch = make(head), sides()
@@ -140,16 +127,12 @@ def test_mean_loss_leaves_out_a_side_of_which_no_label_counts(head, none):
     nothing_x, nothing_y = ({name: torch.full_like(v, none) for name, v in g.items()} for g in (gold_x, gold_y))
     assert torch.equal(model(**batch, **gold_x, **nothing_y).loss, model(**batch, **gold_x).loss)
     assert torch.equal(model(**batch, **nothing_x, **gold_y).loss, model(**batch, **gold_y).loss)
+    if head is VecoForQuestionAnswering:  # an answer that was cut off in the middle teaches its start
+        output = model(**batch, **gold_x | {"end_positions": nothing_x["end_positions"]})
+        assert torch.allclose(output.loss, cross_entropy(output.start_logits, gold_x["start_positions"]))
     loss = model(**batch, **nothing_x, **nothing_y).loss
     loss.backward()
     assert loss.item() == 0.0 and all(not p.grad.any() for p in model.parameters() if p.grad is not None)
-
-
-def test_plug_in_an_answer_cut_off_in_the_middle_teaches_its_start():
-    model, batch = make(VecoForQuestionAnswering), sides()
-    gold_x, _ = gold(VecoForQuestionAnswering, batch)
-    output = model(**batch, **gold_x | {"end_positions": torch.full_like(gold_x["end_positions"], 99)})
-    assert torch.allclose(output.loss, cross_entropy(output.start_logits, gold_x["start_positions"]))
 
 
 def test_plug_in_runs_each_pass_once_and_only_where_it_is_needed():
@@ -201,31 +184,3 @@ def test_plug_out_heads_are_xlm_r_s():
     assert torch.equal(output.loss, cross_entropy(output.logits, torch.tensor([0, 1, 2])))
     assert model.classifier.dense.weight.shape == (32, 32)
     assert make().classifier.dense.weight.shape == (32, 64) and make().classifier.out_proj.weight.shape == (3, 32)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("stream", STREAMS)
-def test_plug_in_features_move_with_what_they_may_see(stream):
-    """H with its own text; S with all of the other, and of its own with what the stream allows."""
-    model, batch = make(VecoForTokenClassification, cross_stream=stream), sides(rows=1)
-    seen = []
-    model.classifier.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
-
-    def features(**changes):
-        model(**{**batch, **changes})
-        return seen[-1][0, :, :32], seen[-1][0, :, 32:]
-
-    def moved(before, after):
-        return (before - after).abs().amax(-1) > 1e-6
-
-    plain, crossed = features()
-    changed_y = batch["translation_input_ids"].clone()
-    changed_y[0, 5] = 59 - changed_y[0, 5] // 2
-    other_plain, other_crossed = features(translation_input_ids=changed_y)
-    assert not moved(plain, other_plain).any() and moved(crossed, other_crossed).all()
-    changed_x = batch["input_ids"].clone()
-    changed_x[0, 5] = 59 - changed_x[0, 5] // 2
-    other_plain, other_crossed = features(input_ids=changed_x)
-    assert moved(plain, other_plain).all()
-    sees = torch.arange(9) >= (5 if stream == "causal" else 0)
-    assert moved(crossed, other_crossed).tolist() == sees.tolist()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling.attention_masks import btmlm_generation_mask, camlm_mask
+from modeling.attention_masks import Packing, btmlm_generation_mask, camlm_mask
 from modeling.modeling_veco import VecoForConditionalGeneration
 from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
 
@@ -90,17 +90,6 @@ def test_skip_padding_losses_and_gradients_are_those_of_the_padded_batch(name, o
     assert real <= min(seen) and max(seen) <= len(masks) * len(masks[0]) * max(mask.shape[1] for mask in masks)
 
 
-def test_skip_padding_all_objectives_of_an_update_together():
-    for name in ("veco", "ernie_m", "xlm_align"):
-        model = build(name)
-        batches = {
-            objective: sub_batch(objective, "padded left", seed) for seed, objective in enumerate(OBJECTIVES[name])
-        }
-        expected = run(model, **batches)
-        model.set_skip_padding(True)
-        torch.testing.assert_close(run(model, **batches), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("attention", ["eager", "flex_attention"])
 @pytest.mark.parametrize("name, objective", [case for case in CASES if case[0] != "veco causal"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -120,69 +109,56 @@ def inputs(layout="padded right"):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_skip_padding_same_states_and_zero_at_padding(layout):
-    model = build("metaxlm", head="Model")
-    batch = inputs(layout)
-    real = batch["attention_mask"].bool()
-    expected = model(**batch, output_hidden_states=True)
-    model.set_skip_padding(True)
-    found = model(**batch, output_hidden_states=True)
-    assert len(found.hidden_states) == 4
-    for state, other in zip(found.hidden_states, expected.hidden_states, strict=True):
-        torch.testing.assert_close(state[real], other[real], rtol=1e-5, atol=1e-5)
-        assert not state[~real].any()
-    assert found.hidden_states[-1] is found.last_hidden_state
-    lower = model(**batch, num_layers=1).last_hidden_state
-    torch.testing.assert_close(lower, found.hidden_states[1])
-    as_tuple = model(**batch, return_dict=False)
-    assert isinstance(as_tuple, tuple) and torch.equal(as_tuple[0], found.last_hidden_state)
+    model, batch = build("metaxlm", head="Model"), inputs(layout)
+    ids, real = batch["input_ids"], batch["attention_mask"].bool()
+    holes, no_tokens, no_padding = (real.clone() for _ in range(3))
+    no_padding[:] = holes[:] = True
+    holes[0, 5] = no_tokens[1] = False  # rows cannot be fewer, and span heads read the state at padding; an empty row
+    for mask in (real, holes, no_tokens, no_padding):
+        model.set_skip_padding(False)
+        expected = model(ids, attention_mask=mask.long(), output_hidden_states=True)
+        model.set_skip_padding(True)
+        found = model(ids, attention_mask=mask.long(), output_hidden_states=True)
+        assert len(found.hidden_states) == 4 and found.hidden_states[-1] is found.last_hidden_state
+        for state, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+            torch.testing.assert_close(state[mask], other[mask], rtol=1e-5, atol=1e-5)
+            assert not state[~mask].any()
+    assert torch.equal(model(ids).last_hidden_state, found.last_hidden_state)
+    lower = model(ids, attention_mask=no_padding, num_layers=1, return_dict=False)
+    assert isinstance(lower, tuple)
+    torch.testing.assert_close(lower[0], found.hidden_states[1])
     # weights of attention have no place among flat positions: the padded way is taken
     model.set_attn_implementation("eager")
     assert model(**batch, output_attentions=True).attentions[0].shape[-1] == real.shape[1]
 
 
-def test_skip_padding_without_padding_an_empty_row_and_masks_of_other_shapes():
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 10), (3, 1, 1, 6), (3, 6, 7)])
+def test_skip_padding_refuses_masks_of_other_shapes(shape, skip):
+    """They would select other positions, without an error."""
     model = build("metaxlm", head="Model")
-    ids = torch.randint(5, MASK, (3, 6))
-    for mask in (None, torch.ones_like(ids)):
-        model.set_skip_padding(False)
-        expected = model(ids, attention_mask=mask).last_hidden_state
-        model.set_skip_padding(True)
-        assert torch.equal(model(ids, attention_mask=mask).last_hidden_state, expected)
-    # rows cannot be fewer here, and the state at padding is 0 all the same: span heads read it
-    mask = torch.ones_like(ids)
-    mask[0, 5] = 0
-    assert not model(ids, attention_mask=mask).last_hidden_state[0, 5].any()
-    mask = torch.ones_like(ids)
-    mask[1] = 0
-    found = model(ids, attention_mask=mask).last_hidden_state
-    assert found.isfinite().all() and not found[1].any()
-    torch.testing.assert_close(found[::2], expected[::2], rtol=1e-5, atol=1e-5)
-    # the mask says where real positions are: one of another shape would select others, without an error
-    for shape in ((3, 4), (3, 10), (3, 1, 1, 6), (3, 6, 7)):
-        for skip in (False, True):
-            model.set_skip_padding(skip)
-            mask = torch.ones(shape, dtype=torch.bool if len(shape) > 2 else torch.long)
-            mask[1, ..., 3:] = 0
-            with pytest.raises((ValueError, RuntimeError)):
-                model(ids, attention_mask=mask)
+    model.set_skip_padding(skip)
+    mask = torch.ones(shape, dtype=torch.bool if len(shape) > 2 else torch.long)
+    mask[1, ..., 3:] = 0
+    with pytest.raises((ValueError, RuntimeError)):
+        model(torch.randint(5, MASK, (3, 6)), attention_mask=mask)
 
 
 def test_skip_padding_heads_and_translation_are_the_same(tmp_path):
     build("veco").save_pretrained(tmp_path)
     x, y = inputs(), sub_batch("tlm", "padded right")
-    masked_lm, pooled = build("metaxlm", head="ForMaskedLM"), build("ernie_m", head="ForSequenceClassification")
+    masked_lm = build("metaxlm", head="ForMaskedLM")
     plugged = build("veco", head="ForTokenClassification", plug_in=True)
     translator = VecoForConditionalGeneration.from_encoder(tmp_path, decoder_layers=2).eval()
     real = x["attention_mask"].bool()
     other = {"translation_input_ids": y["input_ids"], "translation_attention_mask": y["attention_mask"]}
     calls = {
         "masked_lm": lambda: masked_lm(**x).logits[real],
-        "pooled": lambda: pooled(**x).logits,
         "plugged": lambda: plugged(**x, **other).logits[real],
         "translation": lambda: translator(**x, labels=y["labels"].clamp(min=-100)).loss,
     }
     expected = {name: call().detach() for name, call in calls.items()}
-    for model in (masked_lm, pooled, plugged, translator):
+    for model in (masked_lm, plugged, translator):
         model.set_skip_padding(True)
     found = {name: call().detach() for name, call in calls.items()}
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -227,3 +203,12 @@ def test_skip_padding_gradient_checkpointing_and_bf16_autocast():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             low = run(model, **batch)[0]["loss"]
         assert abs(low / expected[0]["loss"] - 1) < 0.02
+
+
+def test_packing_rows_are_nearly_full():
+    generator = torch.Generator().manual_seed(0)
+    for longest in (12, 60, 200):
+        is_real = torch.arange(longest) < torch.randint(3, longest, (16, 1), generator=generator)
+        is_real[3] = is_real[3].flip(0)
+        rows, width = Packing(is_real).shape
+        assert rows * width < 1.1 * is_real.sum() and width < 4 * longest

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    Trainer,
-    TrainingArguments,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
-)
+from transformers import Trainer, TrainingArguments, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial
 
@@ -49,28 +44,21 @@ def test_save_pretrained_of_another_model_s_folder_has_the_files_of_the_class(mo
     assert auto_map["AutoModel"] == f"{other.__module__.rpartition('.')[2]}.{other.__name__}"
 
 
-def evaluated(folder, model, batch):
-    """The metrics of a stock trainer, and the predictions and labels that it hands to `compute_metrics`."""
-    seen, rows = [], [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
-    arguments = TrainingArguments(
-        str(folder), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
-    )
-    trainer = Trainer(
-        model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {"rows": 1}
-    )
-    return trainer.evaluate(), *seen
-
-
 @pytest.mark.parametrize("model_type", PREFIXES)
 def test_trainer_metrics_read_the_logits_of_xlm_r(model_type, tmp_path):
     theirs = far_from_initial(XLMRobertaForMaskedLM(XLMRobertaConfig(**SIZES)))
     theirs.save_pretrained(tmp_path)
     ours = class_of(model_type, "ForMaskedLM").from_pretrained(tmp_path)
     batch = {"input_ids": IDS, "attention_mask": IDS.ne(1).long(), **LABELS["ForMaskedLM"]}
-    (expected, their), (found, our) = (evaluated(tmp_path, model, batch) for model in (theirs, ours))
-    assert found["eval_rows"] == 1 and found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
+    rows = [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+    arguments = TrainingArguments(str(tmp_path / "trainer"), use_cpu=True, report_to=[], disable_tqdm=True)
+    seen, losses = [], []
+    for model in (theirs, ours):
+        trainer = Trainer(model, arguments, eval_dataset=rows, compute_metrics=lambda found: seen.append(found) or {})
+        losses.append(trainer.evaluate()["eval_loss"])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     real = batch["attention_mask"].bool().numpy()
-    np.testing.assert_allclose(our.predictions[real], their.predictions[real], atol=1e-4)
-    np.testing.assert_array_equal(our.label_ids, their.label_ids)
+    np.testing.assert_allclose(seen[1].predictions[real], seen[0].predictions[real], atol=1e-4)
+    np.testing.assert_array_equal(seen[1].label_ids, seen[0].label_ids)
     # at |V| = 250,002 they would be the largest tensor of a step, and nobody reads them
     assert ours.train()(**batch).logits is None and ours.eval()(**batch, output_logits=False).logits is None

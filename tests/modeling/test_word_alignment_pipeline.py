@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from modeling.modeling_xlm_align import XlmAlignConfig, XlmAlignForPreTraining, XlmAlignModel
 from modeling.pipeline_word_alignment import WordAlignmentPipeline
@@ -48,16 +47,6 @@ def test_pipeline_of_a_folder_that_is_saved_again(sample_tokenizer, fresh_proces
     runs += fresh_process(FRESH, [again + "_model", again + "_pipeline"], "", PAIRS)
     for found, module in runs:
         assert found == expected and "transformers_modules" in module
-
-
-@pytest.mark.slow
-def test_pipeline_of_a_plain_xlm_r_checkpoint(sample_tokenizer, fresh_process, tmp_path):
-    torch.manual_seed(0)
-    model = XLMRobertaModel(XLMRobertaConfig(vocab_size=len(sample_tokenizer), **TINY), add_pooling_layer=False)
-    aligner = WordAlignmentPipeline(model.eval(), sample_tokenizer)
-    aligner.save_pretrained(tmp_path / "saved")
-    [found] = fresh_process(FRESH, [str(tmp_path / "saved")], "", PAIRS)
-    assert found == [aligner(PAIRS, probabilities=True), "transformers.models.xlm_roberta.modeling_xlm_roberta"]
 
 
 @pytest.fixture(scope="module")

@@ -45,18 +45,13 @@ def test_cut_into_tokens_with_their_spaces(kind):
     assert not cut_into_tokens(tokenizer, [[], [""]]).ids_F.numel()
 
 
-def test_cut_into_tokens_words_that_get_no_space():
+def test_cut_into_tokens_spaces_of_words_and_of_the_text():
     tokenizer = with_spaces_in_tokens("byte-level")
     tokens = cut_into_tokens(tokenizer, [["we", "", "</s>", " ", "so,"], ["我", "喜", "欢"]])
     assert set(tokens.words_F[: tokens.bounds[1]].tolist()) == {0, 4}
-    together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])
+    together = cut_into_tokens(tokenizer, [["我"], ["喜"], ["欢"]])  # these get no space
     assert torch.equal(tokens.ids_F[tokens.bounds[1] :], together.ids_F)
-
-
-def test_cut_into_tokens_with_the_spaces_of_the_text():
-    tokenizer = with_spaces_in_tokens("byte-level")
-    texts = ["x (x) x,x?", "x"]
-    tokens = cut_into_tokens(tokenizer, *split_words(texts))
+    tokens = cut_into_tokens(tokenizer, *split_words(["x (x) x,x?", "x"]))
     assert "".join(tokenizer.convert_ids_to_tokens(tokens.ids_F)) == "xĠ(x)Ġx,x?x"
 
 
@@ -114,7 +109,7 @@ def test_cut_into_windows_decide_every_pair_of_tokens_once():
             assert set(near) <= set(linked)
 
 
-def test_word_aligner_of_bert(tmp_path):
+def test_word_aligner_of_bert_has_its_own_format(tmp_path):
     """A word is as many tokens as letters."""
     alphabet, path = "abcdefghijklmnopqrstuvwxyz", tmp_path / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *alphabet, *(f"##{x}" for x in alphabet)]))
@@ -123,6 +118,12 @@ def test_word_aligner_of_bert(tmp_path):
     sizes = dict(vocab_size=57, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, initializer_range=0.5)
     model = BertModel(BertConfig(intermediate_size=48, max_position_embeddings=40, **sizes)).eval()
     pairs = [("abc de fghi", "klm no"), (["a", "\u200b", "[SEP]", "b"], "c d e")]
+    seen = []
+    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    list(WordAligner(model, tokenizer).align(pairs[:1]))
+    for given, text in zip(seen, pairs[0], strict=True):
+        expected = tokenizer(text, return_tensors="pt")
+        assert all(torch.equal(given[name], expected[name]) for name in ("input_ids", "attention_mask"))
     with pytest.raises(ValueError, match="BertTokenizerLegacy"):
         WordAligner(model, BertTokenizerLegacy(path))
     links = [found.links for found in WordAligner(model, tokenizer).align(pairs)]

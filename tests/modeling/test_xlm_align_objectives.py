@@ -1,19 +1,17 @@
 """Denoising word alignment: the labels, the queries, what is learned, and where no gradient flows."""
 
-import itertools
-
 import pytest
 import torch
 
-from modeling.denoising_word_alignment import DRAWS, dwa_losses, labeled_queries
+from modeling.denoising_word_alignment import DRAWS, labeled_queries
 from modeling.masked_lm import ForPreTraining
 from modeling.modeling_xlm_align import XlmAlignForPreTraining
 from modeling.optimal_transport import align
-from tests.modeling.tiny import LAYOUTS, MASK, batch_of, gradients, made, pair_row
+from tests.modeling.tiny import LAYOUTS, batch_of, gradients, made, pair_row
 
 
-def xlm_align(attention="sdpa", **config):
-    return made("xlm_align", attention=attention, **config)
+def xlm_align(**config):
+    return made("xlm_align", **config)
 
 
 PAIRS = [
@@ -54,119 +52,39 @@ def dwa_by_hand(model, fields):
     return losses
 
 
-# what is labeled
-
-
-def one_hot_model(tokens, **config):
-    """A model whose layer 0 gives token p, at any position, the (normalized) p-th axis."""
-    model = xlm_align(alignment_layer=0, **config)
-    embeddings = model.roberta.embeddings
-    with torch.no_grad():
-        for part in (embeddings.position_embeddings, embeddings.token_type_embeddings, embeddings.word_embeddings):
-            part.weight.zero_()
-        embeddings.LayerNorm.weight.fill_(1.0)
-        embeddings.LayerNorm.bias.zero_()
-        for token, axis in tokens.items():
-            embeddings.word_embeddings.weight[token, axis] = 1.0
-    return model
+OPTIONS = [  # fields of the configuration, and the options of `align` that they are (Tables 4 and 6)
+    *({"alignment_layer": layer} for layer in range(4)),
+    {"sinkhorn_first": "columns"},
+    {"filtering_iterations": 1},
+    {"filtering_iterations": 0},
+    {"labeling_rule": "ot_words", "alignment_layer": 2},
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_dwa_labels_of_a_pair_with_known_vectors(layout):
-    """Tokens 10 and 20, 11 and 21, ... share an axis: the links are the permutation, under any mask."""
-    tokens = {10 + side + axis: axis for side in (0, 10) for axis in range(6)} | {0: 5, 2: 5}
-    model = one_hot_model(tokens)
-    examples = [
-        pair_row(1, ([10, 11, 12, 13], [23, 21, 20, 22]), (1, 2, 9)),
-        pair_row(2, ([14, 10], [20, 24]), (1, 5)),
-        pair_row(3, ([12, 13, 10], [23, 22, 20]), ()),
-    ]
-    labels = model.self_label(batch_of(examples, layout))
-    assert [set(links_of(labels, pair)) for pair in range(3)] == [
-        {(0, 2), (1, 1), (2, 3), (3, 0)},
-        {(0, 1), (1, 0)},
-        {(0, 1), (1, 0), (2, 2)},
-    ]
-
-
-def test_dwa_labels_never_link_special_tokens_and_padding():
-    """Even where they are the likeliest partner of every word: all have the same vector, twice as long."""
-    model = one_hot_model({token: token % 3 for token in range(4, MASK)} | {0: 0, 1: 0, 2: 0})
-    batch = batch_of(PAIRS, "padded right")
-    labels = model.self_label(batch)
-    for words, exists in ((labels.source_PS, labels.source_mask_PS), (labels.target_PT, labels.target_mask_PT)):
-        assert (batch["special_tokens_mask"].flatten()[words[exists]] == 0).all()
-    exists_PST = labels.source_mask_PS[:, :, None] & labels.target_mask_PT[:, None]
-    assert labels.links_PST.any() and not (labels.links_PST & ~exists_PST).any()
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
-def test_dwa_labels_of_a_pair_are_those_of_the_pair_alone(attention, layout):
-    model, reference = xlm_align(attention), xlm_align("eager")
-    labels = model.self_label(batch_of(PAIRS, layout))
-    for pair, fields in enumerate(PAIRS):
-        alone = reference.self_label(batch_of([fields], "padded right"))
-        assert links_of(labels, pair).keys() == links_of(alone, 0).keys()
-        assert links_of(labels, pair) == pytest.approx(links_of(alone, 0), rel=1e-4)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_dwa_labels_by_ot_words(layout):
-    model = xlm_align(labeling_rule="ot_words", alignment_layer=2)
-    labels = model.self_label(batch_of(PAIRS, layout))
-    found = 0
-    for pair, fields in enumerate(PAIRS):
-        ids = torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])
-        states_TH = model.roberta(ids[None], output_hidden_states=True).hidden_states[2][0]
-        states = [states_TH[words][None] for words in words_of(fields)]
-        links = align(*states, *(torch.ones(side.shape[:2], dtype=torch.bool) for side in states), "ot_words")
-        expected = {(i, j): links.probabilities_BST[0, i, j].item() for i, j in links.links_BST[0].nonzero().tolist()}
-        assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
-        found += len(expected)
-    assert found
-    losses = model(tlm=batch_of(PAIRS, layout)).token_losses["dwa"]
-    assert 0 < len(losses) <= 2 * found
-
-
-@pytest.mark.parametrize("rule", ["ot_itermax", "ot_words"])
-def test_self_label_reads_the_text_before_it_was_masked(rule):
-    model = xlm_align(labeling_rule=rule)
-    bare = [fields | {"input_ids": torch.where(fields["labels"] == -100, fields["input_ids"], fields["labels"])}
-            for fields in PAIRS]  # fmt: skip
-    labels = model.self_label(batch_of(PAIRS, "padded right"))
-    unmasked = model.self_label(
-        batch_of([fields | {"labels": torch.full_like(fields["labels"], -100)} for fields in bare], "padded right")
-    )
-    assert torch.equal(labels.plan_PST, unmasked.plan_PST)
-
-
-def test_dwa_labels_of_each_layer_and_option():
-    """Table 4, Table 6 and Sinkhorn's two orders are not the same labels; each layer's are those of its states."""
-    batch = batch_of(PAIRS, "padded right")
-    plans = {layer: xlm_align(alignment_layer=layer).self_label(batch).plan_PST for layer in range(4)}
-    for a, b in itertools.combinations(plans.values(), 2):
-        assert not torch.allclose(a, b, atol=1e-3)
-    model = xlm_align(alignment_layer=2)
+@pytest.mark.parametrize("fields", OPTIONS)
+def test_self_label_links_the_states_of_its_layer_before_masking(fields, layout):
+    model = xlm_align(**fields)
     seen = []
     handles = [layer.register_forward_hook(lambda *_: seen.append(1)) for layer in model.roberta.encoder.layer]
-    model.self_label(batch)
-    assert len(seen) == 2  # layers above are not computed
+    labels = model.self_label(batch_of(PAIRS, layout))
     for handle in handles:
         handle.remove()
-    by_rows, by_columns = (xlm_align(sinkhorn_first=first).self_label(batch).plan_PST for first in ("rows", "columns"))
-    pairs = torch.arange(len(PAIRS))[[0, 1, 3]]  # the third has one source word
-    assert (by_rows.sum(1)[0, :5] - 1).abs().max() < 1e-5
-    assert (by_columns.sum(2)[0, :6] - 1).abs().max() < 1e-5
-    filtered, union = xlm_align().self_label(batch).links_PST, xlm_align(filtering_iterations=0).self_label(batch)
-    assert (filtered & ~union.links_PST)[pairs].sum() < filtered.sum() < union.links_PST.sum()
-    assert (union.links_PST.any(2) == union.source_mask_PS).all()  # all words are aligned, at least once (Table 6)
-    assert (union.links_PST.any(1) == union.target_mask_PT).all()
-    once, twice = (xlm_align(filtering_iterations=number).self_label(batch).links_PST for number in (1, 2))
-    assert (once <= twice).all() and once.sum() < twice.sum()
-
-
-# the queries, and what is learned
+    layer, iterations = model.config.labeling_layer, model.config.filtering_iterations
+    assert len(seen) == layer  # layers above are not computed
+    method = model.config.labeling_rule if iterations else "ot"
+    options = {"first": model.config.sinkhorn_first} if method != "ot_words" else {}
+    options |= {"ot_itermax": {"filter_iterations": iterations}, "ot": {"symmetrization": "union"}}.get(method, {})
+    for pair, row in enumerate(PAIRS):
+        ids = torch.where(row["labels"] == -100, row["input_ids"], row["labels"])
+        states_TH = model.roberta(ids[None], output_hidden_states=True).hidden_states[layer][0]
+        states = [states_TH[words][None] for words in words_of(row)]
+        masks = [torch.ones(side.shape[:2], dtype=torch.bool) for side in states]
+        found = align(*states, *masks, method, **options)
+        values = found.probabilities_BST if method == "ot_words" else found.scores_BST
+        expected = {(i, j): values[0, i, j].item() for i, j in found.links_BST[0].nonzero().tolist()}
+        assert links_of(labels, pair) == pytest.approx(expected, rel=1e-3)
+    assert labels.links_PST.any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -216,23 +134,6 @@ def test_labeled_queries_of_each_choice(positions):
     assert asked > 3
     if positions == "all_aligned":
         assert asked == labels.links_PST.sum()
-
-
-def test_dwa_loss_of_a_query_with_several_links_points_at_the_likeliest():
-    model = xlm_align()
-    batch = batch_of([pair_row(5, (3, 3), (1, 2, 3))], "padded right")
-    labels = model.self_label(batch)
-    plan = torch.tensor([[[0.2, 0.5, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]]])
-    links = torch.tensor([[[True, True, False], [False, False, True], [True, True, True]]])
-    labels = labels._replace(plan_PST=plan, links_PST=links)
-    states = model.roberta(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-    found = dwa_losses(states, labels, batch, model.q_linear, model.k_linear, model.config)
-    keys = model.k_linear(states[0, 6:9])
-    expected = [
-        -(model.q_linear(states[0, 1 + word]) @ keys.T / 32**0.5).log_softmax(0)[target]
-        for word, target in enumerate((1, 2, 0))
-    ]
-    torch.testing.assert_close(found.losses_N, torch.stack(expected).detach(), atol=1e-5, rtol=0)
 
 
 def test_dwa_reads_the_forward_of_tlm_and_labeling_leaves_no_gradient(monkeypatch):

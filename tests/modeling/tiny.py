@@ -27,28 +27,22 @@ def class_of(model_type, head="ForPreTraining"):
     return getattr(importlib.import_module(f"modeling.modeling_{model_type}"), PREFIXES[model_type] + head)
 
 
-def far_from_initial(model, scale=0.15, attention_scale=None):
+def far_from_initial(model, scale=0.15):
     """Weights far from their initial values, so that no term of the computation vanishes; in evaluation mode."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             mean = 1.0 if name.endswith("orm.weight") else 0.0
-            std = attention_scale if attention_scale and "attention.self" in name else scale
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std + mean)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + mean)
     return model.eval()
 
 
-def made(model_type, head="ForPreTraining", attention="sdpa", attention_scale=None, **config):
+def made(model_type, head="ForPreTraining", attention="sdpa", **config):
     """A model of `SIZES`, changed by `config`, with weights far from their initial values."""
     cls = class_of(model_type, head)
     torch.manual_seed(0)
     model = cls._from_config(cls.config_class(**SIZES | config), attn_implementation=attention)
-    return far_from_initial(model, attention_scale=attention_scale)
-
-
-def translation(folder, decoder_layers=2, **options):
-    """A translation model of an encoder's folder."""
-    return class_of("veco", "ForConditionalGeneration").from_encoder(folder, decoder_layers, **options).eval()
+    return far_from_initial(model)
 
 
 def sources(padding="right"):

@@ -1,22 +1,30 @@
-"""From an encoder's folder to a translation model: which weights it takes, shares, draws and saves."""
+"""Translation models: the weights they take from an encoder, share, draw and save; their decoder and their loss."""
 
 import json
 import logging
 
 import pytest
 import torch
-from safetensors import safe_open
-from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
+from safetensors.torch import load_file
+from torch import nn
+from transformers import XLMRobertaConfig, XLMRobertaForCausalLM, XLMRobertaForMaskedLM
 
 from modeling.configuration_veco import VecoConfig
-from modeling.modeling_veco import VecoForConditionalGeneration, VecoForMaskedLM
-from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, translation
+from modeling.modeling_veco import VecoForConditionalGeneration
+from tests.modeling.tiny import PREFIXES, SIZES, class_of, far_from_initial, made, sources, targets
 
-BATCH = {
-    "input_ids": torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]]),
-    "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]),
-    "labels": torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]]),
-}
+
+@pytest.fixture(scope="module")
+def veco_dir(tmp_path_factory):
+    """A pre-trained VECO's folder, cross-attention and LM head included."""
+    folder = tmp_path_factory.mktemp("veco")
+    made("veco").save_pretrained(folder)
+    return folder
+
+
+def translation(folder, decoder_layers=2, **options):
+    """A translation model of an encoder's folder."""
+    return VecoForConditionalGeneration.from_encoder(folder, decoder_layers, **options).eval()
 
 
 def saved_encoder(kind, folder):
@@ -71,18 +79,6 @@ def test_from_encoder_of_every_kind_of_folder_says_what_is_fresh(kind, tmp_path,
     assert all((tmp_path / "translation" / f"{target.split('.')[0]}.py").exists() for target in auto_map.values())
 
 
-@pytest.mark.parametrize(
-    ("layers", "selection", "indices"), [(2, "last", [1, 2]), (2, "first", [0, 1]), (None, "last", [0, 1, 2])]
-)
-def test_from_encoder_which_layers_decode(veco_dir, layers, selection, indices):
-    encoder = VecoForMaskedLM.from_pretrained(veco_dir)
-    model = translation(veco_dir, layers, decoder_layer_selection=selection, tie_decoder=False)
-    assert model.config.decoder_layer_indices == indices and model.config.decoder_layers == len(model.decoder.layer)
-    for layer, index in zip(model.decoder.layer, indices, strict=True):
-        for name, value in encoder.roberta.encoder.layer[index].state_dict().items():
-            assert torch.equal(layer.state_dict()[name], value), name
-
-
 def test_from_encoder_random_takes_the_architecture_only(veco_dir, tmp_path):
     VecoConfig.from_pretrained(veco_dir).save_pretrained(tmp_path)  # no weights at all
     torch.manual_seed(0)
@@ -100,11 +96,8 @@ def test_from_encoder_random_takes_the_architecture_only(veco_dir, tmp_path):
 def test_from_encoder_saved_once_and_reloaded_tied(veco_dir, tie, tmp_path):
     model = translation(veco_dir, tie_decoder=tie)
     model.save_pretrained(tmp_path)
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        saved = set(file.keys())
-    own = {key for key in saved if key.startswith("decoder.")}
-    assert any(".attention." in key for key in own) != tie
-    assert {key for key in own if ".crossattention." in key}
+    own = {key for key in load_file(tmp_path / "model.safetensors") if key.startswith("decoder.")}
+    assert any(".attention." in key for key in own) != tie and any(".crossattention." in key for key in own)
     settings = json.loads((tmp_path / "generation_config.json").read_text())
     assert (settings["decoder_start_token_id"], settings["eos_token_id"], settings["pad_token_id"]) == (2, 2, 1)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -113,21 +106,14 @@ def test_from_encoder_saved_once_and_reloaded_tied(veco_dir, tie, tmp_path):
     assert not report["missing_keys"] and not report["unexpected_keys"]
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
-    for mine in (model, again):
-        query = mine.decoder.layer[0].attention.self.query.weight
-        assert (query is mine.roberta.encoder.layer[1].attention.self.query.weight) == tie
+    query = again.decoder.layer[0].attention.self.query.weight
+    assert (query is again.roberta.encoder.layer[1].attention.self.query.weight) == tie
 
 
-def test_from_encoder_a_step_changes_both_sides_of_a_tied_model_alike(veco_dir):
-    """The gradient of a shared weight is the sum of what the two sides of an untied model get."""
-    tied, untied = translation(veco_dir), translation(veco_dir, tie_decoder=False)
-    for model in (tied, untied):
-        model(**BATCH).loss.backward()
-    name = "attention.self.value.weight"
-    shared = tied.get_parameter(f"roberta.encoder.layer.1.{name}").grad
-    apart = [untied.get_parameter(f"{side}.{name}").grad for side in ("roberta.encoder.layer.1", "decoder.layer.0")]
-    torch.testing.assert_close(shared, sum(apart))
-    assert tied.get_parameter(f"decoder.layer.0.{name}") is tied.get_parameter(f"roberta.encoder.layer.1.{name}")
+def test_from_encoder_decodes_with_the_last_layers_the_first_or_all(veco_dir):
+    for chosen, indices in ((dict(), [1, 2]), (dict(decoder_layer_selection="first"), [0, 1])):
+        assert translation(veco_dir, **chosen).config.decoder_layer_indices == indices
+    assert translation(veco_dir, None).config.decoder_layer_indices == [0, 1, 2]
 
 
 def test_from_encoder_refuses(veco_dir, tmp_path):
@@ -138,3 +124,56 @@ def test_from_encoder_refuses(veco_dir, tmp_path):
     translation(veco_dir).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=tmp_path.name):
         translation(tmp_path)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("tie", [True, False])
+def test_decoder_equals_xlm_r_s(attention, tie, tmp_path):
+    """`XLMRobertaForCausalLM` with cross-attention, given states of any other encoder, is our decoder."""
+    reference = XLMRobertaForCausalLM(XLMRobertaConfig(is_decoder=True, add_cross_attention=True, **SIZES))
+    far_from_initial(reference).save_pretrained(tmp_path)
+    reference.set_attn_implementation(attention)
+    ours = translation(tmp_path, None, tie_decoder=tie, attn_implementation=attention)
+    other = torch.randn(4, 9, 32, generator=torch.Generator().manual_seed(3))
+    _, other_mask = sources()
+    inputs = ours.prepare_decoder_input_ids_from_labels(targets())
+    mask = inputs.ne(1).long()
+    with torch.no_grad():
+        expected = reference(
+            inputs, attention_mask=mask, encoder_hidden_states=other, encoder_attention_mask=other_mask, use_cache=False
+        ).logits
+        actual = ours(
+            attention_mask=other_mask, encoder_outputs=(other,), decoder_input_ids=inputs, decoder_attention_mask=mask
+        ).logits
+    assert expected.std() > 0.3
+    torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_for_conditional_generation_loss_and_gradients_are_those_of_the_logits(veco_dir, label_smoothing):
+    model = translation(veco_dir).train()
+    source, mask = sources()
+    batch = dict(input_ids=source, attention_mask=mask, labels=targets())
+    out = model(**batch, label_smoothing=label_smoothing)
+    assert out.logits is None and out.past_key_values is None
+    out.loss.backward()
+    ours = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    logits = model(**batch, output_logits=True).logits
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=label_smoothing)
+    loss.backward()
+    torch.testing.assert_close(out.loss, loss)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_for_conditional_generation_padding_changes_nothing(veco_dir, padding):
+    model, labels = translation(veco_dir), targets()
+    source, mask = sources(padding)
+    together = model(source, attention_mask=mask, labels=labels)
+    for row in range(4):
+        label = labels[row : row + 1, : 7 - row]
+        alone = model(source[row : row + 1, mask[row].bool()], labels=label)
+        torch.testing.assert_close(together.logits[row, : 7 - row], alone.logits[0], atol=1e-5, rtol=0)
