@@ -53,7 +53,7 @@ class PlugIn:
         if of_y.get("input_ids") is None:
             raise ValueError(
                 f"plug-in without y: {type(self).__name__} has plug_in=True, give translation_input_ids and "
-                "translation_attention_mask."
+                "translation_attention_mask (a Trainer keeps them with remove_unused_columns=False)."
             )
         x = {"input_ids": input_ids, **{name: kwargs.pop(name) for name in INPUT_FIELDS if name in kwargs}}
         y = {name: of_y.get(name) for name in ("input_ids", "token_type_ids")}
