@@ -1,6 +1,5 @@
 """Pages, tables and the plot of results, made from a results.json and the published rows that it names."""
 
-import math
 import re
 from itertools import product
 from pathlib import Path
@@ -10,7 +9,7 @@ import pandas
 
 from finetuning.plots import plot_bars, plot_lines
 from finetuning.published import Reference, look_up
-from finetuning.results import AVERAGE, LABEL_SCORES, OTHERS, Results, Summary, run_name, summary, with_deviation
+from finetuning.results import AVERAGE, OTHERS, Results, Summary, run_name, summary, with_deviation
 from zoo_core.provenance import write_csv, write_json
 
 Cells = tuple[list[str], list[list[str]]]  # header and rows
@@ -120,24 +119,6 @@ def score_table(results: Results) -> Cells:
     return columns, [[row.get(column, "") for column in columns] for row in rows]
 
 
-def label_table(results: Results) -> Cells:
-    """The scores of each label: their average over languages, and F1 in each language; means over seeds.
-
-    In a language where a label does not occur, it has no score.
-    """
-    frame = pandas.DataFrame(results["label_scores"])
-    means = frame[frame["support"] > 0].groupby(["language", "label"], sort=False)[list(LABEL_SCORES)].mean()
-    table = means.groupby("label", sort=False).mean().reindex(frame["label"].unique())
-    counts = frame.groupby(["language", "label"])["support"].first().groupby("label").sum()
-    if results.names[1:]:
-        table = table.join(means["f1"].unstack("language").reindex(columns=results.names).add_prefix("f1, "))
-    rows = [
-        [label, *("" if math.isnan(score) else f"{score:.1f}" for score in scores), f"{counts[label]:,}"]
-        for label, *scores in table.itertuples()
-    ]
-    return ["label", *table.columns, results.protocol.label_unit], rows
-
-
 def write_results(results: Results, folder: Path) -> None:
     """Writes scores.png, results.md, results.csv and results.json into a folder, and prints the table.
 
@@ -147,8 +128,7 @@ def write_results(results: Results, folder: Path) -> None:
     title = f"{results['task']}, {results.setting}: {results['model']['folder']}"
     draw(results, picture)
     lists = {"Warnings": warnings_of(results), "Protocol": lines_of(results)}
-    labels = label_table(results) if "label_scores" in results else None
-    write_page(path, title, score_table(results), lists, picture, [results.frame()], labels)
+    write_page(path, title, score_table(results), lists, picture, [results.frame()])
     write_json(folder / "results.json", results)
 
 
@@ -213,9 +193,8 @@ def write_page(
     lists: dict[str, list[str]],
     picture: Path,
     frames: list[pandas.DataFrame],
-    labels: Cells | None = None,
 ) -> None:
-    """Writes `path`.md: a table, lists that are not empty, a picture next to it and scores by label; and `path`.csv.
+    """Writes `path`.md: a table, lists that are not empty, and a picture next to it; and `path`.csv.
 
     Prints the table, and the first list as warnings.
     """
@@ -223,7 +202,6 @@ def write_page(
     for heading, lines in lists.items():
         page += [f"## {heading}", "", *(f"- {line}" for line in lines), ""] if lines else []
     page += [f"![scores]({picture.name})", ""]
-    page += ["## Scores by label", "", *markdown_table(labels), ""] if labels else []
     path.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
     write_csv(path.with_suffix(".csv"), pandas.concat(frames))
     print_table(title, table, next(iter(lists.values())), f"{path}.md, csv, {picture.name}")

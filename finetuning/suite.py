@@ -34,7 +34,6 @@ from finetuning.recipe import LabeledTable, Published, TaskRecipe
 from finetuning.results import AVERAGE, FORMAT, Results, Summary, read_results, run_name, summary, with_deviation
 from finetuning.runs import run_all
 from finetuning.tasks.registry import KINDS, kind_of, task_of
-from finetuning.tasks.vectors.recipe import expanded
 from zoo_core.command_line import SAME_COMMAND, CommandParser, user_errors
 from zoo_core.console import quiet_libraries
 from zoo_core.processes import start_processes, stop_signals
@@ -216,10 +215,8 @@ def find_tables(part: Any, language: str, hub_root: str | None, split: str = "tr
     if hasattr(part, "files"):
         for file in part.files(hub_root):
             file.stat()
-    elif isinstance(part, LabeledTable):
+    if language:
         part = filled(part, language)
-    elif language:
-        (part,) = expanded([replace(part, languages=[language])])
     split = getattr(part, "split", None) or split
     for inner in filter(is_dataclass, vars(part).values()):
         find_tables(inner, "", hub_root, split)

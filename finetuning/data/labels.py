@@ -42,24 +42,18 @@ class LabelColumn:
         return None if value is None else str(value)
 
 
-def label_names(columns: list[LabelColumn]) -> tuple[list[str], bool]:
-    """Names of the training labels in the order of their ids, as declared, else sorted; whether they are declared."""
+def label_names(columns: list[LabelColumn]) -> list[str]:
+    """Names of the training labels in the order of their ids: as declared, else sorted."""
     if declared := next((column.declared for column in columns if column.declared), []):
-        return declared, True
+        return declared
     seen = {value for column in columns for value in column.values if value is not None and str(value).strip()}
-    return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))], False
+    return [str(value) for value in sorted(seen, key=lambda value: (isinstance(value, str), value))]
 
 
-def label_ids(column: LabelColumn, names: list[str], is_order_declared: bool, warnings: list[str]) -> list[int]:
+def label_ids(column: LabelColumn, names: list[str]) -> list[int]:
     """Ids in `names` of the values. Raises ValueError for a label that is not there, with row and names."""
     rows, places = column.rows, {name: place for place, name in enumerate(names)}
     ids = {value: places.get(column.name_of(value)) for value in dict.fromkeys(column.values)}
-    if is_order_declared and not column.declared and None in ids.values() and {*map(type, ids)} <= {int, type(None)}:
-        # numbers, and training labels with names in a declared order: read by value, with a warning
-        ids = {value: value if value in range(len(names)) else None for value in ids}
-        warnings.append(
-            f"labels of {rows.name} are bare numbers: read as {dict(enumerate(names))}, the training data's order"
-        )
     unknown = [(column.row_of(n), value) for n, value in enumerate(column.values) if ids[value] is None]
     rows.report(
         {row: f"label {value!r} in column {rows.table.label_column}" for row, value in reversed(unknown)},

@@ -1,13 +1,15 @@
 """Rows of one language in one table."""
 
+import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from zoo_core.recipes import validate
 from zoo_core.tables import Table, describe, load_table, require_column, table_fingerprint
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from finetuning.recipe import LabeledTable
+
+CODED = ("source_language", "target_language", "translations")  # fields in which `{language}` is a language's code
 
 
 @dataclass
@@ -145,16 +149,16 @@ def has_place_for_language(table: "LabeledTable") -> bool:
     return any("{language}" in text for text in (table.path, table.config or "", *table.where.values()))
 
 
-def filled(table: "LabeledTable", language: str) -> "LabeledTable":
-    """The table of one language; its translations' as well."""
-    own = table.language_names.get(language, language)
+def filled(table: Any, language: str) -> Any:
+    """The table of one language: its entry in `language_names` is in place of `{language}` in every text field.
 
-    def fill(one: Any, name: str, **changes: Any) -> Any:
-        config = one.config and one.config.replace("{language}", name)
-        return replace(one, path=one.path.replace("{language}", name), config=config, **changes)
-
-    where = {column: text.replace("{language}", own) for column, text in table.where.items()}
-    return fill(table, own, where=where, translations=table.translations and fill(table.translations, language))
+    In names of languages and in `translations`, it is the language itself.
+    """
+    own, fields = table.language_names.get(language, language), asdict(table)
+    for field, value in fields.items():
+        name = language if field in CODED else own
+        fields[field] = json.loads(json.dumps(value).replace("{language}", json.dumps(name)[1:-1]))
+    return validate(type(table), fields)
 
 
 def selected(table: "LabeledTable", dataset: "Dataset") -> np.ndarray:

@@ -38,15 +38,14 @@ class ClassificationTask(LanguageTask[Recipe]):
 
         Plug-in, they also have the texts of the translation, with `translation_` before their names.
         """
-        recipe, warnings = self.recipe, []
-        tables = self.open_tables()
-        names, is_declared = label_names([_label_column(rows) for rows in tables.train])
-        normalize = functools.partial(_normalize, names=names, is_order_declared=is_declared, warnings=warnings)
+        recipe, tables = self.recipe, self.open_tables()
+        names = label_names([_label_column(rows) for rows in tables.train])
+        normalize = functools.partial(_normalize, names=names)
         evaluation = {language: normalize(rows) for language, rows in tables.evaluation.items()}
         for language, dataset in evaluation.items():
             if len(found := dataset.unique("labels")) == 1:
                 refuse_placeholders(tables.evaluation[language], len(dataset), "rows", names[found[0]])
-        data = gather(recipe, tables, evaluation, normalize, warnings, names)
+        data = gather(recipe, tables, evaluation, normalize, [], names)
         if len(used := data.train.unique("labels")) < 2:
             raise ValueError(f"All {len(data.train)} training rows have the label {names[used[0]]!r}.")
         data.protocol["texts"] = len(recipe.train[0].text_columns)
@@ -106,7 +105,7 @@ def encode_batch(
     return fields
 
 
-def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: list[str]) -> Dataset:
+def _normalize(rows: Rows, names: list[str]) -> Dataset:
     """Columns `text`, `pair`, those of their translations, `labels` (ids in `names`) and `row`, checked."""
     table, columns = rows.table, {}
     for prefix, named in (("", table.text_columns), (TRANSLATION, table.translation_columns)):
@@ -114,7 +113,7 @@ def _normalize(rows: Rows, names: list[str], is_order_declared: bool, warnings: 
             texts = columns[prefix + new] = typed_column(rows.dataset, column, rows.name)[:]
             blank = np.flatnonzero(~has_text(texts)).tolist()
             rows.report(dict.fromkeys(blank, f"column {column} has no text"), "Fill or remove the row.")
-    ids = label_ids(_label_column(rows), names, is_order_declared, warnings)
+    ids = label_ids(_label_column(rows), names)
     return Dataset.from_dict({**columns, "labels": ids, "row": rows.numbers})
 
 

@@ -155,7 +155,6 @@ class Labels:
     """
 
     raw: list[str]
-    is_order_declared: bool
     form: str | None
     kinds: list[str]  # types of chunks
     names: list[str]  # in the order of their ids
@@ -163,15 +162,15 @@ class Labels:
 
 def _labels(columns: list[LabelColumn]) -> Labels:
     """Returns the labels of the training data. IOB1 may lack the B- of a type, and IOBES its I-."""
-    raw, is_declared = label_names(columns)
+    raw = label_names(columns)
     form = form_of(raw, lambda label: columns[0].rows.place)
     if form is None:
-        return Labels(raw, is_declared, None, [], raw)
+        return Labels(raw, None, [], raw)
     parts = [split_label(name, form) for name in raw]
     kinds = list(dict.fromkeys(kind for mark, kind in parts if mark != OUTSIDE))
     names = [join_label({"S": "B", "E": "I"}.get(mark, mark), kind) for mark, kind in parts]
     names += [join_label(mark, kind) for kind in kinds for mark in "BI"]
-    return Labels(raw, is_declared, form, kinds, list(dict.fromkeys(names)))
+    return Labels(raw, form, kinds, list(dict.fromkeys(names)))
 
 
 def _label_column(rows: Rows) -> LabelColumn:
@@ -190,10 +189,10 @@ def _label_column(rows: Rows) -> LabelColumn:
 
 def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
     """Columns `words`, `tags` (ids) and `row`, checked, and those of the translations."""
-    words, tags = _side(rows, labels, warnings)
+    words, tags = _side(rows, labels)
     columns = {"words": words, "tags": tags, "row": rows.numbers}
     if translation := translation_of(rows):
-        own, own_tags = _side(translation, labels, warnings)
+        own, own_tags = _side(translation, labels)
         without = [row for row in range(len(words)) if words[row] and not own[row]]
         rows.report(dict.fromkeys(without, "its translation has no words"), "Fill or remove it.")
         columns |= {TRANSLATION + "words": own} | ({TRANSLATION + "tags": own_tags} if own_tags else {})
@@ -205,7 +204,7 @@ def _normalize(rows: Rows, labels: Labels, warnings: list[str]) -> Dataset:
     return Dataset.from_dict({name: [values[row] for row in kept] for name, values in columns.items()})
 
 
-def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[str]], list[list[int]]]:
+def _side(rows: Rows, labels: Labels) -> tuple[list[list[str]], list[list[int]]]:
     """Returns the words and tags of each row, of a text or of its translation; no tags without a label column."""
     (column,), label_column = rows.table.text_columns, rows.table.label_column
     words = text_lists(rows.dataset, column, rows.place, "word", may_be_blank=True, numbers=rows.numbers)
@@ -219,7 +218,7 @@ def _side(rows: Rows, labels: Labels, warnings: list[str]) -> tuple[list[list[st
     if form:  # further marks of the same types of chunks
         marked = (name for name in read.declared or dict.fromkeys(read.values) if re.fullmatch(FORMS[form], str(name)))
         known = list(dict.fromkeys([*known, *(name for name in marked if split_label(name, form)[1] in labels.kinds)]))
-    ids = iter(label_ids(read, known, labels.is_order_declared, warnings))
+    ids = iter(label_ids(read, known))
     places = {name: place for place, name in enumerate(labels.names)}
     tags = []
     for sentence in lists:

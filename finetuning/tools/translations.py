@@ -3,15 +3,9 @@
     python -m finetuning.tools.translations --input xtreme_translations --output translations
 
 The files are listed as "Translations" at github.com/google-research/xtreme (the storage bucket xtreme_translations).
-Keep their names, and the folders XNLI and PAWSX; you do not need all files:
-
-    XNLI/.../en-<language>-translated.tsv              -> xnli/<language>/train.jsonl; PAWSX likewise
-    XNLI/.../test-<language>-en-translated.tsv         -> xnli/<language>/test.jsonl; PAWSX likewise
-    squad.translate.train.en-<language>.json           -> squad/<language>/train.jsonl
-    squad.translate.dev.en-<language>.json             -> squad/<language>/validation.jsonl
-    tydiqa.translate.train.en-<language>.json          -> tydiqa/<language>/train.jsonl
-    tydiqa.translate.test.<language>-en.json           -> tydiqa/<language>/validation.jsonl; xquad likewise
-    mlqa.translate.test.<language>-en.json             -> mlqa/<language>/test.jsonl
+Keep their names, and the folders XNLI and PAWSX; you do not need all files. Each becomes a file that is named
+<task>/<language>/<split>.jsonl: XNLI's en-de-translated.tsv xnli/de/train.jsonl, and squad.translate.dev.en-de.json
+squad/de/validation.jsonl.
 
 Splits have the names of google/xtreme's splits with the same rows. TSV files have two texts, their two translations and
 the label: rows of XNLI have premise, hypothesis, premise_en, hypothesis_en and label ("contradictory" becomes

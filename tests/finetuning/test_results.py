@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from finetuning.data.task_tables import table_warnings
-from finetuning.page import label_table, score_table, warnings_of, write_results
+from finetuning.page import score_table, warnings_of, write_results
 from finetuning.recipe import Recipe
 from finetuning.results import Protocol, load_results
 from finetuning.tasks.base import scores_of
@@ -115,18 +115,3 @@ def test_write_results_files_agree(tmp_path, drawn, capsys):
     wanted = {"language": "en", "seed": "2", "metric": "accuracy", "split": "test"}
     assert [float(row["value"]) for row in rows if wanted.items() <= row.items()] == [82.0] and len(rows) == 2
     assert (tmp_path / "scores.png").stat().st_size > 5000
-
-
-def test_label_table_has_means_over_seeds_and_over_languages_that_have_the_label():
-    f1 = {("en", "a"): (80.0, 90.0), ("sw", "a"): (40.0, 20.0), ("en", "b"): (60.0, 50.0), ("sw", "b"): (0.0, 0.0)}
-    records = [record(seed, en=80.0, sw=60.0) | {"label_scores": []} for seed in (1, 2)]
-    for (language, label), scores in f1.items():
-        for of_seed, score in zip(records, scores, strict=True):
-            row = {"language": language, "label": label, "precision": score / 2, "recall": score + 1, "f1": score}
-            of_seed["label_scores"].append(row | {"support": 10 if score else 0})
-    columns, rows = label_table(results(records=records, label_unit="rows"))
-    assert columns == ["label", "precision", "recall", "f1", "f1, en", "f1, sw", "rows"]
-    assert rows == [
-        ["a", "28.8", "58.5", "57.5", "85.0", "30.0", "20"],
-        ["b", "27.5", "56.0", "55.0", "55.0", "", "10"],
-    ]

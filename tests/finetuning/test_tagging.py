@@ -119,7 +119,6 @@ def test_read_matches_labels_by_name(write):
     other = write("other", rows([[4 - tag for tag in row] for row in numbers(TAGS)]), NUMBERS)
     data = read({"path": text}, {"path": other, "label_names": IOB2[::-1]})
     assert names_of(data, data.evaluation["de"]) == TAGS and data.label_names == sorted(IOB2)
-    assert read({"path": classes}, {"path": bare}).warnings[0].startswith("labels of")
 
 
 @pytest.mark.parametrize("tags", [[["DET", "_", "VERB"], ["NOUN"]], [["B-PER", "_", "I-PER"], ["O"]]])

@@ -98,7 +98,7 @@ def test_update_plan_holds_every_pair_once(lengths):
     [
         ("training.max_steps=0 training.epochs=2.5 evaluate_every_steps=0", [10, 20, 25]),
         ("training.max_steps=6 evaluate_every_steps=4", [4, 6]),
-        ("training.max_steps=8 evaluate_every_steps=0 save_every_steps=4", [4, 8]),
+        ("training.max_steps=8 evaluate_every_steps=4", [4, 8]),
     ],
 )
 def test_saved_steps_end_with_the_last(overrides, steps, captions):

@@ -106,7 +106,6 @@ class TranslationRecipe(TrainedRecipe):
     max_test_examples: Count = option(0, "number of pairs per table to sample at random for evaluation; 0: use all")
 
     training: TranslationTraining = field(default_factory=TranslationTraining)
-    save_every_steps: Count = option(0, "steps between checkpoints; 0: as evaluate_every_steps")
     max_dev_examples: Count = option(1000, "number of pairs per table to sample for the loss on dev; 0: use all")
     dev_bleu_examples: Count = option(0, "number of these to translate by greedy search for BLEU by step; 0: none")
     selection: Literal["last", "dev_loss", "average"] = option(
@@ -131,14 +130,7 @@ class TranslationRecipe(TrainedRecipe):
 
     def check(self) -> None:
         super().check()
-        evaluate, save = self.evaluate_every_steps, self.save_every_steps
-        uses_dev = self.selection == "dev_loss"
-        if (self.dev_bleu_examples or uses_dev) and not self.dev:
+        if (self.dev_bleu_examples or self.selection == "dev_loss") and not self.dev:
             raise ValueError(
                 f"selection is {self.selection}, dev_bleu_examples {self.dev_bleu_examples}, and dev has no table."
-            )
-        if uses_dev and save and (not evaluate or evaluate % save):
-            raise ValueError(
-                f"selection is {self.selection}, evaluate_every_steps {evaluate or '0 (once an epoch)'} and "
-                f"save_every_steps {save}. Set save_every_steps to 0, or make evaluate_every_steps a multiple of it."
             )

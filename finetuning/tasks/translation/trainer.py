@@ -112,7 +112,7 @@ class TranslationTrainer(TrainsByPlan, LayerwiseDecay, Seq2SeqTrainer):
 
 def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, plan: UpdatePlan) -> Any:
     """Returns the recipe as the Trainer's arguments, with epochs as steps."""
-    evaluate_every = recipe.evaluate_every_steps or len(plan)
+    every = recipe.evaluate_every_steps or len(plan)
     return training_arguments(
         Seq2SeqTrainingArguments,
         recipe,
@@ -122,8 +122,8 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
         remove_unused_columns=False,
         eval_strategy="steps" if recipe.dev else "no",
         save_strategy="steps",
-        eval_steps=evaluate_every,
-        save_steps=recipe.save_every_steps or evaluate_every,
+        eval_steps=every,
+        save_steps=every,
         # the best one and the last one to resume from; or those of the mean and one that a signal saves between them
         save_total_limit={"last": 1, "average": recipe.average_checkpoints + 1}.get(recipe.selection, 2),
         metric_for_best_model="eval_loss" if recipe.selection == "dev_loss" else None,
@@ -132,7 +132,7 @@ def translation_arguments(recipe: TranslationRecipe, seed: int, folder: Path, pl
 
 def saved_steps(recipe: TranslationRecipe, plan: UpdatePlan) -> list[int]:
     """Returns the steps after which a checkpoint is saved; always including the last one."""
-    every = recipe.save_every_steps or recipe.evaluate_every_steps or len(plan)
+    every = recipe.evaluate_every_steps or len(plan)
     total = recipe.training.max_steps or int(np.ceil(recipe.training.epochs * len(plan)))
     return [*range(every, total, every), total]
 
@@ -145,7 +145,7 @@ def make_plan(recipe: TranslationRecipe, train: Dataset, seed: int) -> UpdatePla
     if recipe.selection == "average" and len(saved) < recipe.average_checkpoints:
         raise ValueError(
             f"average_checkpoints is {recipe.average_checkpoints}, and a run of {saved[-1]} steps saves {len(saved)}. "
-            "Lower save_every_steps or average_checkpoints, or train longer."
+            "Lower evaluate_every_steps or average_checkpoints, or train longer."
         )
     return plan
 

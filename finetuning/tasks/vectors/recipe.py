@@ -3,21 +3,21 @@
 Every layer and every pair of languages is evaluated by itself.
 """
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
 from omegaconf import MISSING
 
+from finetuning.data.rows import filled
 from finetuning.recipe import INIT_FROM, NOTE, Published, TaskRecipe
 from finetuning.tasks.translation.recipe import EvaluationPairs
-from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option, validate
+from zoo_core.recipes import BatchSize, Count, Fraction, Positive, option
 from zoo_core.tables import Table, resolve_hub_path
 
 Method = Literal["ot_words", "ot", "ot_itermax", "itermax", "mutual", "softmax"]  # of modeling/optimal_transport.py
-SEED, PLACE = "{seed}", "{language}"
+SEED = "{seed}"
 POOLINGS = {
     "mean": "mean of its states, without those of special tokens",
     "mean_with_special_tokens": "mean of its states, counting those of special tokens",
@@ -185,19 +185,6 @@ class MiningRecipe(SentenceRecipe):
     dev_fraction: Fraction = option(0.0, "share of both pools to hold out at random as dev, for pairs without `dev`")
 
 
-def expanded(tables: list[Any]) -> list[Any]:
-    """Returns a table for each pair of languages, with the language in place of `{language}`.
-
-    It is the code in language fields, and elsewhere its entry in `language_names`.
-    """
-    found = []
-    for table in tables:
-        languages, text = getattr(table, "languages", []), json.dumps(asdict(table))
-        for language in languages:
-            name = json.dumps(table.language_names.get(language, language))[1:-1]
-            sides = {
-                side: getattr(table, side).replace(PLACE, language) for side in ("source_language", "target_language")
-            }
-            found.append(validate(type(table), json.loads(text.replace(PLACE, name)) | sides))
-        found += [] if languages else [table]
-    return found
+def expanded(pairs: list[Any]) -> list[Any]:
+    """Returns a table for each pair of languages, with the language in place of `{language}`."""
+    return [one for pair in pairs for one in [filled(pair, name) for name in getattr(pair, "languages", [])] or [pair]]
