@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from transformers import Trainer, TrainingArguments
 
 from modeling.configuration_ernie_m import ErnieMConfig
 from modeling.modeling_ernie_m import ErnieMForPreTraining
-from pretraining.data.batches import Feed
-from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import Example, Texts, cut_pair, encode_texts
 from pretraining.data.languages import Languages
 from pretraining.objectives import OBJECTIVES, Collator
@@ -25,9 +22,7 @@ from pretraining.objectives.ca_mlm import CaMlmPairsCollator
 from pretraining.objectives.camlm import CamlmCollator
 from pretraining.objectives.mlm import MlmCollator
 from pretraining.objectives.tlm import TlmCollator
-from pretraining.recipe import ModelStart
 from pretraining.rows import inputs_of, lay_out
-from pretraining.start.initialization import learnable, model_class
 from zoo_core.masking import IGNORED
 
 COLLATORS = {name: of for name, of in OBJECTIVES.items() if issubclass(of, Collator) and of.text != "linked"}
@@ -154,15 +149,6 @@ def test_mask_never_takes_unknown_and_special_tokens(sample_tokenizer):
     assert fields["special_tokens_mask"].tolist() == [[1, 0, 0, 0, 1]]  # but it is a token of the text
 
 
-def test_objectives_agree_with_the_models():
-    """A new objective has a line in OBJECTIVES, a collator or the rows of another one, and a model that learns it."""
-    assert all(bool(objective.reads) != issubclass(objective, Collator) for objective in OBJECTIVES.values())
-    models = [model_class(name) for name in get_args(ModelStart.__dataclass_fields__["type"].type)]
-    assert {name for model in models for name in learnable(model)} == OBJECTIVES.keys()
-    for model in models:
-        assert {name: OBJECTIVES[name].reads for name in model.objectives if OBJECTIVES[name].reads} == model.reads
-
-
 def test_objectives_import_no_library_that_takes_seconds():
     code = "import sys, pretraining.recipe; print(sorted({'torch', 'transformers', 'datasets'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -277,30 +263,3 @@ def test_collators_of_two_processes_draw_other_masks_of_one_seed(pairs, sample_t
         labels.append(collate(pairs)["mlm"]["labels"])
     assert torch.equal(labels[0], labels[2])
     assert labels[0].shape != labels[1].shape or not torch.equal(labels[0], labels[1])
-
-
-def test_collators_loss_is_that_of_the_loop_with_the_same_keys(sample, recipe_of, sample_tokenizer):
-    options = {"batch_size": 6, "max_length": 64}
-    recipe = recipe_of(
-        {"mlm": options, "tlm": options, "camlm": options},
-        monolingual=[{"language": "en"} | sample("en")],
-        bitext=[
-            dict(source_language="en", target_language="de", source=sample("en"), target=sample("de"), join_on="id")
-        ],
-    )
-    corpora, (phase,) = load_corpora(recipe, sample_tokenizer), recipe.phases
-    loader = Feed(recipe, corpora, sample_tokenizer).training(phase, 0)
-    torch.manual_seed(0)
-    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
-    config = ErnieMConfig(vocab_size=len(sample_tokenizer), max_position_embeddings=130, **sizes)
-    model = ErnieMForPreTraining(config).eval()
-    batch, draws = next(iter(loader)), next(iter(loader.sampler))
-    for name, objective in phase.objectives.items():
-        texts = loader.dataset._texts(name, [draw for draw in draws if draw.objective == name])
-        collator = type(objective)(sample_tokenizer, max_length=64)
-        own = collator.sub_batch(texts, (recipe.seed, 0))
-        assert own.keys() == batch[name].keys()
-        assert all(torch.equal(own[key], batch[name][key]) for key in own if torch.is_tensor(own[key]))
-        output, of_loop = model(**{name: own}), model(**{name: batch[name]})
-        assert torch.equal(output.loss_sum, of_loop.loss_sum)
-        assert output.loss == output.loss_sum / len(output.token_losses[name])

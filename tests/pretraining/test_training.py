@@ -203,20 +203,6 @@ def test_run_in_bfloat16_and_with_gradient_checkpointing(train, difference, tmp_
     assert abs(first - second) < 0.01 * first
 
 
-@pytest.mark.slow
-def test_run_learns_and_draws(train, tmp_path):
-    evaluation = ["evaluation.held_out_fraction=0.1", "evaluation.every_steps=8"]
-    train("phases.0.steps=16", "phases.0.learning_rate=0.003", "log_every_steps=4", *evaluation)
-    folder = tmp_path / "run"
-    events = read_events(folder)
-    logged = [event for event in events if "loss" in event]
-    assert logged[-1]["loss"] < logged[0]["loss"]
-    evaluations = [event for event in events if "held_out/mlm/en" in event]
-    assert [event["step"] for event in evaluations] == [8, 16]
-    assert 3 < evaluations[0]["unigram_entropy/mlm/en"] < 7
-    assert (folder / "curves.png").exists()
-
-
 def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     pairs = "phases.0.objectives.ca_mlm_pairs={batch_size: 8, max_length: 48}"
     train("--dry_run", "model.type=veco", pairs)
@@ -225,20 +211,3 @@ def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     start = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]
     train("--dry_run", *start, "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}")
     assert {"LATIN", "CJK", "normalized"} <= set(capsys.readouterr().out.split())  # rows of the vocabulary
-
-
-def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, recipe_file, tmp_path):
-    """Those of two processes, of all models: test_processes.py."""
-    settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
-    train(*settings, f"output_dir={tmp_path / 'one'}")
-    train(*settings, f"output_dir={tmp_path / 'two'}", "gradient_accumulation_steps=2")
-    assert difference(tmp_path / "one", tmp_path / "two") < 1e-5
-    for a, b in zip(read_events(tmp_path / "one"), read_events(tmp_path / "two"), strict=True):
-        assert a["predictions"] == b["predictions"]
-        assert abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-4
-    # what makes it mean something: of micro-batches of equal counts a mean of means would give the same step
-    recipe = load_recipe(Recipe, str(recipe_file), ["gradient_accumulation_steps=2"])
-    tokenizer = Start(recipe).load_tokenizer()
-    loader = Feed(recipe, load_corpora(recipe, tokenizer), tokenizer).training(recipe.phases[0], 0)
-    counts = [int(batch["mlm"]["labels"].ne(-100).sum()) for batch in loader]
-    assert any(a != b for a, b in zip(counts[::2], counts[1::2], strict=True))
