@@ -250,7 +250,7 @@ def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file
     with log.open("w") as output:
         options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
         options |= dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        command += ["--config", str(recipe_file), *WITHOUT_DROPOUT, "save_every_steps=0"]
+        command += ["--config", str(recipe_file), f"output_dir={folder}", *WITHOUT_DROPOUT, "save_every_steps=0"]
         launched = subprocess.Popen(command, start_new_session=True, **options)  # so that all of it can be ended
     try:
         while not is_at(1)(log.read_text()):

@@ -149,7 +149,7 @@ def test_match_vocabularies_special_tokens_by_role(tokenizer_of):
     assert matched["[CLS]"] == RANDOM  # a token of text, that only looks like a special token
     new = tokenizer_of("unigram", ["▁a"])
     new.add_tokens(["<extra>"], special_tokens=True)
-    matched = Matched(tokenizer_of("wordpiece", ["a"], mask=None, sep=None), new)
+    matched = Matched(tokenizer_of("wordpiece", ["a"], mask_token=None, sep_token=None), new)
     assert matched["<mask>"] == matched["</s>"] == matched["<extra>"] == RANDOM
 
 
