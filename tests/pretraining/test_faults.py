@@ -73,16 +73,13 @@ training.Training._step = held
 """
 SIGNAL_IN = """
 import os, signal
-from {module} import {name} as original
-import {module} as module
-from pretraining import training
+from pretraining import {module} as module
+original = module.{name}
 def signalled(*arguments, **keywords):
-    os.kill(os.getpid(), signal.{signal})
-    {again}
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.SIGTERM)
     return original(*arguments, **keywords)
-for place in (module, training):
-    if hasattr(place, "{name}"):
-        setattr(place, "{name}", signalled)
+module.{name} = signalled
 """
 # In micro-batch `at`, the loss (`loss`), or the gradient alone, is not finite.
 POISON = """
@@ -206,7 +203,7 @@ def test_run_signaled_at_a_random_moment(started, goes_on, folder, number, worke
 
 def test_run_signaled_during_an_evaluation(started, goes_on, folder):
     """The evaluation is stopped, and is repeated once after resuming."""
-    fault = SIGNAL_IN.format(module="pretraining.evaluation", name="unigram_entropy", signal="SIGTERM", again="")
+    fault = SIGNAL_IN.format(module="evaluation", name="unigram_entropy", times=1)
     for _ in range(2):  # the second time, the resumed run is stopped in it
         assert started(*SETTINGS, *resume(folder), fault=fault).wait() == 143
         assert newest_checkpoint(folder).name == "step-3"
@@ -214,9 +211,8 @@ def test_run_signaled_during_an_evaluation(started, goes_on, folder):
 
 
 def test_run_stops_at_once_after_a_second_signal(started, folder):
-    again = "os.kill(os.getpid(), signal.SIGTERM)"
     # held from the start of training on: the first one, in a checkpoint, is only noted
-    fault = SIGNAL_IN.format(module="pretraining.checkpoints", name="save_checkpoint", signal="SIGTERM", again=again)
+    fault = SIGNAL_IN.format(module="training", name="save_checkpoint", times=2)
     assert started(*SETTINGS, fault=fault).wait() == -signal.SIGTERM
     assert not checkpoints_of(folder)
 
