@@ -237,17 +237,15 @@ def test_run_of_two_processes_of_which_one_is_signaled(started, finished, whole,
 
 def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
     """Runs the command of the documentation, with two processes on a CPU."""
-    driver, log = tmp_path / "driver.py", tmp_path / "launched.txt"
+    driver, log, root = tmp_path / "driver.py", tmp_path / "launched.txt", str(pytestconfig.rootpath)
     fault = HOLD.format(gate=str(tmp_path / "gate"))
     driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
     config = "--config_file pretraining/accelerate/ddp.yaml --num_processes 2 --main_process_port 0"
     command = [sys.executable, "-m", "accelerate.commands.launch", *config.split(), str(driver)]
-    root = str(pytestconfig.rootpath)
-    with log.open("w") as output:
-        options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
-        options |= dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        command += ["--config", str(recipe_file), f"output_dir={folder}", *WITHOUT_DROPOUT, "save_every_steps=0"]
-        launched = subprocess.Popen(command, start_new_session=True, **options)  # so that all of it can be ended
+    command += ["--config", str(recipe_file), f"output_dir={folder}", *WITHOUT_DROPOUT, "save_every_steps=0"]
+    options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
+    with log.open("w") as output:  # in a session of its own, so that all of it can be ended
+        launched = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output, **options)
     try:
         while not is_at(1)(log.read_text()):
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -48,16 +48,13 @@ def sizes(recipe):
     return {name: corpus.size for name, corpus in recipe.named_corpora().items()}
 
 
-def tables(recipe):
-    return [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
-
-
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
 def test_paper_recipes_languages_and_pairs(recipes, name):
     recipe = recipes[name]
     assert (len(recipe.monolingual), len(recipe.bitext)) == LANGUAGES_AND_PAIRS[name]
     assert all(corpus.size and corpus.max_rows for corpus in [*recipe.monolingual, *recipe.bitext])
-    places = [(table.path, table.config) for table in tables(recipe)]
+    tables = [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
+    places = [(table.path, table.config) for table in tables]
     assert len(places) == len(set(places)), "two corpora read the same text"
 
 
