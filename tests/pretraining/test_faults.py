@@ -273,7 +273,7 @@ def test_run_with_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder
     goes_on(*more)
 
 
-def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, finished, folder):
+def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, folder):
     """Both stop before the step."""
     fault = 'import os\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON.format(at=3, loss=True), "    ")
     assert started(*SETTINGS, fault=fault, processes=2).wait() == 2

@@ -7,8 +7,6 @@ from pretraining.data.examples import Example, Texts
 from pretraining.objectives.tlm import TlmCollator
 from pretraining.tracking import read_events
 
-DWA = "phases.0.objectives.dwa={}"
-
 
 def test_dwa_has_no_rows_of_its_own_and_leaves_tlm_s_as_they_are(sample_tokenizer):
     rng = np.random.default_rng(0)

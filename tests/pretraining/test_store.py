@@ -31,7 +31,6 @@ def lines_of(count, seed):
 def cache(tmp_path, monkeypatch):
     """An empty cache of `datasets`."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -100,13 +99,11 @@ def test_load_corpora_processes_write_the_same_rows(files, recipe_of, sample_tok
 
 @pytest.mark.slow
 def test_prepare_continues_after_kills(
-    files, recipe_of, sample_tokenizer, sample_tokenizer_dir, cache, tokenized_texts, monkeypatch
+    files, recipe_of, sample_tokenizer, sample_tokenizer_dir, cache, tokenized_texts
 ):
-    paths = {name: files.lines(f"{name}.txt", lines_of(1200, seed)) for seed, name in enumerate(("en", "de", "fr"))}
-    recipe = recipe_of(
-        monolingual=[{"language": name, "path": path} for name, path in paths.items()],
-        tokenizer=str(sample_tokenizer_dir),
-    )
+    texts = {name: lines_of(1200, seed) for seed, name in enumerate(("en", "de", "fr"))}
+    tables = [{"language": name, "path": files.lines(f"{name}.txt", lines)} for name, lines in texts.items()]
+    recipe = recipe_of(monolingual=tables, tokenizer=str(sample_tokenizer_dir))
 
     def killed(calls):
         """`prepare` in another process, killed at this call for text: a call is 1,000 rows, or the rest of 1,200."""
@@ -127,8 +124,6 @@ def test_prepare_continues_after_kills(
     prepare.main(["--config", str(files.folder / "recipe.yaml")])
     assert len(tokenized_texts) == 1200, "finished columns are kept"
     tokenized_texts.clear()
-    for corpus, path in zip(load_corpora(recipe, sample_tokenizer), paths.values(), strict=True):
-        with open(path, encoding="utf-8") as file:
-            expected = encode_texts(file.read().splitlines(), sample_tokenizer)
-        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == expected
+    for corpus, lines in zip(load_corpora(recipe, sample_tokenizer), texts.values(), strict=True):
+        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == encode_texts(lines, sample_tokenizer)
     assert not tokenized_texts, "a run finds what was prepared"

@@ -16,7 +16,7 @@ from zoo_core.recipes import load_recipe
 
 
 @pytest.mark.slow
-def test_run_refuses_folders(train, fails, recipe_file, tmp_path):
+def test_run_refuses_folders(train, fails, recipe_file):
     fails("--resume")
     train()
     fails()
