@@ -12,27 +12,17 @@ import datasets
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
-from tokenizers import BertWordPieceTokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer, PreTrainedTokenizerFast
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
 
 from pretraining import run, tracking
 from pretraining.checkpoints import checkpoints_of
-from pretraining.data.batches import Feed
 from pretraining.recipe import Recipe
 from pretraining.tracking import read_events
 from tests.conftest import forget_accelerate
 from tests.pretraining import forked
 from zoo_core.recipes import load_recipe
-
-LANGUAGES = ("en", "de", "zh")
-
-BASE = {
-    "output_dir": "unused",
-    "model": {"type": "veco"},
-    "phases": [{"name": "a", "steps": 6, "learning_rate": 1e-3, "objectives": {"mlm": {"batch_size": 8}}}],
-}
 
 
 class Files:
@@ -56,14 +46,11 @@ def files(tmp_path):
 
 @pytest.fixture
 def recipe_of(files):
-    """A small recipe with the given fields; `objectives` and `corpora` are those of its only phase."""
+    """A small recipe with the given fields; `objectives` are those of its only phase."""
 
-    def make(objectives=None, corpora=None, **fields) -> Recipe:
-        values = json.loads(json.dumps(BASE | fields))
-        if objectives:
-            values["phases"][0]["objectives"] = objectives
-        if corpora:
-            values["phases"][0]["corpora"] = corpora
+    def make(objectives=None, **fields) -> Recipe:
+        phase = {"name": "a", "steps": 6, "learning_rate": 1e-3, "objectives": objectives or {"mlm": {"batch_size": 8}}}
+        values = {"output_dir": "unused", "model": {"type": "veco"}, "phases": [phase]} | fields
         recipe = load_recipe(Recipe, files.lines("recipe.yaml", [json.dumps(values)]), [])
         recipe.check()
         return recipe
@@ -75,17 +62,6 @@ def recipe_of(files):
 def sample(sample_corpus_dir):
     """The fields of a table of the sample corpus, by language."""
     return lambda language: {"path": str(sample_corpus_dir), "config": language}
-
-
-@pytest.fixture
-def batches_of(sample_tokenizer):
-    """`batches_of(recipe, corpora)`: all batches of the first phase, of one process, from a given step."""
-
-    def make(recipe: Recipe, corpora: list, start: int = 0, processes: int = 1, process: int = 0) -> list[dict]:
-        shares = {"num_processes": processes, "process_index": process}
-        return list(Feed(recipe, corpora, sample_tokenizer, **shares).training(recipe.phases[0], 0, start))
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -101,73 +77,54 @@ def examples_of():
 
 
 @pytest.fixture(scope="session")
-def rows_of():
-    """`rows_of(batches)`: sorted [(objective, corpus, example, input ids, labels)] without padding, the same for any
-    batching."""
-
-    def rows(batches: list[dict]) -> list[tuple]:
-        found = []
-        for name, fields in (item for batch in batches for item in batch.items()):
-            lengths = fields["attention_mask"].sum(1).tolist()
-            for row, (corpus, example) in enumerate(zip(fields["languages"], fields["examples"].tolist(), strict=True)):
-                shown = (fields[key][row, : lengths[row]].tolist() for key in ("input_ids", "labels"))
-                found.append((name, corpus, example, *shown))
-        return sorted(found)
-
-    return rows
-
-
-def write_recipe(folder: Path, tokenizer: Path, corpus: Path) -> Path:
-    """A small recipe on the sample corpus, without dropout, so that splitting a batch changes nothing."""
-    tables = {name: {"path": str(corpus / name / "train.jsonl")} for name in LANGUAGES}
+def recipe_file(tmp_path_factory, sample_tokenizer_dir, sample_corpus_dir):
+    """A recipe on the sample corpus, read-only, without dropout, so that splitting a batch changes nothing."""
+    tables = {name: {"path": str(sample_corpus_dir / name / "train.jsonl")} for name in ("en", "de", "zh")}
+    config = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    config |= dict(max_position_embeddings=130, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    objectives = {"mlm": {"batch_size": 8, "max_length": 64}, "tlm": {"batch_size": 8, "max_length": 128}}
+    phase = {"name": "main", "steps": 3, "learning_rate": 1e-3, "schedule": "constant", "objectives": objectives}
     recipe = {
-        "output_dir": str(folder / "run"),
-        "model": {
-            "type": "xlm_align",
-            "config": {
-                **dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64),
-                **dict(max_position_embeddings=130, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-            },
-        },
-        "tokenizer": str(tokenizer),
+        "output_dir": "unused",
+        "model": {"type": "xlm_align", "config": config},
+        "tokenizer": str(sample_tokenizer_dir),
         "monolingual": [{"language": name, **table} for name, table in tables.items()],
         "bitext": [
             dict(source_language="en", target_language=name, join_on="id", source=tables["en"], target=tables[name])
-            for name in LANGUAGES[1:]
+            for name in ("de", "zh")
         ],
-        "phases": [
-            {
-                "name": "main",
-                "steps": 3,
-                "learning_rate": 1e-3,
-                "schedule": "constant",
-                "objectives": {"mlm": {"batch_size": 8, "max_length": 64}, "tlm": {"batch_size": 8, "max_length": 128}},
-            }
-        ],
+        "phases": [phase],
         "log_every_steps": 1,
     }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def recipe_file(tmp_path, sample_tokenizer_dir, sample_corpus_dir):
-    """A recipe of `write_recipe` that a test may change."""
-    return write_recipe(tmp_path, sample_tokenizer_dir, sample_corpus_dir)
-
-
-@pytest.fixture
-def train(recipe_file, request, monkeypatch):
-    """The user's command, in this process: `train("phases.0.steps=2", "--resume")`."""
-    if "draws" not in request.node.name:  # it takes longer than all the rest of these runs
-        monkeypatch.setattr(tracking, "plot_curves", lambda folder: None)
+def train(recipe_file, tmp_path, monkeypatch):
+    """The user's command, in this process, into the folder `run`: `train("phases.0.steps=2", "--resume")`."""
+    # drawing takes longer than all the rest of these runs
+    monkeypatch.setattr(tracking, "plot_curves", lambda folder: (folder / "curves.png").touch())
 
     def command(*arguments):
         forget_accelerate()
-        run.main(["--config", str(recipe_file), *arguments])
+        run.main(["--config", str(recipe_file), f"output_dir={tmp_path / 'run'}", *arguments])
 
     return command
+
+
+@pytest.fixture
+def fails(train, capsys):
+    """The message of a command that stops with an error."""
+
+    def message(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            train(*arguments)
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    return message
 
 
 @pytest.fixture(scope="session")
@@ -225,19 +182,6 @@ def cut_back():
     return copy
 
 
-@pytest.fixture
-def fails(train, capsys):
-    """The message of a command that stops with an error."""
-
-    def message(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            train(*arguments)
-        assert stop.value.code == 2
-        return capsys.readouterr().err
-
-    return message
-
-
 class Run:
     """A run of the command in processes of their own: what they print, and their exit codes."""
 
@@ -245,6 +189,7 @@ class Run:
         """Starts it. `fault` is Python code that runs first; several processes get what `accelerate launch` sets."""
         context, self.log, self.processes = multiprocessing.get_context("forkserver"), log, []
         context.set_forkserver_preload(["tests.pretraining.forked"])
+        log.write_text("")
         with socket.socket() as server:  # of the system: a run in this process seeds `random`
             server.bind(("127.0.0.1", 0))
             port = str(server.getsockname()[1])
@@ -257,7 +202,7 @@ class Run:
         self.pids = [process.pid for process in self.processes]
 
     def printed(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self) -> int:
         """Returns the exit code, or the negative signal, which must be the same for all processes."""
@@ -273,50 +218,42 @@ class Run:
             assert all(process.is_alive() for process in self.processes), f"the run has ended\n{self.printed()[-3000:]}"
             time.sleep(0.01)  # leaves the processor to the run
 
-    def end(self) -> None:
-        """Kills the run if it has not ended."""
-        for process in self.processes:
-            process.kill()
-            process.join()
-
 
 @pytest.fixture
 def started(recipe_file, tmp_path):
     """`started("phases.0.steps=2", fault="...", processes=2)`: the user's command, in separate processes."""
     runs = []
 
-    def start(*arguments: str, fault: str = "", processes: int = 1) -> Run:
-        log = tmp_path / "log.txt"
-        log.unlink(missing_ok=True)
-        runs.append(Run(["--config", str(recipe_file), *map(str, arguments)], log, fault, processes))
+    def start(*arguments: str, **how) -> Run:
+        given = ["--config", recipe_file, f"output_dir={tmp_path / 'run'}", *arguments]
+        runs.append(Run(list(map(str, given)), tmp_path / "log.txt", **how))
         return runs[-1]
 
     yield start
-    for run_ in runs:
-        run_.end()
+    for process in (process for of in runs for process in of.processes):
+        process.kill()
+        process.join()
 
 
 @pytest.fixture
 def finished(started):
     """`finished(...)`: like `started`, and the run must succeed."""
 
-    def finish(*arguments: str, **how) -> Run:
+    def finish(*arguments: str, **how) -> None:
         run_ = started(*arguments, **how)
         assert run_.wait() == 0, run_.printed()[-3000:]
-        return run_
 
     return finish
 
 
 @pytest.fixture(scope="session")
-def whole(sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
+def whole(recipe_file, tmp_path_factory):
     """`whole(*settings)`: the folder of an uninterrupted run, read-only, made once for the same settings."""
 
     @functools.cache
     def folder_of(*settings: str) -> Path:
         home = tmp_path_factory.mktemp("whole")
-        recipe = write_recipe(home, sample_tokenizer_dir, sample_corpus_dir)
-        run_ = Run(["--config", str(recipe), *settings], home / "log.txt")
+        run_ = Run(["--config", str(recipe_file), f"output_dir={home / 'run'}", *settings], home / "log.txt")
         assert run_.wait() == 0, run_.printed()[-3000:]
         return home / "run"
 
@@ -326,12 +263,10 @@ def whole(sample_tokenizer_dir, sample_corpus_dir, tmp_path_factory):
 @pytest.fixture(scope="session")
 def teacher_dir(tmp_path_factory, sample_corpus_dir):
     """Folder of a random English BERT with its own lower-case WordPiece tokenizer."""
-    folder = tmp_path_factory.mktemp("teacher")
-    wordpiece = BertWordPieceTokenizer(lowercase=True)
+    folder, wordpiece = tmp_path_factory.mktemp("teacher"), BertWordPieceTokenizer(lowercase=True)
     texts = datasets.load_dataset(str(sample_corpus_dir), "en", split="train")["text"]
     wordpiece.train_from_iterator(texts, vocab_size=600, show_progress=False)
-    wordpiece.save_model(str(folder))
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer = BertTokenizer(vocab=wordpiece.get_vocab())
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
@@ -345,28 +280,16 @@ def tokenizer_of():
     """A tokenizer with these subwords: `wordpiece` with BERT's special tokens in front, `unigram` (SentencePiece) and
     `byte_level` with RoBERTa's in front and <mask> last."""
 
-    def make(kind: str, subwords: list[str], **specials: str | None) -> PreTrainedTokenizerFast:
+    def make(kind: str, subwords: list[str], **specials: str | None):
         if kind == "wordpiece":
-            names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-            vocabulary = {subword: number for number, subword in enumerate([*names.values(), *subwords])}
-            backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-            backend.normalizer = normalizers.BertNormalizer(lowercase=False)
-            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-            backend.decoder = decoders.WordPiece()
+            listed = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *subwords]
         else:
-            names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-            names |= {"cls": "<s>", "sep": "</s>"}
             listed = ["<s>", "<pad>", "</s>", "<unk>", *subwords, "<mask>"]
-            if kind == "unigram":
-                scores = [(subword, -float(i)) for i, subword in enumerate(listed)]
-                backend = Tokenizer(models.Unigram(scores, unk_id=3))
-                backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-            else:
-                backend = Tokenizer(models.BPE({subword: i for i, subword in enumerate(listed)}, []))
-                backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-                backend.decoder = decoders.ByteLevel()
-        names |= specials
-        given = {f"{name}_token": token for name, token in names.items() if token is not None}
-        return PreTrainedTokenizerFast(tokenizer_object=backend, **given)
+        vocabulary = {subword: number for number, subword in enumerate(listed)}
+        if kind == "wordpiece":
+            return BertTokenizer(vocab=vocabulary, do_lower_case=False, **specials)
+        if kind == "unigram":
+            return XLMRobertaTokenizer(vocab=[(subword, -float(number)) for subword, number in vocabulary.items()])
+        return RobertaTokenizer(vocab=vocabulary, merges=[])
 
     return make

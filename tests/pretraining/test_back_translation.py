@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, XLMRobertaConfig, XLMRobertaForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
@@ -138,33 +137,21 @@ def test_btmlm_collator_keeps_room_for_the_pseudo_tokens(share):
     assert MlmCollator(max_length=50).text_length == 50
 
 
-def two_stages(recipe_file):
-    """The recipe of these tests with ERNIE-M's two stages, two steps each."""
-    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
-    recipe["model"]["type"] = "ernie_m"
-    recipe["model"]["config"]["hidden_dropout_prob"] = 0.1
-    common = {"steps": 2, "learning_rate": 1e-3}
-    mlm, tlm = ({"batch_size": 4, "max_length": length} for length in (48, 96))
-    recipe["phases"] = [
-        common | {"name": "camlm", "objectives": {"mlm": mlm, "tlm": tlm, "camlm": tlm}},
-        common | {"name": "btmlm", "objectives": {"mlm": mlm, "btmlm": mlm}},
-    ]
-    recipe |= {"save_every_steps": 1, "keep_checkpoints": 0}
-    recipe["evaluation"] = {"held_out_fraction": 0.1, "max_examples": 8}
-    recipe_file.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-
-
-def weights(folder):
-    return load_file(folder / "model" / "model.safetensors")
+MLM, PAIRS = ({"batch_size": 4, "max_length": length} for length in (48, 96))
+RATE = {"steps": 2, "learning_rate": 3e-2}  # at which the language embeddings matter
+STAGES = [
+    RATE | {"name": "camlm", "objectives": {"mlm": MLM, "tlm": PAIRS, "camlm": PAIRS}},
+    RATE | {"name": "btmlm", "objectives": {"mlm": MLM, "btmlm": MLM}},
+]
+TWO_STAGES = ["model.type=ernie_m", "model.config.hidden_dropout_prob=0.1", f"phases={json.dumps(STAGES)}"]
+TWO_STAGES += ["save_every_steps=1", "keep_checkpoints=0", "evaluation={held_out_fraction: 0.1, max_examples: 8}"]
 
 
 @pytest.mark.slow
 def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, tmp_path, sample_tokenizer):
     """Also resumed; and the masked LM in use, to which the pipeline `fill-mask` gives no language_ids, has the loss
-    that training reports: after steps at a rate at which they matter."""
-    two_stages(recipe_file)
-    rates = ("phases.0.learning_rate=3e-2", "phases.1.learning_rate=3e-2")
-    train(*rates)
+    that training reports."""
+    train(*TWO_STAGES)
     run = tmp_path / "run"
     events = read_events(run)
     losses = [[key for key in event if key.startswith("loss/")] for event in events if "loss" in event]
@@ -174,9 +161,10 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
     assert "held_out/camlm/en-de" in evaluated[0] and "held_out/btmlm/zh" in evaluated[1]
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["languages"] == ["en", "de", "zh"]
-    assert weights(run)["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
+    weights = load_file(run / "model" / "model.safetensors")
+    assert weights["roberta.language_embeddings.weight"].abs().sum(1).gt(0).all()
 
-    recipe = load_recipe(Recipe, str(recipe_file), [])
+    recipe = load_recipe(Recipe, str(recipe_file), TWO_STAGES)
     corpora = {corpus.name: corpus for corpus in load_corpora(recipe, sample_tokenizer)}
     for objective, name, number, folder in (("tlm", "en-de", 0, "checkpoints/step-2/model"), ("mlm", "zh", 1, "model")):
         model = AutoModelForMaskedLM.from_pretrained(run / folder, trust_remote_code=True)
@@ -190,21 +178,5 @@ def test_run_of_ernie_m_s_two_stages(train, recipe_file, difference, cut_back, t
         assert loss == pytest.approx(evaluated[number][f"held_out/{objective}/{name}"], abs=1e-5)
 
     resumed = cut_back(run, 3, tmp_path / "resumed")
-    train(*rates, f"output_dir={resumed}", "--resume")
+    train(*TWO_STAGES, f"output_dir={resumed}", "--resume")
     assert difference(resumed, run) == 0
-
-
-@pytest.mark.slow
-def test_run_adds_languages_to_checkpoints_without(train, recipe_file, tmp_path, sample_tokenizer):
-    """XLM-R's, as the paper's recipes start: the weights are kept, the embedding starts from 0."""
-    two_stages(recipe_file)
-    start, sizes = tmp_path / "xlm-r", yaml.safe_load(recipe_file.read_text(encoding="utf-8"))["model"]["config"]
-    config = XLMRobertaConfig(vocab_size=len(sample_tokenizer), type_vocab_size=1, pad_token_id=1, **sizes)
-    XLMRobertaForMaskedLM(config).save_pretrained(start)
-    tiny = [f"phases.{phase}.learning_rate=1e-12" for phase in (0, 1)]
-    train(f"model.start_from={start}", "model.config={}", "evaluation={}", *tiny)
-    learned, begun = weights(tmp_path / "run"), load_file(start / "model.safetensors")
-    assert learned["roberta.language_embeddings.weight"].shape == (3, 32)
-    assert learned["roberta.language_embeddings.weight"].abs().max() < 1e-8
-    name = "roberta.encoder.layer.1.output.dense.weight"
-    torch.testing.assert_close(learned[name], begun[name])

@@ -65,6 +65,23 @@ def test_load_corpora_text_that_spells_a_special_token_gives_none(sample_tokeniz
     assert sample_tokenizer.unk_token_id in encode_texts(["a <mask> b"], sample_tokenizer)[0]
 
 
+def batches_of(recipe, corpora, tokenizer, start=0, processes=1, process=0):
+    """All batches of the first phase, of one process, from a given step."""
+    feed = Feed(recipe, corpora, tokenizer, num_processes=processes, process_index=process)
+    return list(feed.training(recipe.phases[0], 0, start))
+
+
+def rows_of(batches):
+    """Sorted [(objective, corpus, example, input ids, labels)] without padding, the same for any batching."""
+    found = []
+    for name, fields in (item for batch in batches for item in batch.items()):
+        lengths = fields["attention_mask"].sum(1).tolist()
+        for row, (corpus, example) in enumerate(zip(fields["languages"], fields["examples"].tolist(), strict=True)):
+            shown = (fields[key][row, : lengths[row]].tolist() for key in ("input_ids", "labels"))
+            found.append((name, corpus, example, *shown))
+    return sorted(found)
+
+
 def full_recipe(sample, recipe_of):
     return recipe_of(
         BOTH,
@@ -74,32 +91,33 @@ def full_recipe(sample, recipe_of):
     )
 
 
-def test_feed_gives_the_same_step_in_any_batching(sample, recipe_of, sample_tokenizer, batches_of, rows_of):
+def test_feed_gives_the_same_step_in_any_batching(sample, recipe_of, sample_tokenizer):
     """In micro-batches, processes, resumed, and with workers; torch's global generator does not change."""
     recipe = full_recipe(sample, recipe_of)
     corpora = load_corpora(recipe, sample_tokenizer)
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    whole = batches_of(recipe, corpora)
+    whole = batches_of(recipe, corpora, sample_tokenizer)
     assert torch.equal(torch.get_rng_state(), before)
     assert len(whole) == 6 and all(list(batch) == ["mlm", "tlm"] for batch in whole)
     assert all(len(fields["languages"]) == 8 for batch in whole for fields in batch.values())
-    assert [rows_of([batch]) for batch in batches_of(recipe, corpora, 4)] == [rows_of([b]) for b in whole[4:]]
+    resumed = batches_of(recipe, corpora, sample_tokenizer, start=4)
+    assert [rows_of([batch]) for batch in resumed] == [rows_of([batch]) for batch in whole[4:]]
     recipe.gradient_accumulation_steps = 2
-    accumulated = batches_of(recipe, corpora)
+    accumulated = batches_of(recipe, corpora, sample_tokenizer)
     recipe.gradient_accumulation_steps = 1
-    shares = [batches_of(recipe, corpora, 0, 2, process) for process in (0, 1)]
+    shares = [batches_of(recipe, corpora, sample_tokenizer, 0, 2, process) for process in (0, 1)]
     for update, batch in enumerate(whole):
         assert rows_of(accumulated[2 * update : 2 * update + 2]) == rows_of([batch])
         assert rows_of([share[update] for share in shares]) == rows_of([batch])
     recipe.num_workers = 2
-    for one, other in zip(whole, batches_of(recipe, corpora), strict=True):
+    for one, other in zip(whole, batches_of(recipe, corpora, sample_tokenizer), strict=True):
         for objective, fields in one.items():
             assert fields["languages"] == other[objective]["languages"]
             assert all(torch.equal(fields[key], other[objective][key]) for key in fields if key != "languages")
 
 
-def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer, batches_of):
+def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokenizer):
     recipe = full_recipe(sample, recipe_of)
     longer = copy.deepcopy(recipe.phases[0])
     longer.objectives["mlm"].max_length = 128
@@ -109,7 +127,7 @@ def test_feed_phases_select_corpora_and_lengths(sample, recipe_of, sample_tokeni
     corpora = load_corpora(recipe, sample_tokenizer)
     assert corpora[0].max_length == 128 and corpora[3].max_length == 64
     assert [corpus.name for corpus in phase_corpora(corpora, recipe.phases[0])] == ["en", "zh", "en-de"]
-    batches = batches_of(recipe, corpora)
+    batches = batches_of(recipe, corpora, sample_tokenizer)
     assert {name for batch in batches for name in batch["mlm"]["languages"]} == {"en", "zh"}
     assert max(batch["mlm"]["input_ids"].shape[1] for batch in batches) == 16
 

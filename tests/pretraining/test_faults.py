@@ -73,16 +73,13 @@ training.Training._step = held
 """
 SIGNAL_IN = """
 import os, signal
-from {module} import {name} as original
-import {module} as module
-from pretraining import training
+from pretraining import {module} as module
+original = module.{name}
 def signalled(*arguments, **keywords):
-    os.kill(os.getpid(), signal.{signal})
-    {again}
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.SIGTERM)
     return original(*arguments, **keywords)
-for place in (module, training):
-    if hasattr(place, "{name}"):
-        setattr(place, "{name}", signalled)
+module.{name} = signalled
 """
 # In micro-batch `at`, the loss (`loss`), or the gradient alone, is not finite.
 POISON = """
@@ -206,7 +203,7 @@ def test_run_signaled_at_a_random_moment(started, goes_on, folder, number, worke
 
 def test_run_signaled_during_an_evaluation(started, goes_on, folder):
     """The evaluation is stopped, and is repeated once after resuming."""
-    fault = SIGNAL_IN.format(module="pretraining.evaluation", name="unigram_entropy", signal="SIGTERM", again="")
+    fault = SIGNAL_IN.format(module="evaluation", name="unigram_entropy", times=1)
     for _ in range(2):  # the second time, the resumed run is stopped in it
         assert started(*SETTINGS, *resume(folder), fault=fault).wait() == 143
         assert newest_checkpoint(folder).name == "step-3"
@@ -214,9 +211,8 @@ def test_run_signaled_during_an_evaluation(started, goes_on, folder):
 
 
 def test_run_stops_at_once_after_a_second_signal(started, folder):
-    again = "os.kill(os.getpid(), signal.SIGTERM)"
     # held from the start of training on: the first one, in a checkpoint, is only noted
-    fault = SIGNAL_IN.format(module="pretraining.checkpoints", name="save_checkpoint", signal="SIGTERM", again=again)
+    fault = SIGNAL_IN.format(module="training", name="save_checkpoint", times=2)
     assert started(*SETTINGS, fault=fault).wait() == -signal.SIGTERM
     assert not checkpoints_of(folder)
 
@@ -241,17 +237,15 @@ def test_run_of_two_processes_of_which_one_is_signaled(started, finished, whole,
 
 def test_run_whose_launcher_is_signaled(finished, whole, difference, recipe_file, folder, tmp_path, pytestconfig):
     """Runs the command of the documentation, with two processes on a CPU."""
-    driver, log = tmp_path / "driver.py", tmp_path / "launched.txt"
+    driver, log, root = tmp_path / "driver.py", tmp_path / "launched.txt", str(pytestconfig.rootpath)
     fault = HOLD.format(gate=str(tmp_path / "gate"))
     driver.write_text(f"import sys\nfrom pretraining import run\n{fault}\nrun.main(sys.argv[1:])\n")
     config = "--config_file pretraining/accelerate/ddp.yaml --num_processes 2 --main_process_port 0"
     command = [sys.executable, "-m", "accelerate.commands.launch", *config.split(), str(driver)]
-    root = str(pytestconfig.rootpath)
-    with log.open("w") as output:
-        options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
-        options |= dict(stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        command += ["--config", str(recipe_file), *WITHOUT_DROPOUT, "save_every_steps=0"]
-        launched = subprocess.Popen(command, start_new_session=True, **options)  # so that all of it can be ended
+    command += ["--config", str(recipe_file), f"output_dir={folder}", *WITHOUT_DROPOUT, "save_every_steps=0"]
+    options = dict(cwd=root, env=os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": root})
+    with log.open("w") as output:  # in a session of its own, so that all of it can be ended
+        launched = subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output, **options)
     try:
         while not is_at(1)(log.read_text()):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -279,7 +273,7 @@ def test_run_with_a_loss_or_gradient_that_is_not_finite(started, goes_on, folder
     goes_on(*more)
 
 
-def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, finished, folder):
+def test_run_of_two_processes_of_which_one_has_a_loss_that_is_not_finite(started, folder):
     """Both stop before the step."""
     fault = 'import os\nif os.environ["RANK"] == "1":\n' + textwrap.indent(POISON.format(at=3, loss=True), "    ")
     assert started(*SETTINGS, fault=fault, processes=2).wait() == 2

@@ -160,7 +160,6 @@ def test_run_keeps_its_frozen_body_and_resumes_without_its_start(train, teacher_
 @pytest.mark.parametrize(
     "config, fields, named",
     [
-        ({"hidden_size": 64}, {}, "hidden_size"),
         ({"layer_norm_eps": 1e-5}, {"initialize": "embeddings"}, "layer_norm_eps"),
         ({}, {"dictionaries": [{"language": "dee", "path": "x"}]}, "'de'"),
     ],

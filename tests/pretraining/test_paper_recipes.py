@@ -48,16 +48,13 @@ def sizes(recipe):
     return {name: corpus.size for name, corpus in recipe.named_corpora().items()}
 
 
-def tables(recipe):
-    return [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
-
-
 @pytest.mark.parametrize("name", LANGUAGES_AND_PAIRS)
 def test_paper_recipes_languages_and_pairs(recipes, name):
     recipe = recipes[name]
     assert (len(recipe.monolingual), len(recipe.bitext)) == LANGUAGES_AND_PAIRS[name]
     assert all(corpus.size and corpus.max_rows for corpus in [*recipe.monolingual, *recipe.bitext])
-    places = [(table.path, table.config) for table in tables(recipe)]
+    tables = [*recipe.monolingual, *(corpus.table for corpus in recipe.bitext)]
+    places = [(table.path, table.config) for table in tables]
     assert len(places) == len(set(places)), "two corpora read the same text"
 
 
@@ -187,23 +184,8 @@ def test_paper_recipes_parameters_with_the_whole_vocabulary(recipes, name, milli
     assert any(".crossattention." in of for of, _ in model.named_parameters()) == name.startswith("veco")
 
 
-def test_recipe_entry_of_several_corpora_is_one_for_each():
-    recipe = load_recipe(
-        Recipe,
-        None,
-        [
-            "output_dir=x",
-            "model.type=veco",
-            "monolingual=[{language: '{language}', path: 'wiki/{language}', config: '1.{language}', size: 7, "
-            "languages: [de, 'no'], language_names: {'no': nob}}]",
-            "bitext=[{source_language: '{source}', target_language: '{target}', source_column: 't.{source}', "
-            "table: {path: opus, config: '{pair}'}, sizes: {en-de: 3, en-sw: 4}}]",
-        ],
-    )
-    assert [(one.language, one.path, one.config, one.size) for one in recipe.monolingual] == [
-        ("de", "wiki/de", "1.de", 7), ("no", "wiki/nob", "1.nob", 7),
-    ]  # fmt: skip
-    assert [(one.source_column, one.table.config, one.size) for one in recipe.bitext] == [
-        ("t.en", "de-en", 3), ("t.en", "en-sw", 4),
-    ]  # fmt: skip
-    assert list(recipe.named_corpora()) == ["de", "no", "en-de", "en-sw"]
+def test_paper_recipes_entry_of_several_corpora_is_one_for_each(recipes):
+    corpora = recipes["ernie_m/base"].named_corpora()
+    assert (corpora["no"].path, corpora["no"].config) == ("HuggingFaceFW/fineweb-2", "nob_Latn")
+    pair = corpora["en-ar"]
+    assert (pair.table.config, pair.source_column, pair.target_column) == ("ar-en", "translation.en", "translation.ar")

@@ -103,8 +103,6 @@ def pair(**tables):
 
 ERRORS = {  # fields of the recipe, and what is named
     "no text": ({"monolingual": [{"language": "en", "path": "empty.jsonl"}]}, "en"),
-    "no pair": (pair(table="halves.jsonl"), "en-de"),
-    "no columns": (pair(table="a.jsonl"), "column en"),
     "column without text": ({"monolingual": [{"language": "en", "path": "a.jsonl", "text_column": "id"}]}, "int64"),
     "unequal lines": (pair(source="a.jsonl", target="b.jsonl"), "en-de"),
     "separator missing": ({"bitext": [EN_DE | {"table": {"path": "barred.txt"}, "separator": "|||"}]}, "en-de, row 2"),
@@ -120,7 +118,6 @@ def test_load_corpora_refuses(files, recipe_of, sample_tokenizer, case, monkeypa
         files.jsonl(f"{name}.jsonl", [{"id": n, "text": f"text {n}"} for n in ids])
     files.jsonl("empty.jsonl", [{"text": ""}, {"text": " "}])
     files.lines("barred.txt", ["text ||| Text", "text || Text"])
-    files.jsonl("halves.jsonl", [{"en": "text", "de": ""}, {"en": "", "de": "Text"}])
     fields, named = ERRORS[case]
     with pytest.raises(ValueError, match=named):
         load_corpora(recipe_of(TLM if "bitext" in fields else None, **fields), sample_tokenizer)
@@ -133,17 +130,3 @@ def test_load_corpora_refuses(files, recipe_of, sample_tokenizer, case, monkeypa
 def test_match_corpora(pattern, places):
     names = ["en/my-wiki", "en/news", "en-de/ntrex", "en-de/news", "en-fr", "de"]
     assert match_corpora([pattern], names, "x") == [names[place] for place in places]
-
-
-def test_named_corpora_of_one_language_or_pair_are_named_by_their_source(recipe_of):
-    table = {"path": "owner/wiki-1.5"}
-    languages = {"en/wiki-1.5": {"language": "en"}, "en/new": {"language": "en", "name": "new", "config": "b"}}
-    languages |= {"de": {"language": "de"}}
-    lines = {"source": {"path": "train.en", "format": "text"}, "target": {"path": "train.de", "format": "text"}}
-    pairs = {
-        "en-de/ntrex": EN_DE | {"table": {"path": "local/ntrex"}},
-        "de-en/news.v18": dict(source_language="de", target_language="en", table={"path": "data/news.v18.tsv"}),
-        "en-de/train": EN_DE | lines,
-    }
-    recipe = recipe_of(BOTH, monolingual=[of | table for of in languages.values()], bitext=list(pairs.values()))
-    assert list(recipe.named_corpora()) == [*languages, *pairs]

@@ -7,10 +7,8 @@ import signal
 
 import datasets
 import pytest
-import torch
 
 from pretraining.data import sources, tokenized
-from pretraining.data.batches import Feed
 from pretraining.data.corpora import load_corpora
 from pretraining.data.examples import encode_texts
 from pretraining.data.sources import open_sources
@@ -21,11 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 WORDS = "rain sun snow wind cook house onion thin the a over under small water stone bird".split()
 EN_DE = {"source_language": "en", "target_language": "de"}
-OBJECTIVES = {
-    "mlm": {"batch_size": 8, "max_length": 24},
-    "tlm": {"batch_size": 8, "max_length": 64},
-    "ca_mlm_segments": {"batch_size": 8, "max_length": 32},
-}
+OBJECTIVES = {"tlm": {"batch_size": 8, "max_length": 64}, "ca_mlm_segments": {"batch_size": 8, "max_length": 32}}
 
 
 def lines_of(count, seed):
@@ -37,7 +31,6 @@ def lines_of(count, seed):
 def cache(tmp_path, monkeypatch):
     """An empty cache of `datasets`."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -49,48 +42,31 @@ def tokenized_texts(monkeypatch):
     return texts
 
 
-def batches_of(recipe, tokenizer):
-    """All training batches, and all held-out batches of each objective."""
-    corpora, phase = load_corpora(recipe, tokenizer), recipe.phases[0]
-    feed = Feed(recipe, corpora, tokenizer)
-    held_out = [list(feed.held_out(phase, objective, 32)) for objective in feed.collators(phase).values()]
-    return [list(feed.training(phase, 0)), held_out]
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-def streamed_recipe(recipe_of, path, **fields):
+def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, examples_of, monkeypatch):
     """Text with documents, two columns of one table, two tables line by line, and two joined, of one file of rows."""
-    table = {"path": path}
-    mono = {"language": "en", **table, "text_column": "t.en", "document_column": "doc", **fields}
-    sides = {"source_column": "t.en", "target_column": "t.de"}
-    limit = {"max_rows": fields["max_rows"]} if fields else {}
-    table |= {"streaming": True} if fields else {}
-    two = {"source": table, "target": table, **limit}
-    bitext = [EN_DE | {"table": table, "name": "one", **limit}, EN_DE | {**two, "name": "lines"}]
-    bitext.append(EN_DE | {**two, "name": "joined", "join_on": "id"})
-    return recipe_of(
-        OBJECTIVES, monolingual=[mono], bitext=[pair | sides for pair in bitext], evaluation={"held_out_fraction": 0.2}
-    )
-
-
-def test_load_corpora_stream_is_its_first_rows(files, recipe_of, sample_tokenizer, monkeypatch):
     pairs = zip(lines_of(200, 1), lines_of(200, 2), strict=True)
     rows = [{"id": n, "doc": f"d{n // 9}", "t": {"en": en, "de": de}} for n, (en, de) in enumerate(pairs)]
     rows[5]["t"]["de"] = None
-    whole, part = files.jsonl("whole.jsonl", rows), files.jsonl("part.jsonl", rows[:80])
-    expected = batches_of(streamed_recipe(recipe_of, part), sample_tokenizer)
-    recipe = streamed_recipe(recipe_of, whole, streaming=True, max_rows=80)
-    assert all(expected[1]) and same(batches_of(recipe, sample_tokenizer), expected)
+
+    def corpora_of(path, streaming, **limit):
+        table, columns = {"path": path} | streaming, {"source_column": "t.en", "target_column": "t.de"}
+        mono = table | {"language": "en", "text_column": "t.en", "document_column": "doc"} | limit
+        two = {"source": table, "target": table}
+        kinds = ({"table": table, "name": "one"}, two | {"name": "lines"}, two | {"name": "joined", "join_on": "id"})
+        bitext, held_out = [EN_DE | columns | limit | kind for kind in kinds], {"held_out_fraction": 0.2}
+        recipe = recipe_of(OBJECTIVES, monolingual=[mono], bitext=bitext, evaluation=held_out)
+        return load_corpora(recipe, sample_tokenizer)
+
+    def texts_of(corpus):
+        return examples_of(corpus), [[side.tolist() for side in example.sides] for example in corpus.held_out]
+
+    part = corpora_of(files.jsonl("part.jsonl", rows[:80]), {})
+    streamed = files.jsonl("whole.jsonl", rows), {"streaming": True}
+    for one, other in zip(part, corpora_of(*streamed, max_rows=80), strict=True):
+        assert other.held_out and texts_of(one) == texts_of(other)
     # from the cache, without a look at the stream
     monkeypatch.setattr(sources, "load_table", lambda *given: pytest.fail("read again"))
-    corpora = load_corpora(recipe, sample_tokenizer)
+    corpora = corpora_of(*streamed, max_rows=80)
     assert [corpus.counts["rows"] for corpus in corpora] == [80] * 4
     assert "80" in corpora[0].facts()["tables"][0]["fingerprint"]
 
@@ -123,13 +99,11 @@ def test_load_corpora_processes_write_the_same_rows(files, recipe_of, sample_tok
 
 @pytest.mark.slow
 def test_prepare_continues_after_kills(
-    files, recipe_of, sample_tokenizer, sample_tokenizer_dir, cache, tokenized_texts, monkeypatch
+    files, recipe_of, sample_tokenizer, sample_tokenizer_dir, cache, tokenized_texts
 ):
-    paths = {name: files.lines(f"{name}.txt", lines_of(1200, seed)) for seed, name in enumerate(("en", "de", "fr"))}
-    recipe = recipe_of(
-        monolingual=[{"language": name, "path": path} for name, path in paths.items()],
-        tokenizer=str(sample_tokenizer_dir),
-    )
+    texts = {name: lines_of(1200, seed) for seed, name in enumerate(("en", "de", "fr"))}
+    tables = [{"language": name, "path": files.lines(f"{name}.txt", lines)} for name, lines in texts.items()]
+    recipe = recipe_of(monolingual=tables, tokenizer=str(sample_tokenizer_dir))
 
     def killed(calls):
         """`prepare` in another process, killed at this call for text: a call is 1,000 rows, or the rest of 1,200."""
@@ -150,8 +124,6 @@ def test_prepare_continues_after_kills(
     prepare.main(["--config", str(files.folder / "recipe.yaml")])
     assert len(tokenized_texts) == 1200, "finished columns are kept"
     tokenized_texts.clear()
-    for corpus, path in zip(load_corpora(recipe, sample_tokenizer), paths.values(), strict=True):
-        with open(path, encoding="utf-8") as file:
-            expected = encode_texts(file.read().splitlines(), sample_tokenizer)
-        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == expected
+    for corpus, lines in zip(load_corpora(recipe, sample_tokenizer), texts.values(), strict=True):
+        assert [corpus.columns[0].ids(row).tolist() for row in range(1200)] == encode_texts(lines, sample_tokenizer)
     assert not tokenized_texts, "a run finds what was prepared"

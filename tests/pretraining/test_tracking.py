@@ -34,7 +34,8 @@ def test_run_report_gives_the_tracker_figures_and_the_hub_the_model(train, hub, 
     tracked = EventAccumulator(str(written / "tensorboard"))
     tracked.Reload()
     events = read_events(written)
-    names = {"loss", "loss/mlm/de", "held_out/tlm/en-de", "learning_rate", "tokens_per_second"}
+    assert (written / "curves.png").exists()
+    names = {"loss", "loss/mlm/de", "held_out/tlm/en-de", "unigram_entropy/mlm/en", "tokens_per_second"}
     assert names <= set(tracked.Tags()["scalars"])
     for name in tracked.Tags()["scalars"]:
         expected = {event["step"]: event[name] for event in events if event.get(name) is not None}

@@ -13,17 +13,11 @@ MARKED = {"wordpiece": ("{}", "##{}"), "unigram": ("▁{}", "{}"), "byte_level":
 RANDOM = ("random", None)
 
 
-class Matched:
-    """The matching of two tokenizers, read by token: (route, the old token that the row comes from)."""
-
-    def __init__(self, old, new, **fields):
-        self.old, self.new = old, new
-        self.matching = match_vocabularies(old, new, **fields)
-
-    def __getitem__(self, token):
-        number = self.new.convert_tokens_to_ids(token)
-        source = self.matching.sources[number]
-        return self.matching.routes[number], None if source is None else self.old.convert_ids_to_tokens(source)
+def match(old, new, **fields):
+    """The matching of two tokenizers: {new token: (route, the old token that the row comes from)}."""
+    found, tokens = match_vocabularies(old, new, **fields), new.convert_ids_to_tokens(range(len(new)))
+    sources = [None if source is None else old.convert_ids_to_tokens(source) for source in found.sources]
+    return dict(zip(tokens, zip(found.routes, sources, strict=True), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +62,7 @@ def test_normalize():
 def test_match_vocabularies_equal_tokens_across_kinds(tokenizer_of, old_kind, new_kind):
     (starts, inside), (old_starts, old_inside) = MARKED[new_kind], MARKED[old_kind]
     old = tokenizer_of(old_kind, [old_inside.format("the"), old_starts.format("the"), old_starts.format("ing")])
-    matched = Matched(old, tokenizer_of(new_kind, [starts.format("the"), inside.format("the"), inside.format("ing")]))
+    matched = match(old, tokenizer_of(new_kind, [starts.format("the"), inside.format("the"), inside.format("ing")]))
     assert matched[starts.format("the")] == ("exact", old_starts.format("the"))
     assert matched[inside.format("the")] == ("exact", old_inside.format("the"))
     assert matched[inside.format("ing")] == RANDOM  # it starts no word here and does there
@@ -107,7 +101,7 @@ MATCHES = [  # kind and tokens of the old vocabulary; {token of the new unigram 
 
 @pytest.mark.parametrize("kind, tokens, matches", MATCHES)
 def test_match_vocabularies_without_dictionaries(tokenizer_of, kind, tokens, matches):
-    matched = Matched(tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches)))
+    matched = match(tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches)))
     assert {token: matched[token][1] for token in matches} == matches
     assert all((matched[token] == RANDOM) == (match is None) for token, match in matches.items())
 
@@ -138,18 +132,18 @@ TRANSLATED = [  # kind and tokens of the old vocabulary, lines of dictionaries; 
 def test_match_vocabularies_with_dictionaries(tokenizer_of, files, kind, tokens, lines, matches):
     read = [Dictionary("de", files.lines(f"de-en.{number}.txt", pairs)) for number, pairs in enumerate(lines)]
     old, new = tokenizer_of(kind, tokens), tokenizer_of("unigram", list(matches))
-    matched = Matched(old, new, dictionaries=read)
+    matched = match(old, new, dictionaries=read)
     assert {token: matched[token][1] for token in matches} == matches
 
 
 def test_match_vocabularies_special_tokens_by_role(tokenizer_of):
-    matched = Matched(tokenizer_of("wordpiece", ["<s>", "<mask>"]), tokenizer_of("unigram", ["[CLS]"]))
+    matched = match(tokenizer_of("wordpiece", ["<s>", "<mask>"]), tokenizer_of("unigram", ["[CLS]"]))
     roles = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
     assert {token: matched[token] for token in roles} == {new: ("special", old) for new, old in roles.items()}
     assert matched["[CLS]"] == RANDOM  # a token of text, that only looks like a special token
     new = tokenizer_of("unigram", ["▁a"])
     new.add_tokens(["<extra>"], special_tokens=True)
-    matched = Matched(tokenizer_of("wordpiece", ["a"], mask=None, sep=None), new)
+    matched = match(tokenizer_of("wordpiece", ["a"], mask_token=None, sep_token=None), new)
     assert matched["<mask>"] == matched["</s>"] == matched["<extra>"] == RANDOM
 
 
