@@ -23,7 +23,7 @@ import crosslingual_zoo
 from crosslingual_zoo import __all__ as NAMES
 
 METHODS = (FunctionType, classmethod, staticmethod, property, functools.cached_property)
-INHERITED = ("forward", "generate", "from_encoder", "align", "__call__")  # shown with each class that has them
+INHERITED = ("forward", "from_encoder", "align", "__call__")  # shown with each class that has them
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 88  # columns of a help text

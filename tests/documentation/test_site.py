@@ -19,7 +19,7 @@ from zoo_core.recipes import field_groups
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bench", "docs", "finetuning", "hub_cards", "pretraining", "sample_corpus")
 NOT_PAGES = ("docs/navigation.md", "docs/_build/", "hub_cards/templates/")
-METHODS = "XlmAlignModel.forward WordAligner.align TlmCollator.__call__ VecoForConditionalGeneration.generate"
+METHODS = "XlmAlignModel.forward WordAligner.align TlmCollator.__call__"
 
 
 @pytest.mark.slow
