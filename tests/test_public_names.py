@@ -127,16 +127,6 @@ def sessions(folder: Path) -> list[dict]:
     return json.loads((folder / "run.json").read_text())["sessions"]
 
 
-def test_pretrain_of_a_dictionary(recipe, tmp_path):
-    folder = crosslingual_zoo.pretrain(recipe)
-    assert crosslingual_zoo.MetaXlmForMaskedLM.from_pretrained(folder).config.hidden_size == 32
-    assert sessions(tmp_path / "run")[0]["command"] == f"pretraining/run.py --config {tmp_path}/run/recipe.yaml"
-    again = crosslingual_zoo.pretrain(tmp_path / "run/recipe.yaml", [f"output_dir={tmp_path}/again"])
-    assert again == tmp_path / "again/model"
-    with pytest.raises(ValueError, match="unknown_field"):
-        crosslingual_zoo.pretrain(recipe | {"unknown_field": 1})
-
-
 def test_pretrain_leaves_its_process_as_it_was(recipe):
     own = Accelerator(mixed_precision="no", cpu=True)
     root = logging.getLogger()
