@@ -87,7 +87,7 @@ def read_options(arguments: list[str]) -> Namespace:
     group.add_argument("--output-format", choices=tuple(FORMATS), help="see above (default: pharaoh)")
     text = "write the probability of each link: 0-0:0.9731, or `probabilities` in JSON"
     group.add_argument("--probabilities", action="store_true", help=text)
-    text = f"write a page that shows the links and word similarities of the first {LINES_ON_PAGE} pairs"
+    text = f"write a page that shows the links of the first {LINES_ON_PAGE} pairs"
     group.add_argument("--html", metavar="PAGE", help=text)
     return parser.parse_args(arguments)
 
