@@ -110,6 +110,15 @@ def test_sinkhorn_has_no_nan(dtype, regularization):
                     assert plan.shape == shape and plan.dtype == torch.float64
                     assert plan.isfinite().all() and (plan >= 0).all()
                     assert one(itermax_links, plan).shape == shape
+    for value in (torch.inf, -torch.inf, torch.nan):  # vectors that overflowed
+        similarity = torch.rand(4, 5).to(dtype)
+        similarity[1, 2] = similarity[3] = value
+        assert one(sinkhorn, similarity).isfinite().all()
+    for empty in (0, 1):  # the second pair has no token on this side
+        masks = whole(2, 3, 4)
+        masks[empty][1] = False
+        plan_BST = sinkhorn(60 * torch.rand(2, 3, 4).to(dtype), *masks, regularization=regularization)
+        assert plan_BST.isfinite().all() and plan_BST[0].any() and not plan_BST[1].any()
 
 
 @pytest.mark.parametrize("kind", ["dots", "cosine", "ties"])
@@ -199,12 +208,29 @@ def test_align_ot_itermax_is_a_plain_loop(rule, discount):
     assert differ > 20, "the two rules hardly differed"
 
 
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_itermax_links_never_prefer_what_is_no_number(value):
+    """Cells of which row and column have a link are multiplied by 0, and 0 times infinity is NaN, the highest."""
+    scores = torch.full((4, 4), 0.1)
+    scores[0, 0], scores[1, 1], scores[2, 3], scores[3, 3] = 0.9, 0.8, 0.7, 0.6
+    scores[0, 2], scores[1, 2] = 0.4, 0.3
+    # of the second iteration: (0, 2) is the best of row 0 and of column 2, (3, 3) of row 3 and of column 3
+    expected = {(0, 0), (1, 1), (2, 3), (0, 2), (3, 3)}
+    spoilt = scores.clone()
+    spoilt[0, 1] = spoilt[1, 0] = spoilt[0, 3] = value
+    for matrix in (scores, spoilt):
+        assert cells(one(itermax_links, matrix)) == expected
+
+
 @pytest.mark.parametrize("threshold", [0, 1e-3, 0.1])
 def test_softmax_links_are_a_plain_loop(threshold):
     generator = np.random.default_rng(3)
     for _ in range(100):
         similarity = random_matrix(generator, "dots").astype(np.float64)
         assert cells(one(softmax_links, similarity, threshold)) == plain_softmax(similarity, threshold)
+
+
+# ---- ot_words
 
 
 VARIANTS = [

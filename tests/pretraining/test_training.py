@@ -188,3 +188,14 @@ def test_dry_run_plans_and_writes_nothing(train, teacher_dir, tmp_path, capsys):
     start = ["model.type=metaxlm", "model.config={}", f"model.meta_pretrained.path={teacher_dir}"]
     train("--dry_run", *start, "phases.0.objectives={mlm: {batch_size: 8, max_length: 32}}")
     assert {"LATIN", "CJK", "normalized"} <= set(capsys.readouterr().out.split())  # rows of the vocabulary
+
+
+def test_run_step_is_the_same_for_1x8_and_2x4_accumulated(train, difference, tmp_path):
+    """Those of two processes, of all models: test_processes.py."""
+    settings = ["phases.0.steps=2", "phases.0.objectives.dwa={}", "model.config.query_positions=all_aligned"]
+    train(*settings, f"output_dir={tmp_path / 'one'}")
+    train(*settings, f"output_dir={tmp_path / 'two'}", "gradient_accumulation_steps=2")
+    assert difference(tmp_path / "one", tmp_path / "two") < 1e-5
+    for a, b in zip(read_events(tmp_path / "one"), read_events(tmp_path / "two"), strict=True):
+        assert a["predictions"] == b["predictions"]
+        assert abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-4
