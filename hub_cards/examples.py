@@ -17,7 +17,7 @@ from hub_cards.metadata import head_of, reported, saved_class, trained_in
 from hub_cards.record import Record
 from hub_cards.sections import about, masked_losses
 from hub_cards.sentence_transformer import default_layer
-from modeling.word_alignment import DEFAULT_METHOD
+from modeling.pair_aligner import DEFAULT_METHOD
 from zoo_core.provenance import read_json
 
 TEMPLATES = Path(__file__).parent / "templates" / "examples"

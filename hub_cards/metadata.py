@@ -13,7 +13,7 @@ from finetuning.results import Results
 from finetuning.tasks.registry import KINDS
 from hub_cards.record import Record, hub_id
 from modeling.checkpoints import split_revision
-from modeling.word_alignment import DEFAULT_METHOD
+from modeling.pair_aligner import DEFAULT_METHOD
 from pretraining.objectives import OBJECTIVES
 from pretraining.recipe import is_selected
 

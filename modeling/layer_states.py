@@ -28,25 +28,25 @@ def check_finite(model, name: str) -> None:
 class LayerStates:
     """The states of chosen layers of an encoder, from one forward pass.
 
-    Models of this zoo stop at the highest of them; others run as they were loaded (`load_whole` reads fewer layers). Of
-    an encoder-decoder (Marian, mBART, T5), the encoder is taken.
+    Models of this zoo stop at the highest of them; others run as they were loaded (`load_whole` reads fewer layers).
 
-    Raises `ValueError` for a model that gives no hidden states, for an encoder-decoder whose encoder reads no tokens,
-    and for a decoder, as far as its configuration or its attention (`is_causal`) says that it is one.
+    Raises `ValueError` for a model that gives no hidden states, and for one with a decoder, as far as its
+    configuration, its attention (`is_causal`) or its inputs say that it has one.
     """
 
     def __init__(self, model):
-        self.model = encoder_of(getattr(model, "base_model", model))
+        self.model = getattr(model, "base_model", model)
         config = getattr(self.model, "config", None)
         self.num_layers, self.longest_input = getattr(config, "num_hidden_layers", None), longest_input(config)
         if self.num_layers is None:
             raise ValueError(f"{type(model).__name__} has no config.num_hidden_layers: give an encoder, such as XLM-R.")
+        takes = inspect.signature(self.model.forward).parameters
         is_causal = any(getattr(module, "is_causal", False) for module in self.model.modules())
-        if is_causal or getattr(config, "is_decoder", False):
+        if is_causal or getattr(config, "is_decoder", False) or "decoder_input_ids" in takes:
             raise ValueError(
-                f"{type(model).__name__} is a decoder, whose states do not know the words that follow: give an encoder."
+                f"{type(model).__name__} has a decoder, whose states do not know what follows: give an encoder."
             )
-        self.stops_itself = "num_layers" in inspect.signature(self.model.forward).parameters
+        self.stops_itself = "num_layers" in takes
 
     @property
     def device(self) -> torch.device:
@@ -70,13 +70,3 @@ class LayerStates:
                 "take output_hidden_states=True."
             )
         return {layer: states[layer] for layer in layers}
-
-
-def encoder_of(model):
-    """The encoder of a model that has a decoder, too; any other model unchanged. `ValueError` if it reads no tokens."""
-    if "decoder_input_ids" not in inspect.signature(model.forward).parameters:
-        return model
-    encoder = model.get_encoder()
-    if encoder is model or "input_ids" not in inspect.signature(encoder.forward).parameters:
-        raise ValueError(f"{type(model).__name__} is an encoder-decoder without an encoder of text.")
-    return encoder

@@ -5,15 +5,14 @@ Words are cut into pieces, a layer of the encoder gives each token a vector, and
 tokens: then two words are linked if any of their tokens are (XLM-Align, Chi et al., ACL 2021, section 4.3).
 
 Long sentences are cut into windows, both sides into the same number K, evenly spread. Window k shows the k-th part of
-the source and of the target, and shares `overlap` of its positions with its neighbors. With half a window, the default,
-a translation may be half a window ahead of its place or behind it, and some window shows both. Tokens that are further
-apart are not linked: at the edges of windows, tokens whose partners are not shown would find each other. If several
-windows show a pair of tokens, the one whose middle is between them decides (their distances from it, in window
-lengths, add up to the least). This does not depend on the direction, and no pair is decided twice. A side that is less
-than a quarter of its window next to a longer one is shown whole in each window, and its words may be linked anywhere.
-Cost and memory grow with the length. The alternative, every window of the source with every window of the target, grows
-with its square, and links words of unrelated places. A sentence that fits is one window, without a limit: the same
-code, and K = 1.
+the source and of the target, and shares half of its positions with each neighbor: a translation may be half a window
+ahead of its place or behind it, and some window shows both. Tokens that are further apart are not linked: at the edges
+of windows, tokens whose partners are not shown would find each other. If several windows show a pair of tokens, the one
+whose middle is between them decides (their distances from it, in window lengths, add up to the least). This does not
+depend on the direction, and no pair is decided twice. A side that is less than a quarter of its window next to a longer
+one is shown whole in each window, and its words may be linked anywhere. Cost and memory grow with the length. The
+alternative, every window of the source with every window of the target, grows with its square, and links words of
+unrelated places. A sentence that fits is one window, without a limit: the same code, and K = 1.
 
 Legend: `B` rows (windows) of a batch, `T` positions, `S` tokens of the source, `N` of the target, `H` hidden size, `L`
 links, `K` windows of a pair.
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from .evaluation_mode import without_dropout
 from .layer_states import LayerStates, default_layer
@@ -77,22 +77,19 @@ class PairAligner:
         layer: int | None = None,
         batch_size: int = 64,
         window: int | None = None,
-        overlap: int | None = None,
         **matching,
     ):
         self.states = LayerStates(model)
         self.tokenizer, self.method, self.matching = tokenizer, method, matching
-        self.num_layers: int = self.states.num_layers
-        self.depth = self.num_layers  # layers of the checkpoint, read or not
-        self.recommended_layer: int | None = getattr(model.config, "word_alignment_layer", None)
-        self.default_layer = default_layer(self.num_layers)
-        self.layer = next(one for one in (layer, self.recommended_layer, self.default_layer) if one is not None)
+        self.depth = self.num_layers = self.states.num_layers  # depth: layers of the checkpoint, read or not
+        wanted = layer, getattr(model.config, "word_alignment_layer", None), default_layer(self.num_layers)
+        self.layer = next(one for one in wanted if one is not None)
         self.batch_size = batch_size
         calibration = getattr(model.config, "word_alignment_calibration", None)
         if calibration and method == "ot_words":
             self.matching = dict(zip(("slope", "offset"), calibration, strict=True)) | matching
         check_method(method, self.matching)
-        self._check_layer(self.layer, "config.word_alignment_layer" if layer is None else "layer")
+        self.check_layer(self.layer)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: give 1 or more.")
         self.format = InputFormat.of(tokenizer)
@@ -102,15 +99,12 @@ class PairAligner:
         self.window = positions if window is None else window
         if not least <= self.window <= positions:
             raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
-        self.overlap = self.window // 2 if overlap is None else overlap
-        if not 0 <= self.overlap < self.window:
-            raise ValueError(f"overlap must be from 0 to {self.window - 1}, got {self.overlap}.")
 
-    def _check_layer(self, layer: int, name: str = "layer") -> None:
+    def check_layer(self, layer: int) -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""
         if type(layer) is not int or not 0 <= layer <= self.num_layers:
             more = f", or load all {self.depth} with all_layers=True" if self.depth > self.num_layers else ""
-            raise ValueError(f"{name} is {layer!r}: give a number from 0 (the embeddings) to {self.num_layers}{more}.")
+            raise ValueError(f"layer is {layer!r}: give a number from 0 (the embeddings) to {self.num_layers}{more}.")
 
     def align(
         self,
@@ -129,10 +123,10 @@ class PairAligner:
         Raises `ValueError` for what is no pair, naming its number from 0.
         """
         chosen = {self.method: self.matching}
-        for by_layer in self._chunks(pairs, [self.layer], chosen, probabilities, progress):
+        for by_layer in self.chunks(pairs, [self.layer], chosen, probabilities, progress):
             yield by_layer[self.layer][self.method]
 
-    def _chunks(self, pairs, layers, methods, probabilities=False, progress=None):
+    def chunks(self, pairs, layers, methods, probabilities=False, progress=None):
         """{layer: {method: WordAlignment}} of each pair, in order; a chunk of pairs is held at a time."""
         numbered = enumerate(pairs)
         while chunk := [as_pair(*item) for item in islice(numbered, BATCHES_PER_CHUNK * self.batch_size)]:
@@ -141,26 +135,28 @@ class PairAligner:
             yield from found
 
     def _chunk(self, pairs: list[tuple[Words, Words]], layers, methods, probabilities, progress):
-        """What `_chunks` yields, for the pairs of a chunk."""
+        """What `chunks` yields, for the pairs of a chunk."""
         sentences, offsets = split_words(list(chain.from_iterable(pairs)))
-        pairs = list(zip(sentences[::2], sentences[1::2], strict=True))
         tokens = cut_into_tokens(self.tokenizer, sentences, offsets)
         rows_R5 = self._windows(tokens)
         windows_P = rows_R5[:, 0].bincount(minlength=len(pairs))
         found = {(layer, method): [] for layer in layers for method in methods}
         is_cut = bool((windows_P > 1).any())
-        for numbers_B, vectors, masks in self._batches(tokens, rows_R5, layers):
+        # the longest first: what does not fit into memory fails at once
+        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
+        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
             batch_B5 = rows_R5[numbers_B]
-            words = words_of_tokens(tokens.words_F, batch_B5[:, [1, 3]], masks)
-            cells_BSN = decided_cells(numbers_B, masks, rows_R5, self.overlap / self.window) if is_cut else None
-            for layer, (x_BSH, y_BNH) in vectors.items():
-                if not (x_BSH.isfinite().all() and y_BNH.isfinite().all()):
+            (x, source_BS), (y, target_BN) = (self._encode(tokens, batch_B5[:, of], layers) for of in ([1, 2], [3, 4]))
+            masks = source_BS >= 0, target_BN >= 0
+            cells_BSN = decided_cells(numbers_B, masks, rows_R5) if is_cut else None
+            for layer in layers:
+                if not (x[layer].isfinite().all() and y[layer].isfinite().all()):
                     raise ValueError(
                         f"The states of layer {layer} are not finite: weights of the model are damaged, or too large "
                         "for its precision."
                     )
                 for method, options in methods.items():
-                    links = align(x_BSH, y_BNH, *masks, method, words, cells_BSN, **options)
+                    links = align(x[layer], y[layer], *masks, method, (source_BS, target_BN), cells_BSN, **options)
                     found[layer, method].append(linked_tokens(links, numbers_B))
             if progress is not None:
                 progress(float((1 / windows_P[batch_B5[:, 0]]).sum()))
@@ -169,59 +165,48 @@ class PairAligner:
             options = METHOD_OPTIONS[method] | methods[method]
             if options.get("link_all"):  # each window has linked all of its words
                 links[layer, method] = [likely_links(*of, options["threshold"]) for of in of_pairs]
-        for pair, (words, count) in enumerate(zip(pairs, windows_P.tolist(), strict=True)):
-            about = count, *offsets[2 * pair : 2 * pair + 2]
-            alignments = {
-                key: WordAlignment(*words, of[pair][0], of[pair][1] if probabilities else None, *about)
-                for key, of in links.items()
+
+        def alignment(pair, links, chances):
+            both = slice(2 * pair, 2 * pair + 2)
+            return WordAlignment(
+                *sentences[both], links, chances if probabilities else None, windows[pair], *offsets[both]
+            )
+
+        windows = windows_P.tolist()
+        for pair in range(len(pairs)):
+            yield {
+                layer: {method: alignment(pair, *links[layer, method][pair]) for method in methods} for layer in layers
             }
-            yield {layer: {method: alignments[layer, method] for method in methods} for layer in layers}
 
-    def _batches(self, tokens: Tokens, rows_R5: torch.Tensor, layers):
-        """Numbers of the windows of each batch, {layer: ((B, S, H), (B, N, H))} and masks."""
-        ids = tokens.ids_F.tolist()
-        # the longest first: what does not fit into memory fails at once
-        order_R = (rows_R5[:, 2] - rows_R5[:, 1] + rows_R5[:, 4] - rows_R5[:, 3]).argsort(descending=True, stable=True)
-        for numbers_B in order_R.split(self.batch_size) if len(order_R) else ():
-            rows = [(ids[x:x_end], ids[y:y_end]) for _, x, x_end, y, y_end in rows_R5[numbers_B].tolist()]
-            (source, source_BS), (target, target_BN) = (self._encode(side, layers) for side in zip(*rows, strict=True))
-            yield numbers_B, {layer: (source[layer], target[layer]) for layer in layers}, [source_BS, target_BN]
-
-    def _encode(self, texts: tuple[list[int], ...], layers):
-        """States (B, N, H) of the tokens of B texts by layer, and their mask (B, N)."""
-        device, begin, longest = self.states.device, len(self.format.before), max(map(len, texts))
-        inputs = self.format.inputs(texts, self.tokenizer.pad_token_id or 0, device)
-        mask_BN = torch.arange(longest, device=device) < torch.tensor([[len(text)] for text in texts], device=device)
+    def _encode(self, tokens: Tokens, spans_B2: torch.Tensor, layers):
+        """{layer: (B, N, H)} states of one side of a batch, and the words (B, N) of its tokens, -1 for padding."""
+        spans = [slice(*span) for span in spans_B2.tolist()]
+        inputs = self.format.inputs(
+            [tokens.ids_F[span].tolist() for span in spans], self.tokenizer.pad_token_id or 0, self.states.device
+        )
+        words_BN = pad_sequence([tokens.words_F[span] for span in spans], True, -1).to(self.states.device)
+        begin = len(self.format.before)
         states = self.states(inputs, layers)
-        return {layer: states[layer][:, begin : begin + longest] for layer in layers}, mask_BN
+        return {layer: states[layer][:, begin : begin + words_BN.shape[1]] for layer in layers}, words_BN
 
     def _windows(self, tokens: Tokens) -> torch.Tensor:
         """(R, 5): the windows of all pairs with tokens on both sides, one after the other.
 
         Columns: the pair's number; which tokens of the chunk the window shows, source from, up to, target from, up to.
         """
-        begins_P2, ends_P2 = tokens.bounds[:-1].view(-1, 2), tokens.bounds[1:].view(-1, 2)
-        lengths_P2 = ends_P2 - begins_P2
-        room = self.window - self.format.size
-        needed_P = lengths_P2.max(1).values
-        is_filled_P = (lengths_P2 > 0).all(1)
-        sides = begins_P2[:, 0], ends_P2[:, 0], begins_P2[:, 1], ends_P2[:, 1]
-        rows = [torch.stack([torch.arange(len(begins_P2)), *sides], 1)[is_filled_P & (needed_P <= room)]]
-        for pair in (is_filled_P & (needed_P > room)).nonzero()[:, 0].tolist():
-            shown = cut_into_windows(lengths_P2[pair].tolist(), room, self.overlap / self.window)
-            shown_K4 = torch.tensor(shown) + begins_P2[pair].repeat_interleave(2)
-            rows.append(torch.cat([torch.full_like(shown_K4[:, :1], pair), shown_K4], 1))
-        rows_R5 = torch.cat(rows)
-        return rows_R5[rows_R5[:, 0].argsort(stable=True)]
+        bounds, rows = tokens.bounds.tolist(), []
+        for pair, (x, y, end) in enumerate(zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True)):
+            if x < y < end:
+                shown = cut_into_windows([y - x, end - y], self.window - self.format.size)
+                rows += [(pair, x + begin, x + stop, y + from_, y + to) for begin, stop, from_, to in shown]
+        return torch.tensor(rows, dtype=torch.long).view(-1, 5)
 
 
 def as_pair(number: int, pair) -> tuple[Words, Words]:
     """The pair, unchanged. Raises `ValueError` for what is none, with its number in the input."""
-
-    def is_side(side) -> bool:
-        return isinstance(side, str) or (isinstance(side, list | tuple) and all(isinstance(word, str) for word in side))
-
-    if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(map(is_side, pair)):
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+    sides = [[side] if isinstance(side, str) else side for side in pair] if is_pair else [None]
+    if not all(isinstance(side, list | tuple) and all(isinstance(word, str) for word in side) for side in sides):
         raise ValueError(
             f"input {number} (from 0) is {repr(pair)[:80]}: give (source, target), each a text or a list of words."
         )
@@ -231,15 +216,6 @@ def as_pair(number: int, pair) -> tuple[Words, Words]:
 def check_method(method: str, options: dict) -> None:
     """Raises `ValueError` for a method that there is not, and for options that it does not take: as `align`, now."""
     align(*torch.ones(2, 1, 1, 1), *torch.ones(2, 1, 1, dtype=torch.bool), method, **options)
-
-
-def words_of_tokens(words_F, begins_B2, masks) -> list[torch.Tensor]:
-    """The word that each token of a batch belongs to, (B, S) and (B, N); anything outside of the masks."""
-    numbers = []
-    for begin_B1, mask_BN in zip(begins_B2.split(1, dim=1), masks, strict=True):
-        place_BN = (begin_B1 + torch.arange(mask_BN.shape[1])).clamp(max=len(words_F) - 1)
-        numbers.append(words_F[place_BN].to(mask_BN.device))
-    return numbers
 
 
 def linked_tokens(found: Links, numbers_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,15 +257,15 @@ def likely_links(
     return [links[number] for number in kept], [probabilities[number] for number in kept]
 
 
-def decided_cells(numbers_B: torch.Tensor, masks: list[torch.Tensor], rows_R5: torch.Tensor, overlap: float):
+def decided_cells(numbers_B: torch.Tensor, masks: tuple[torch.Tensor, torch.Tensor], rows_R5: torch.Tensor):
     """(B, S, N): which pairs of tokens the windows of a batch decide."""
     row_B11 = numbers_B[:, None, None]
     source_BS1 = rows_R5[row_B11, 1] + torch.arange(masks[0].shape[1])[:, None]
     target_B1N = rows_R5[row_B11, 3] + torch.arange(masks[1].shape[1])
-    return is_decided_here(row_B11, source_BS1, target_B1N, rows_R5, overlap).to(masks[0].device)
+    return is_decided_here(row_B11, source_BS1, target_B1N, rows_R5).to(masks[0].device)
 
 
-def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: float) -> torch.Tensor:
+def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor) -> torch.Tensor:
     """(L,): whether a link of two tokens counts that a window, a row, found: see the module.
 
     Rows and tokens may have any shapes that broadcast. The windows of a pair follow one another, and a pair of tokens
@@ -313,7 +289,7 @@ def is_decided_here(row_L, source_L, target_L, rows_R5: torch.Tensor, overlap: f
         ]
 
     source_here_L, target_here_L = from_middles(row_L)
-    is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > max(overlap, 1 - overlap))
+    is_apart_L = moves_R2[row_L].all(-1) & ((source_here_L - target_here_L).abs() > 0.5)
     here_L, counts_L = (source_here_L + target_here_L).abs(), ~is_apart_L
     for step in (-1, 1):
         other_L = (row_L + step).clamp(0, len(rows_R5) - 1)

@@ -12,19 +12,11 @@ from transformers import AutoModel
 
 from .checkpoints import download_pinned, load_config, load_tokenizer, load_whole
 from .layer_states import default_layer
-from .pair_aligner import (
-    BATCHES_PER_CHUNK,
-    DEFAULT_METHOD,
-    NO_LIMIT,
-    PairAligner,
-    WordAlignment,
-    check_method,
-)
+from .pair_aligner import PairAligner, WordAlignment, check_method
 from .positions import LOADABLE
 from .word_tokens import Words
 
-__all__ = ["BATCHES_PER_CHUNK", "DEFAULT_METHOD", "NO_LIMIT", "WordAligner", "WordAlignment"]
-__all__ += ["check_method"]
+__all__ = ["WordAligner", "WordAlignment"]
 
 
 class WordAligner(PairAligner):
@@ -39,12 +31,11 @@ class WordAligner(PairAligner):
             `config.word_alignment_layer`, or `default_layer`.
         batch_size: inputs to a forward pass.
         window: positions of an input, special tokens included; default: as many as the model has.
-        overlap: positions of a window that its neighbor shows too, for longer sentences; default: half of it.
         matching: options of the method, see `optimal_transport.METHOD_OPTIONS`. Slope and offset of `ot_words` are by
             default the model's own `config.word_alignment_calibration`, fitted to gold links.
 
     Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a slow
-    tokenizer, an overlap that leaves a window nothing of its own, and a batch size below 1.
+    tokenizer, and a batch size below 1.
 
     Example:
         >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")
@@ -85,19 +76,17 @@ class WordAligner(PairAligner):
         path = download_pinned(model)
         config = load_config(path, trust_remote_code)
         depth = getattr(config, "num_hidden_layers", None) or 0
-        wanted = (layer, getattr(config, "word_alignment_layer", None), default_layer(depth))
-        highest = next(one for one in wanted if one is not None)
+        wanted = layer, getattr(config, "word_alignment_layer", None), default_layer(depth)
+        layer = next(one for one in wanted if one is not None)
         can_be_short = config.model_type in LOADABLE and getattr(config, "backbone_config", None) is None
-        lower, read = {}, None
-        if can_be_short and not all_layers and type(highest) is int and highest in range(depth):
-            layer, read = highest, max(highest, 1)
-            lower = {"num_hidden_layers": read}
+        lower = {}
+        if can_be_short and not all_layers and type(layer) is int and layer in range(depth):
+            lower = {"num_hidden_layers": max(layer, 1)}
         encoder = load_whole(AutoModel, path, model, trust_remote_code, dtype=dtype, **lower)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load_tokenizer(download_pinned(tokenizer or model), trust_remote_code)
         aligner = cls(encoder.to(device), loaded, layer=layer, **options)
-        if read is not None:
-            aligner.depth, aligner.default_layer = depth, default_layer(depth)
+        aligner.depth = depth
         return aligner
 
     def align_layers(
@@ -112,7 +101,7 @@ class WordAligner(PairAligner):
         if not layers:
             raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
-            self._check_layer(layer)
+            self.check_layer(layer)
         for method, options in methods.items():
             check_method(method, options)
-        return self._chunks(pairs, layers, methods)
+        return self.chunks(pairs, layers, methods)

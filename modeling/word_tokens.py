@@ -143,13 +143,12 @@ class InputFormat(NamedTuple):
         }
 
 
-def cut_into_windows(lengths: list[int], room: int, overlap: float) -> list[tuple[int, ...]]:
-    """Windows of a pair of sentences, as `word_alignment` describes them; one if the pair fits.
+def cut_into_windows(lengths: list[int], room: int) -> list[tuple[int, ...]]:
+    """Windows of a pair of sentences, as `pair_aligner` describes them; one if the pair fits.
 
     Args:
         lengths: tokens of source and target, 1 or more each.
         room: tokens that fit in addition to the special tokens.
-        overlap: the share of a window that its neighbor shows too, 0 to below 1.
 
     Returns which tokens each shows: (of the source from, up to, of the target from, up to).
     """
@@ -160,7 +159,7 @@ def cut_into_windows(lengths: list[int], room: int, overlap: float) -> list[tupl
         sizes[short] = lengths[short]
     sizes = [min(size, length) for size, length in zip(sizes, lengths, strict=True)]
     hidden = [length - size for length, size in zip(lengths, sizes, strict=True)]
-    steps = [max(1, int(size * (1 - overlap))) for size in sizes]
+    steps = [max(1, size // 2) for size in sizes]
     last = max(-(-left // step) for left, step in zip(hidden, steps, strict=True))
     starts = [[number * left // max(1, last) for number in range(last + 1)] for left in hidden]
     return [(x, x + sizes[0], y, y + sizes[1]) for x, y in zip(*starts, strict=True)]

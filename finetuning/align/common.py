@@ -52,7 +52,7 @@ def rule_of(options: Namespace) -> dict[str, Any]:
 
     Raises ValueError for an unknown method, and for an option that the method does not have.
     """
-    from modeling.word_alignment import DEFAULT_METHOD, check_method
+    from modeling.pair_aligner import DEFAULT_METHOD, check_method
 
     method, layer = PUBLISHED_RULES.get(options.model.partition("@")[0], (DEFAULT_METHOD, None))
     method = options.method or method

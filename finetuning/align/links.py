@@ -110,7 +110,7 @@ def write_links(options: Namespace) -> None:
     if sentences and sys.stdout.isatty() and not (output or options.output_format):
         form, with_probabilities = list_words, rule["method"] == "ot_words"
 
-    from modeling.word_alignment import BATCHES_PER_CHUNK  # torch takes seconds to import
+    from modeling.pair_aligner import BATCHES_PER_CHUNK  # torch takes seconds to import
     from zoo_core.processes import from_all, start_processes
 
     state = start_processes()
@@ -258,7 +258,7 @@ def settings_of(options: Namespace, aligner: Any, reader: PairReader) -> dict[st
     return {
         "input": reader.name,
         "model": model_fingerprint(find_model(options.model)),
-        **{name: getattr(aligner, name) for name in ("method", "layer", "window", "overlap", "matching")},
+        **{name: getattr(aligner, name) for name in ("method", "layer", "window", "matching")},
         **{name: getattr(options, name) for name in ("precision", "probabilities", "columns", "languages")},
         "output_format": options.output_format or "pharaoh",
         "format": reader.format,

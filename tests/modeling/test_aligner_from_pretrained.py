@@ -52,7 +52,7 @@ def test_from_pretrained_all_layers(encoder_dir):
     aligner = WordAligner.from_pretrained(folder, all_layers=True, method="mutual", batch_size=2)
     assert len(list(aligner.align_layers(PAIRS, range(4), {"mutual": {}}))) == len(PAIRS) and aligner.layer == 2
     short = WordAligner.from_pretrained(folder, layer=1)
-    assert short.default_layer == 2 and (default_layer(12), default_layer(24)) == (7, 14)
+    assert short.depth == 3 and (default_layer(12), default_layer(24)) == (7, 14)
     with pytest.raises(ValueError, match="all_layers"):
         short.align_layers(PAIRS, [3], {"mutual": {}})
     with pytest.raises(ValueError, match="layer is 4"):

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from rich.progress import track
 
 from modeling.layer_states import LayerStates
-from modeling.word_alignment import NO_LIMIT
+from modeling.pair_aligner import NO_LIMIT
 from modeling.word_tokens import InputFormat
 
 BYTES_OF_VECTORS = 2 * 2**30  # memory for vectors; if they need more, the layers are computed in several passes
