@@ -123,6 +123,9 @@ def run_backbone(
     Raises ValueError for a block mask that the architecture cannot honor.
     """
     if attention_mask is not None and attention_mask.dim() == 3:
+        block_mask = architecture_of(model.config).block_mask
+        if block_mask is None:
+            raise ValueError(f"{model.config.model_type} takes no (B, T, T) attention_mask: train mlm, tlm and dwa.")
         if inputs_embeds is None:
             inputs_embeds, input_ids = model.get_input_embeddings()(input_ids), None
         attention_mask = block_mask(model, inputs_embeds, attention_mask)
@@ -142,12 +145,3 @@ def run_backbone(
         hidden_states=outputs.hidden_states if output_hidden_states else None,
         attentions=outputs.attentions,
     )
-
-
-def block_mask(model: PreTrainedModel, embeddings_BTH: torch.Tensor, allow_BTT: torch.Tensor) -> Any:
-    """What the architecture takes for a block mask."""
-    if not honors_block_masks(model.config):
-        raise ValueError(
-            f"{model.config.model_type} does not support a (B, T, T) attention_mask: train mlm, tlm and dwa."
-        )
-    return architecture_of(model.config).block_mask(model, embeddings_BTH, allow_BTT)

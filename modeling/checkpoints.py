@@ -6,12 +6,10 @@ transformers loads every other type. `trust_remote_code=True` runs the checkpoin
 is named in one line; a checkpoint that cannot be loaded without its code is an error.
 """
 
-import collections
 import contextlib
 import functools
 import importlib
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 from . import MODEL_TYPES
 from .layer_states import check_finite
 
-logger = logging.getLogger(__name__)
+logger = transformers_logging.get_logger(__name__)
 
 LARGEST_VOCABULARY_PADDING = 128  # vocabularies are padded to a multiple of at most this many rows, for speed
 PINNED = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)@([^@\s]+)", re.ASCII)
@@ -96,17 +94,15 @@ def _read_settings(path: str) -> dict[str, Any]:
     """config.json, unchanged. Raises ValueError where it names, in any of its parts, a kernel of the Hub, which is code
     as well, or flash attention, for which transformers would load such a kernel where it is not installed."""
 
-    def check(part: dict[str, Any], of: str = "") -> None:
+    def check(part: dict[str, Any]) -> dict[str, Any]:
         for key, value in part.items():
-            name = key if "_implementation" in key else of
-            if isinstance(value, dict):
-                check(value, name)
-            elif name and isinstance(value, str) and ("/" in value or "flash" in value):
-                found = f"{_of_hub(path)[0]} has {name} {value!r}"
+            if "_implementation" in key and re.search("/|flash", str(value)):
+                found = f"{_of_hub(path)[0]} has {key} {value!r}"
                 raise ValueError(f"{found}, which may be code of the Hub. Remove it from config.json.")
+        return part
 
     found, _ = PreTrainedConfig.get_config_dict(path)
-    check(found)
+    json.loads(json.dumps(found), object_hook=check)
     return found
 
 
@@ -154,35 +150,25 @@ def _load_tokenizer(path: str) -> Any:
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **of_ours)
 
 
-@functools.cache
-def _notice(line: str) -> None:
-    """Logs a line, once in a process: configuration, tokenizer and weights are often read one after the other."""
-    logger.warning(line)
-
-
 def _check_code(path: str, entries: Any, is_known: bool, what: str) -> None:
     """Names the code of a checkpoint with an `auto_map` (`entries`) where it is not that of the installed modeling/.
 
     Raises ValueError where nothing installed knows the class.
     """
-    named = [entry.rpartition("--") for entry in re.findall(r'"([^"]+\.[^"]+)"', json.dumps(entries))]
+    if not (named := re.findall(r'"(?:([^"]+)--)?([^".]+)\.[^"]+"', json.dumps(entries))):
+        return
     place, folder = _of_hub(path)[0], Path(path)
-    if named and not folder.is_dir():
+    if not folder.is_dir():
         with contextlib.suppress(Exception):  # then nobody could run it
             folder = Path(snapshot_download(path, allow_patterns="*.py", ignore_patterns="*/*"))
-    files = collections.defaultdict(set)  # of each repository
-    for owner, _, name in named:
-        if owner not in ("", place):
-            files[owner].add(f"{name.partition('.')[0]}.py")
-    for file in folder.glob("*.py") if named else ():
-        installed = Path(__file__).with_name(file.name)
-        if not installed.is_file() or file.read_bytes() != installed.read_bytes():
-            files[place].add(file.name)
-    listed = "; ".join(f"{', '.join(sorted(names))} of {owner}" for owner, names in sorted(files.items()))
-    if named and not is_known:
-        raise ValueError(f"{place} has {what}, which needs code of its own: {listed or named[0][2]}. {REMEDY}")
-    if files:
-        _notice(f"{path} brings code that is not run: {listed}. {REMEDY}")
+    installed = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("*.py")}
+    own = sorted(file.name for file in folder.glob("*.py") if file.read_bytes() != installed.get(file.name))
+    others = sorted({f"{module}.py of {owner}" for owner, module in named if owner not in ("", place)})
+    listed = "; ".join([f"{', '.join(own)} of {place}", *others] if own else others)
+    if not is_known:
+        raise ValueError(f"{place} has {what}, which needs code of its own: {listed or named[0][1]}. {REMEDY}")
+    if listed:  # once in a process: configuration, tokenizer and weights are often read one after the other
+        logger.warning_once(f"{path} brings code that is not run: {listed}. {REMEDY}")
 
 
 def check_vocabulary(tokenizer: Any, config: Any, name: str) -> None:

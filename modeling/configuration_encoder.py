@@ -38,13 +38,6 @@ SHAPE = (
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
-def full_auto_map(cls: type["EncoderConfig"]) -> dict[str, str]:
-    """Auto class -> `file.Class` for every head, so that whichever was saved, every Auto class loads the folder."""
-    name, prefix = cls.model_type, cls.class_prefix
-    heads = {auto: f"modeling_{name}.{prefix}{suffix}" for auto, suffix in (HEADS | cls.further_heads).items()}
-    return {"AutoConfig": f"configuration_{name}.{prefix}Config", **heads}
-
-
 @strict
 class EncoderConfig(PreTrainedConfig):
     """What XLM-R's configuration holds; the defaults are those of `xlm-roberta-base`.
@@ -112,7 +105,10 @@ class EncoderConfig(PreTrainedConfig):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}."
             )
         if getattr(self, "auto_map", None) is None and self.class_prefix:
-            self.auto_map = full_auto_map(type(self))
+            # for every head, so that whichever was saved, every Auto class loads the folder
+            file, heads = f"modeling_{self.model_type}.{self.class_prefix}", HEADS | self.further_heads
+            self.auto_map = {"AutoConfig": f"configuration_{self.model_type}.{self.class_prefix}Config"}
+            self.auto_map |= {auto: file + suffix for auto, suffix in heads.items()}
         if getattr(self, "custom_pipelines", None) is None and self.pipelines:
             self.custom_pipelines = copy.deepcopy(self.pipelines)
 

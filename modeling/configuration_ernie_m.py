@@ -14,10 +14,13 @@ class ErnieMConfig(EncoderConfig):
     architecture's encoder in their place.
 
     Args:
-        languages: codes of the rows of the embedding that <mask> carries; BTMLM needs them.
+        add_pooling_layer: whether there is a tanh pooler on <s>, as in the released code; models without a use for it
+            leave it out.
+        languages: codes of the rows of the embedding that <mask> carries (section 3.1), in their order: what a
+            pre-training corpus calls its language. BTMLM needs them; the released checkpoints have none (None).
         mask_token_id: which token carries it; the model asks for it where there are languages.
-        special_token_ids: tokens that BTMLM never writes.
-        add_pooling_layer: whether there is a tanh pooler on the first position.
+        special_token_ids: further tokens that BTMLM never writes, such as <unk>; pre-training sets it to the
+            tokenizer's `all_special_ids`.
 
     Raises `ValueError` for sizes that do not fit each other.
 
@@ -32,12 +35,7 @@ class ErnieMConfig(EncoderConfig):
     model_type = "ernie_m"
     class_prefix = "ErnieM"
 
-    # tanh pooler on <s>, as in the released code; models without a use for it leave it out
     add_pooling_layer: bool = True
-    # codes of the rows of the language embedding that <mask> carries (paper, section 3.1), in their order: what a
-    # pre-training corpus calls its language; None: there is none, as in the released checkpoints
     languages: list[str] | None = None
-    # which tokens carry the language embedding
     mask_token_id: int | None = None
-    # further tokens that BTMLM never writes, such as <unk>; pre-training sets it to the tokenizer's `all_special_ids`
     special_token_ids: list[int] | None = None

@@ -17,10 +17,15 @@ class VecoConfig(EncoderConfig):
 
     Args:
         cross_attention: whether layers have the cross-attention module, which is used when it is plugged in.
-        cross_stream: what the stream that reads the other sequence sees of its own: all (`bidirectional`, the ACL
-            paper) or the positions before (`causal`, the ICLR submission).
-        plug_in: whether heads read [H:S] of a text and its translation.
-        decoder_layers, decoder_layer_indices, tie_decoder: of a translation model, which `from_encoder` makes.
+        cross_stream: what the stream that reads the other sequence sees of its own: all (`bidirectional`, CA-MLM of the
+            ACL paper) or the positions before (`causal`, CS-MLM of the ICLR submission).
+        plug_in: whether heads read [H:S] of a text and its translation, instead of H.
+        decoder_layers: of a translation model, which `from_encoder` makes (section 3.2); None: this is an encoder.
+        decoder_layer_indices: the encoder layer that each decoder layer was made from.
+        tie_decoder: whether self-attention and feed-forward of a decoder layer are that encoder layer's.
+        lm_head_transform: False: states times embeddings, without XLM-R's dense, GELU and LayerNorm (fairseq's files).
+        lm_head_scale: what states are multiplied with then: fairseq scales the embeddings that it looks up, and not the
+            output layer.
 
     Raises `ValueError` for sizes that do not fit each other, and for a backbone, which has no cross-attention module.
 
@@ -35,22 +40,13 @@ class VecoConfig(EncoderConfig):
     class_prefix = "Veco"
     further_heads = {"AutoModelForSeq2SeqLM": "ForConditionalGeneration"}
 
-    # one cross-attention module a layer, used when plugged in (ACL paper, section 3.1)
     cross_attention: bool = True
-    # self-attention of the stream that reads the other sequence: CA-MLM (ACL) or CS-MLM (ICLR)
     cross_stream: Literal["bidirectional", "causal"] = "bidirectional"
-    # heads read [H:S] of a text and its translation, instead of H (ACL paper, section 3.1)
     plug_in: bool = False
-
-    # The rest is the translation model's (ACL paper, section 3.2). None: this is an encoder.
     decoder_layers: int | None = None
-    # encoder layer that each decoder layer was made from, and is tied to
     decoder_layer_indices: list[int] | None = None
-    # self-attention and feed-forward of a decoder layer are its encoder layer's
     tie_decoder: bool = True
-    # False: states times embeddings, without XLM-R's dense, GELU and LayerNorm (fairseq's checkpoints)
     lm_head_transform: bool = True
-    # what states are multiplied with then: fairseq scales the embeddings that it looks up, and not the output layer
     lm_head_scale: float = 1.0
 
     def __post_init__(self, **kwargs):

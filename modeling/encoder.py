@@ -8,6 +8,8 @@ its own (VECO, ACL 2021, section 3.1).
 Legend: `B` sequences, `T` positions, `S` positions of the other sequence, `H` hidden size, `A` heads, `D` = H/A.
 """
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -16,7 +18,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention_masks import Packing, is_real, prepare_attention_mask
@@ -335,6 +337,7 @@ class EncoderModel(EncoderPreTrainedModel):
         else:
             self.embeddings.word_embeddings = value
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -378,7 +381,6 @@ class EncoderModel(EncoderPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if encoder_hidden_states is not None and not self.config.cross_attention:
             raise ValueError("encoder_hidden_states need a model with cross-attention: leave them out.")
-        return_dict = kwargs.pop("return_dict", getattr(self.config, "return_dict", True))
         inputs = {"input_ids": input_ids, "token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
         cross = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
@@ -406,7 +408,7 @@ class EncoderModel(EncoderPreTrainedModel):
             pooled_BH = self.pooler(first_states(outputs.last_hidden_state, attention_mask))
             # made anew: as a tuple, fields are in the order in which they were set
             outputs = type(outputs)(**dict(outputs) | {"pooler_output": pooled_BH})
-        return outputs.to_tuple() if return_dict is False else outputs  # as the library takes it: None is no tuple
+        return outputs
 
     @merge_with_config_defaults
     @capture_outputs
@@ -468,3 +470,15 @@ class EncoderModel(EncoderPreTrainedModel):
         if states_BSH is not None:
             cross = {"encoder_hidden_states": other.pack(states_BSH), "encoder_attention_mask": mask(other, allowed)}
         return fields, cross
+
+
+@contextmanager
+def without_dropout(model: nn.Module):
+    """The model in evaluation mode, for this block only."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in was_training.items():
+            module.training = training

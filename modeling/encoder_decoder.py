@@ -93,7 +93,8 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
     starts_from = None  # the masked-LM model of the architecture, which `from_encoder` loads; set by its file
 
     def __init__(self, config):
-        check_decoder(config, type(self).__name__)
+        if config.decoder_layers is None:
+            raise ValueError(f"{type(self).__name__} got an encoder's configuration: make the model with from_encoder.")
         super().__init__(config)
         self.decoder = Decoder(config)
         if config.tie_decoder:
@@ -252,7 +253,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype", "architectures"}
         dropout = {name: kwargs.pop(name) for name in DROPOUT if name in kwargs}
         folder = pretrained_model_name_or_path
-        saved, other_kwargs = cls.config_class.get_config_dict(folder, **kwargs)
+        saved, _ = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
         if saved.get("decoder_layers") is not None and cls.__name__ in (saved.get("architectures") or ()):
             raise ValueError(f"{folder} is a translation model already: load it with from_pretrained.")
@@ -265,43 +266,27 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)
         decoder_fields = {"decoder_layers": len(indices), "decoder_layer_indices": indices, "tie_decoder": tie_decoder}
         config = cls.config_class(**shape | decoder_fields)
-        call = f"{cls.__name__}.from_encoder({str(folder)!r})"
         if random:
-            model = new_model(cls, config, **other_kwargs)
-            logger.warning("%s: every weight is fresh, random=True. Train before use.", call)
-            return model
-        options = kwargs | {"config": encoder_config, "output_loading_info": True}
-        encoder, report = cls.starts_from.from_pretrained(folder, **options)
-        fresh = sorted(report["missing_keys"])
-        if lacking := [key for key in fresh if not re.search(r"^lm_head\.|\.crossattention\.", key)]:
-            raise ValueError(f"{folder} lacks {len(lacking)} weights of the encoder: {lacking[0]}, ...")
-        model = new_model(cls, config, encoder.dtype, encoder.config._attn_implementation)
-        model.load_state_dict(decoder_state(encoder.state_dict(), indices))
-        names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))
-        logger.log(logging.WARNING if fresh else logging.INFO, "%s: newly initialized: %s", call, names or "nothing")
-        return model.to(encoder.device)
-
-
-def new_model(cls, config, dtype=None, attn_implementation=None):
-    """A model with random weights, of this type and this attention implementation."""
-    model = cls(config)
-    if attn_implementation is not None:
-        model.set_attn_implementation(attn_implementation)
-    return model if dtype is None else model.to(dtype)
+            model, fresh = cls(config).to(kwargs.get("dtype", torch.float32)), ["every weight"]
+        else:
+            options = kwargs | {"config": encoder_config, "output_loading_info": True}
+            encoder, report = cls.starts_from.from_pretrained(folder, **options)
+            fresh = sorted(report["missing_keys"])
+            if lacking := [key for key in fresh if not re.search(r"^lm_head\.|\.crossattention\.", key)]:
+                raise ValueError(f"{folder} lacks {len(lacking)} weights of the encoder: {lacking[0]}, ...")
+            model = cls(config).to(encoder.device, encoder.dtype)
+            model.load_state_dict(decoder_state(encoder.state_dict(), indices))
+        if attention := kwargs.get("attn_implementation"):
+            model.set_attn_implementation(attention)
+        if fresh:
+            names = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in fresh))
+            logger.warning("%s.from_encoder(%r): newly initialized: %s", cls.__name__, str(folder), names)
+        return model
 
 
 def first(token_ids) -> int:
     """The id, or the first of several."""
     return token_ids if isinstance(token_ids, int) else token_ids[0]
-
-
-def check_decoder(config, class_name: str):
-    """Refuse a configuration that names no decoder."""
-    if config.decoder_layers is None:
-        raise ValueError(
-            f"{class_name} got the configuration of an encoder (decoder_layers is None): make the translation model "
-            f"with {class_name}.from_encoder."
-        )
 
 
 def selected_layers(available: int, decoder_layers: int | None, selection: str) -> list[int]:

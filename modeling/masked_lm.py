@@ -136,12 +136,6 @@ class LMHead(nn.Module):
 
         Raises `ValueError` where the labels have another shape.
         """
-        if torch.compiler.is_compiling():  # shapes that depend on the labels would break the graph; all logits instead
-            scores_FV = self(states_BTH).float().flatten(0, 1)
-            total = nn.functional.cross_entropy(
-                scores_FV, labels_BT.flatten(), reduction="sum", label_smoothing=label_smoothing
-            )
-            return total / labels_BT.ne(-100).sum().clamp(min=1)
         _, states_NH, labels_N = at_predictions(states_BTH, labels_BT)
         return self.loss(states_NH, labels_N, label_smoothing=label_smoothing)[0] / max(1, len(labels_N))
 
@@ -232,16 +226,14 @@ class ForMaskedLM(LMHeadModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        output_logits: bool | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        """Logits, and the mean cross-entropy of the predicted positions.
+        """Logits (B, T, V), and the mean cross-entropy of the predicted positions.
 
         Args:
             labels: (B, T) gold tokens where a prediction is wanted, -100 elsewhere. The loss runs the head on the
-                predicted positions only.
-            output_logits: return `logits` (B, T, V). By default always but in training with labels: at |V| = 250,002
-                the logits of 8 sentences of 128 tokens take a gigabyte that training has no use for.
+                predicted positions only. In training there are no logits then: at |V| = 250,002, those of 8 sentences
+                of 128 tokens take a gigabyte that training has no use for.
 
         Raises:
             ValueError: labels of another shape than the inputs.
@@ -253,10 +245,9 @@ class ForMaskedLM(LMHeadModel):
         fields = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs = self.roberta(input_ids, attention_mask=attention_mask, **fields, return_dict=True, **kwargs)
         loss = None if labels is None else self.lm_head.mean_loss(outputs.last_hidden_state, labels)
-        wants_logits = labels is None or not self.training if output_logits is None else output_logits
         return MaskedLMOutput(
             loss=loss,
-            logits=self.lm_head(outputs.last_hidden_state) if wants_logits else None,
+            logits=self.lm_head(outputs.last_hidden_state) if labels is None or not self.training else None,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -15,8 +15,7 @@ from transformers import initialization as init
 
 from .configuration_encoder import HEADS
 from .configuration_ernie_m import ErnieMConfig
-from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of
-from .evaluation_mode import without_dropout
+from .encoder import EncoderModel, EncoderPreTrainedModel, position_ids_of, without_dropout
 from .masked_lm import (
     LOGITS_AT_ONCE,
     ForMaskedLM,

@@ -17,8 +17,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from .configuration_encoder import HEADS
 from .configuration_xlm_align import XlmAlignConfig
 from .denoising_word_alignment import AlignmentLabels, dwa_labels, dwa_losses
-from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel
-from .evaluation_mode import without_dropout
+from .encoder import LM_HEAD, EncoderModel, EncoderPreTrainedModel, without_dropout
 from .masked_lm import (
     ForMaskedLM,
     ForPreTraining,
@@ -142,8 +141,8 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
             states.append(outputs.last_hidden_state.float())
             masks.append(fields["words"] >= 0)
             words.append(fields["words"])
-        shares = word_shares(*states, *masks, words)
-        return context_logits(shares.shares_BST, shares.cells_BST), shares.cells_BST
+        shares_PST, cells_PST = word_shares(*states, *masks, words)
+        return context_logits(shares_PST, cells_PST), cells_PST
 
     def link_losses(self, batch: dict) -> Losses:
         """Binary cross-entropies of word pairs, summed up for each source word: is the target word its translation?

@@ -25,7 +25,7 @@ from itertools import chain, islice
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from .evaluation_mode import without_dropout
+from .encoder import without_dropout
 from .layer_states import LayerStates, default_layer
 from .optimal_transport import METHOD_OPTIONS, Links, align
 from .word_tokens import InputFormat, Offsets, Tokens, Words, cut_into_tokens, cut_into_windows, split_words

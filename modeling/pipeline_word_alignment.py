@@ -19,7 +19,6 @@ from .optimal_transport import METHOD_OPTIONS
 from .pair_aligner import PairAligner, WordAlignment
 
 TASK = "word-alignment"
-OUTPUTS = ("probabilities",)  # what a call may return in addition to the links
 # what `WordAligner` gets; batch_size belongs to every pipeline
 MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
 OPTIONS = ("method", "layer", "window", *MATCHING)
@@ -60,11 +59,10 @@ class WordAlignmentPipeline(Pipeline):
         given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
         return PairAligner(self.model, self.tokenizer, **given)
 
-    def _sanitize_parameters(self, **parameters) -> tuple[dict, dict, dict]:
-        if unknown := sorted(parameters.keys() - {*OPTIONS, *OUTPUTS}):
-            raise ValueError(f"no parameter {unknown[0]}: give some of {', '.join(OPTIONS + OUTPUTS)}.")
-        outputs = {name: parameters.pop(name) for name in OUTPUTS if name in parameters}
-        return {}, parameters, outputs
+    def _sanitize_parameters(self, probabilities: bool | None = None, **parameters) -> tuple[dict, dict, dict]:
+        if unknown := sorted(parameters.keys() - {*OPTIONS}):
+            raise ValueError(f"no parameter {unknown[0]}: give probabilities, or some of {', '.join(OPTIONS)}.")
+        return {}, parameters, {} if probabilities is None else {"probabilities": probabilities}
 
     def __call__(self, inputs, *, batch_size: int | None = None, **parameters):
         """Dict for a pair, list of dicts for a list, iterator for anything else; see the class."""
@@ -72,16 +70,13 @@ class WordAlignmentPipeline(Pipeline):
         if batch_size is not None:
             options["batch_size"] = batch_size
         aligner = self.make_aligner(**options) if options else self.aligner
-        outputs = self._postprocess_params | outputs
-        if isinstance(inputs, tuple | dict | str):
-            return next(self.run([inputs], aligner, outputs))
-        found = self.run(inputs, aligner, outputs)
+        is_one = isinstance(inputs, tuple | dict | str)
+        pairs = map(self.preprocess, [inputs] if is_one else inputs)
+        # the aligner makes the batches: it sorts pairs by length
+        found = map(self.postprocess, self._forward(pairs, aligner, **self._postprocess_params | outputs))
+        if is_one:
+            return next(found)
         return list(found) if isinstance(inputs, list) else found
-
-    def run(self, inputs: Iterable, aligner: PairAligner, outputs: dict[str, bool]) -> Iterator[dict]:
-        """The three steps, for one pair after the other. The aligner makes the batches: it sorts pairs by length."""
-        pairs = map(self.preprocess, inputs)
-        return map(self.postprocess, self._forward(pairs, aligner, **outputs))
 
     def preprocess(self, pair):
         """(source, target) of a dict; anything else unchanged, for the aligner to check."""

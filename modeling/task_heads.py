@@ -40,9 +40,9 @@ class HeadModel(EncoderPreTrainedModel):
 
         Raises ValueError for a translation, which only VECO reads, plugged in.
         """
-        if given := [name for name, value in kwargs.items() if name.startswith("translation_") and value is not None]:
+        of_y = {name: kwargs.pop(name) for name in [*kwargs] if name.startswith("translation_")}
+        if given := [name for name, value in of_y.items() if value is not None]:
             raise ValueError(f"{given[0]} given to a {type(self).__name__} that is not plug_in and reads only x.")
-        kwargs = {name: value for name, value in kwargs.items() if not name.startswith("translation_")}
         outputs = self.roberta(input_ids, attention_mask=attention_mask, return_dict=True, **kwargs)
         return outputs, [(outputs.last_hidden_state, attention_mask)]
 

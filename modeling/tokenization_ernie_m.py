@@ -132,14 +132,13 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
 
     Args:
         sentencepiece_model_ckpt: path of sentencepiece.bpe.model.
-        vocab_file: path of vocab.txt, a subword a line; without it, the ids of the SentencePiece model.
+        vocab_file: path of vocab.txt, a subword a line.
         do_lower_case: lower-case the text first.
-        sp_model_kwargs: settings of the SentencePiece model, such as `enable_sampling`.
 
     Equal to transformers 4: subwords, ids, the format of pairs, truncation, token types (not returned by default). Not
     equal, on purpose: an attention mask is returned by default, which transformers 4 left to the model.
 
-    Raises ValueError for a folder without SentencePiece model, and for one with byte fallback.
+    Raises ValueError for a folder without both files, and for a SentencePiece model with byte fallback.
 
     Example:
         >>> tokenizer = ErnieMTokenizer.from_pretrained("susnato/ernie-m-base_pytorch")
@@ -165,27 +164,20 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         pad_token: str = "[PAD]",
         cls_token: str = "[CLS]",
         mask_token: str = "[MASK]",
-        sp_model_kwargs: dict | None = None,
         **kwargs,
     ):
-        if sentencepiece_model_ckpt is None:
-            raise ValueError(
-                f"no {FILES['sentencepiece_model_ckpt']} was found: put the original checkpoint's into the folder."
-            )
+        if sentencepiece_model_ckpt is None or vocab_file is None:
+            raise ValueError(f"the folder must have {' and '.join(FILES.values())} of the original checkpoint.")
         # what the library makes of a folder's files for its own tokenizers
         for name in ("vocab", "merges", "tokenizer_file", "tokenizer_object"):
             kwargs.pop(name, None)
-        self.do_lower_case, self.sp_model_kwargs = do_lower_case, sp_model_kwargs or {}
-        self.sp_model = sentencepiece.SentencePieceProcessor(**self.sp_model_kwargs)
-        self.sp_model.load(sentencepiece_model_ckpt)
+        self.do_lower_case = do_lower_case
+        self.sp_model = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model_ckpt)
         if any(self.sp_model.is_byte(index) for index in range(len(self.sp_model))):
             raise ValueError(f"{sentencepiece_model_ckpt} has byte fallback: give the one of an ERNIE-M checkpoint.")
-        self.lines = None
-        if vocab_file is not None:
-            with open(vocab_file, encoding="utf-8") as file:  # not splitlines(): subwords hold other line breaks
-                self.lines = [line.rstrip("\n") for line in file]
-        subwords = self.lines or [self.sp_model.id_to_piece(index) for index in range(len(self.sp_model))]
-        ids = {subword: index for index, subword in enumerate(subwords)}
+        with open(vocab_file, encoding="utf-8") as file:  # not splitlines(): subwords hold other line breaks
+            self.lines = [line.rstrip("\n") for line in file]
+        ids = {subword: index for index, subword in enumerate(self.lines)}
 
         self._tokenizer = self.added = None
         backend = Tokenizer(WordLevel(ids, unk_token=str(unk_token)))
@@ -202,7 +194,6 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
             pad_token=pad_token,
             cls_token=cls_token,
             mask_token=mask_token,
-            sp_model_kwargs=self.sp_model_kwargs,
             **kwargs,
         )
         begin, end = str(self.cls_token), str(self.sep_token)
@@ -215,17 +206,13 @@ class ErnieMTokenizer(PreTrainedTokenizerFast):
         self.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(self.splitter)
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Writes sentencepiece.bpe.model, and vocab.txt where there was one. Returns the paths."""
+        """Writes vocab.txt and sentencepiece.bpe.model. Returns the paths."""
         prefix = f"{filename_prefix}-" if filename_prefix else ""
-        model, vocabulary = (
-            Path(save_directory, prefix + FILES[name]) for name in ("sentencepiece_model_ckpt", "vocab_file")
-        )
+        vocabulary, model = (Path(save_directory, prefix + name) for name in FILES.values())
         model.write_bytes(self.sp_model.serialized_model_proto())
-        if self.lines is None:
-            return (str(model),)
         with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(f"{subword}\n" for subword in self.lines)
-        return str(model), str(vocabulary)
+        return str(vocabulary), str(model)
 
     def _save_pretrained(self, save_directory, file_names, legacy_format=None, filename_prefix=None):
         """The library's hook for the files other than tokenizer_config.json.

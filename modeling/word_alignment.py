@@ -98,8 +98,6 @@ class WordAligner(PairAligner):
         Raises `ValueError` as `align`, and for layers and methods that there are not.
         """
         layers = list(layers)
-        if not layers:
-            raise ValueError("layers is empty: name at least one layer, 0 for the embeddings.")
         for layer in layers:
             self.check_layer(layer)
         for method, options in methods.items():

@@ -8,8 +8,6 @@ Legend: `B` pairs, `S` source tokens or words, `T` target tokens or words, `H` h
 `optimal_transport`.
 """
 
-from typing import NamedTuple
-
 import torch
 
 from .symmetrization import wide
@@ -30,43 +28,24 @@ def word_probabilities(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None,
 
     `slope` and `offset` change its logits, where gold links have shown how far it holds for a model.
     """
-    shares = word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words)
-    logits_BST = context_logits(shares.shares_BST, shares.cells_BST)
-    probability_BST = (slope * logits_BST + offset).sigmoid() * shares.cells_BST
-    source_BST = shares.source_BS[:, :, None].expand_as(probability_BST)
-    target_BST = shares.target_BT[:, None].expand_as(probability_BST)
-    at_tokens_BST = probability_BST.gather(1, source_BST).gather(2, target_BST)
-    return at_tokens_BST * (shares.source_first_BS[:, :, None] & shares.target_first_BT[:, None])
+    shares_BST, cells_BST = word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words)
+    probability_BST = (slope * context_logits(shares_BST, cells_BST) + offset).sigmoid() * cells_BST
+    (source_BS, is_first_BS), (target_BT, is_first_BT) = number_sides((source_mask_BS, target_mask_BT), words)
+    source_BST, target_BST = source_BS[:, :, None], target_BT[:, None]
+    at_tokens_BST = probability_BST.gather(1, source_BST.expand_as(cells_BST))
+    at_tokens_BST = at_tokens_BST.gather(2, target_BST.expand_as(cells_BST))
+    return at_tokens_BST * (is_first_BS[:, :, None] & is_first_BT[:, None])
 
 
-class WordShares(NamedTuple):
-    """What `word_shares` returns.
-
-    shares_BST: of source word s and target word t, numbered from 0 in their sentences.
-    cells_BST: where there are both.
-    source_BS, target_BT: the word that each token belongs to.
-    source_first_BS, target_first_BT: whether a token is the first of its word.
-    """
-
-    shares_BST: torch.Tensor
-    cells_BST: torch.Tensor
-    source_BS: torch.Tensor
-    target_BT: torch.Tensor
-    source_first_BS: torch.Tensor
-    target_first_BT: torch.Tensor
-
-
-def word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None) -> WordShares:
-    """How far two words are each other's partner, 0 to 1: g of `context_logits`. Differentiable.
+def word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None):
+    """How far two words, numbered from 0 in their sentences, are each other's partner, 0 to 1: g of `context_logits`,
+    (B, S, T); and where there are both words, boolean (B, S, T). Differentiable.
 
     Two plans are made, of the tokens and of the words, whose vectors are the means of their tokens': see
     `share_of_plan`. g of two words is the geometric mean of their share in the plan of words and the highest share of
     their tokens.
     """
-    numbered = [
-        number_words(*side) for side in zip((source_mask_BS, target_mask_BT), words or (None, None), strict=True)
-    ]
-    (source_BS, source_first_BS), (target_BT, target_first_BT) = numbered
+    numbered = number_sides((source_mask_BS, target_mask_BT), words)
     sides, masks = [], []
     for states_BNH, mask_BN, (number_BN, first_BN) in zip(
         (x_BSH, y_BTH), (source_mask_BS, target_mask_BT), numbered, strict=True
@@ -79,12 +58,13 @@ def word_shares(x_BSH, y_BTH, source_mask_BS, target_mask_BT, words=None) -> Wor
     cells_BST = masks[0][:, :, None] & masks[1][:, None]
     of_words_BST = share_of_plan(*sides, *masks)
     of_tokens_BST = share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT)
-    source_BST = source_BS[:, :, None].expand_as(of_tokens_BST)
-    target_BST = target_BT[:, None].expand_as(of_tokens_BST)
-    highest_BST = torch.zeros_like(of_tokens_BST).scatter_reduce(1, source_BST, of_tokens_BST, "amax")
-    highest_BST = torch.zeros_like(of_tokens_BST).scatter_reduce(2, target_BST, highest_BST, "amax")
-    shares_BST = (of_words_BST * highest_BST).clamp(min=LEAST_SHARE).sqrt() * cells_BST
-    return WordShares(shares_BST, cells_BST, source_BS, target_BT, source_first_BS, target_first_BT)
+    source_BST, target_BST = numbered[0][0][:, :, None], numbered[1][0][:, None]
+    highest_BST = torch.zeros_like(of_tokens_BST)
+    highest_BST = highest_BST.scatter_reduce(1, source_BST.expand_as(cells_BST), of_tokens_BST, "amax")
+    highest_BST = torch.zeros_like(of_tokens_BST).scatter_reduce(
+        2, target_BST.expand_as(cells_BST), highest_BST, "amax"
+    )
+    return (of_words_BST * highest_BST).clamp(min=LEAST_SHARE).sqrt() * cells_BST, cells_BST
 
 
 def context_logits(g_BST, cells_BST, weights=CONTEXT_WEIGHTS):
@@ -132,12 +112,15 @@ def _highest_other(q_BST, dim):
     return torch.where(is_first_BST, second, first)
 
 
-def number_words(mask_BN, words_BN=None):
-    """(B, N) the word, from 0, that each token belongs to; (B, N) whether it is the first token of it."""
-    first_BN = mask_BN.clone()
-    if words_BN is not None:
-        first_BN[:, 1:] &= ~mask_BN[:, :-1] | (words_BN[:, 1:] != words_BN[:, :-1])
-    return (first_BN.cumsum(1) - 1).clamp(min=0), first_BN
+def number_sides(masks, words=None):
+    """Of both sides: (B, N) the word, from 0, that each token belongs to; (B, N) whether it is its first token."""
+    found = []
+    for mask_BN, words_BN in zip(masks, words or masks, strict=True):
+        is_first_BN = mask_BN.clone()
+        if words is not None:
+            is_first_BN[:, 1:] &= ~mask_BN[:, :-1] | (words_BN[:, 1:] != words_BN[:, :-1])
+        found.append(((is_first_BN.cumsum(1) - 1).clamp(min=0), is_first_BN))
+    return found
 
 
 def share_of_plan(x_BSH, y_BTH, source_mask_BS, target_mask_BT):

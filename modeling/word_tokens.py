@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text side of word alignment: words, tokens, what a tokenizer puts around them, and windows of long pairs."""
 
+import re
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence, Split
+from torch.nn.utils.rnn import pad_sequence
 
 Words = str | list[str] | tuple[str, ...]
 Offsets = list[tuple[int, int]]
@@ -21,18 +23,8 @@ SPLITTER.pre_tokenizer = Sequence(
         Split(Regex(r"(?y{w})\X"), "isolated"),
     ]
 )
-
-
-def is_cjk(character: str) -> bool:
-    """Whether it belongs to a script that is written without spaces: Han, kana, and their punctuation."""
-    return (
-        "\u2e80" <= character <= "\u312f"
-        or "\u31a0" <= character <= "\u9fff"
-        or "\uf900" <= character <= "\ufaff"
-        or "\ufe30" <= character <= "\ufe4f"
-        or "\uff00" <= character <= "\uffef"
-        or "\U00020000" <= character <= "\U0003ffff"
-    )
+# Scripts that are written without spaces: Han, kana, and their punctuation.
+CJK = re.compile("[\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]")
 
 
 def split_words(sides: list[Words]) -> tuple[list[list[str]], list[Offsets | None]]:
@@ -76,7 +68,7 @@ def spell_with_spaces(words: list[str], offsets: Offsets | None, alone: set[str]
     if offsets is not None:
         is_apart = [end < begin for (_, end), (begin, _) in pairwise(offsets)]
     else:
-        is_apart = [not any(map(is_cjk, before[-1:] + word[:1])) for before, word in pairwise(words)]
+        is_apart = [not CJK.search(before[-1:] + word[:1]) for before, word in pairwise(words)]
     spelled = [word if word.strip() else "" for word in words]
     for index, has_space in enumerate(is_apart, start=1):
         if has_space and spelled[index] and words[index] not in alone:
@@ -134,12 +126,11 @@ class InputFormat(NamedTuple):
 
     def inputs(self, texts: list[list[int]], padding_id: int, device: torch.device) -> dict[str, torch.Tensor]:
         """The model's inputs (B, T), padded on the right, of B texts, each the ids of its tokens."""
-        ids = [self.before + text + self.behind for text in texts]
-        longest = max(map(len, ids))
-        padded = [of + [padding_id] * (longest - len(of)) for of in ids]
-        masks = [[1] * len(of) + [0] * (longest - len(of)) for of in ids]
+        ids = [torch.tensor(self.before + text + self.behind, dtype=torch.long) for text in texts]
+        masks = [torch.ones_like(of) for of in ids]
         return {
-            name: torch.tensor(of, device=device) for name, of in (("input_ids", padded), ("attention_mask", masks))
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id).to(device),
+            "attention_mask": pad_sequence(masks, batch_first=True).to(device),
         }
 
 

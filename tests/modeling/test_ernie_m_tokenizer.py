@@ -3,7 +3,6 @@
 import pickle
 
 import pytest
-import sentencepiece
 
 from modeling.checkpoints import load_tokenizer
 from modeling.tokenization_ernie_m import ErnieMTokenizer
@@ -85,15 +84,6 @@ def test_ernie_m_tokenizer_folder_carries_its_code(ernie_m_oracle, tokenizer, fr
     assert fresh_process(LOAD, str(tmp_path), texts) == ["transformers_modules", expected]
 
 
-def test_ernie_m_tokenizer_lower_case_and_a_folder_without_vocabulary(folder, tokenizer, tmp_path):
+def test_ernie_m_tokenizer_lower_case(folder, tokenizer):
     lower = ErnieMTokenizer.from_pretrained(folder, do_lower_case=True)
-    text = "HI in KÖLN"
-    assert lower.tokenize(text) == tokenizer.tokenize(text.lower())
-    model = str(folder / "sentencepiece.bpe.model")
-    plain = ErnieMTokenizer(model)
-    processor = sentencepiece.SentencePieceProcessor(model_file=model)
-    assert plain("in", add_special_tokens=False)["input_ids"] == [processor.piece_to_id("▁in")]
-    # what the vocabulary lacks is added behind it, in the order of transformers 4
-    assert plain.convert_tokens_to_ids(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]) == list(
-        range(len(processor), len(processor) + 5)
-    )
+    assert lower.tokenize("HI in KÖLN") == tokenizer.tokenize("hi in köln")

@@ -22,9 +22,7 @@ def batch(padding):
 def assert_parity(reference, ours, padding, exact):
     input_ids, attention_mask, labels = batch(padding)
     expected = reference(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
-    actual = ours(
-        input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True, output_logits=True
-    )
+    actual = ours(input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
     real = attention_mask.bool()
     assert len(actual.hidden_states) == len(expected.hidden_states)
     for a, b in zip(actual.hidden_states, expected.hidden_states, strict=True):

@@ -88,8 +88,8 @@ def test_context_logits_have_gradients_whatever_the_lengths():
     _, (x_BSH, y_BTH, *masks) = ragged(generator)
     x_BSH[:3] = 1.0
     x_BSH, y_BTH = (side.nan_to_num(0.0).requires_grad_() for side in (x_BSH, y_BTH))
-    shares = word_shares(x_BSH, y_BTH, *masks)
-    context_logits(shares.shares_BST, shares.cells_BST)[shares.cells_BST].sum().backward()
+    shares_BST, cells_BST = word_shares(x_BSH, y_BTH, *masks)
+    context_logits(shares_BST, cells_BST)[cells_BST].sum().backward()
     for side, mask in zip((x_BSH, y_BTH), masks, strict=True):
         assert side.grad.isfinite().all() and side.grad[mask].any() and not side.grad[~mask].any()
 
