@@ -65,10 +65,8 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
         language_ids: torch.Tensor | None = None,
-        **kwargs,
+        **inputs,
     ):
         """Encode; see `EncoderModel.forward`.
 
@@ -88,23 +86,16 @@ class ErnieMModel(ErnieMPreTrainedModel, EncoderModel):
         if language_ids is not None:
             if not self.config.languages or input_ids is None:
                 raise ValueError("language_ids need a model with config.languages, and input_ids.")
-            if position_ids is None:
-                position_ids = position_ids_of(input_ids, self.config)
+            if inputs.get("position_ids") is None:
+                inputs["position_ids"] = position_ids_of(input_ids, self.config)
             carries_BT = input_ids.eq(self.config.mask_token_id) & language_ids.ge(0)
-            inputs_embeds = self.get_input_embeddings()(input_ids)
-            inputs_embeds = inputs_embeds + self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
+            languages_BTH = self.language_embeddings(language_ids.clamp(min=0)) * carries_BT[..., None]
+            inputs["inputs_embeds"] = self.get_input_embeddings()(input_ids) + languages_BTH
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         if language_ids is not None:
             input_ids = None
-        return super().forward(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        return super().forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **inputs)
 
 
 ErnieMPreTrainedModel.encoder_class = ErnieMModel  # of the heads below

@@ -22,7 +22,7 @@ from .word_probabilities import word_probabilities
 # XLM-Align's public code runs it, see `itermax_links`.
 SINKHORN_OPTIONS = {"sinkhorn_iterations": 2, "regularization": 1.0, "epsilon": 1e-6, "first": "rows"}
 METHOD_OPTIONS = {
-    "ot_words": {"threshold": 0.5, "symmetrization": None, "link_all": False, "slope": 1.0, "offset": 0.0},
+    "ot_words": {"threshold": 0.5, "link_all": False, "slope": 1.0, "offset": 0.0},
     "ot": SINKHORN_OPTIONS | {"symmetrization": "intersection"},
     "ot_itermax": SINKHORN_OPTIONS | {"first": "columns", "filter_iterations": 2, "discount": 0.9, "rule": "released"},
     "itermax": {"filter_iterations": 2},
@@ -74,8 +74,7 @@ def align(
     Methods, and what they are computed on:
     - `ot_words`: Sinkhorn on standardized cosines of tokens and of whole words, and links whose probability of being
       right reaches a threshold, see `word_probabilities`; links are between the first tokens of words. `link_all` adds
-      the likeliest link of each source word, the first of equals, also below the threshold; with a symmetrization, the
-      likeliest of those that it allows;
+      the likeliest link of each source word, the first of equals, also below the threshold;
     - `ot`: Sinkhorn on dot products, then mutual argmax (XLM-Align's public aligner);
     - `ot_itermax`: Sinkhorn on dot products, then iterative filtering (XLM-Align's self-labeling);
     - `mutual`, `itermax`: mutual argmax, and Itermax, on (cosine + 1) / 2 (SimAlign);
@@ -126,16 +125,14 @@ def align(
     return Links(links_BST if cells_BST is None else links_BST & cells_BST, probabilities_BST, scores_BST)
 
 
-def _likely_links(x_BSH, y_BTH, masks, words, cells_BST, threshold, symmetrization, link_all, slope, offset) -> Links:
+def _likely_links(x_BSH, y_BTH, masks, words, cells_BST, threshold, link_all, slope, offset) -> Links:
     """The method `ot_words`."""
     if not 0 < threshold < 1:
         raise ValueError(f"threshold={threshold} is out of range: give a number between 0 and 1.")
     probability_BST = word_probabilities(x_BSH, y_BTH, *masks, words, slope, offset)
-    is_word_BST = probability_BST > 0
-    may_link_BST = is_word_BST if cells_BST is None else is_word_BST & cells_BST
-    if symmetrization is not None:
-        firsts = is_word_BST.any(2), is_word_BST.any(1)
-        may_link_BST = may_link_BST & argmax_links(probability_BST, *firsts, symmetrization)
+    may_link_BST = probability_BST > 0
+    if cells_BST is not None:
+        may_link_BST &= cells_BST
     links_BST = may_link_BST & (probability_BST >= threshold)
     if link_all:
         links_BST |= argmax_links(probability_BST.where(may_link_BST, -torch.inf), *masks, "forward")

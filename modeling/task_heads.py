@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence, token and span heads, shared by the four models; parameter names and outputs are XLM-R's.
 
-VECO's read a text and its translation, where they are plugged in (`plug_in.py`); all others read a text x alone.
+VECO's read a text and its translation, where they are plugged in (`PlugIn`); all others read a text x alone.
 
 Legend: `B` sequences, `T` positions of x, `S` of its translation y, `H` hidden size, `F` features that a head reads (H;
 plugged in 2H), `L` labels.
