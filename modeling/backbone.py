@@ -109,36 +109,29 @@ def key_mapping(backbone_config) -> dict[str, str]:
 
 def run_backbone(
     model: PreTrainedModel,
-    input_ids: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
-    token_type_ids: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
     num_layers: int | None,
     output_hidden_states: bool | None = None,
-    **kwargs,
+    **inputs,
 ) -> BaseModelOutputWithPoolingAndCrossAttentions:
     """Encode, by the conventions of `EncoderModel.forward`; positions and token types are the library's own.
 
     Raises ValueError for a block mask that the architecture cannot honor.
     """
+    # not every architecture has a name for token types
+    inputs = {name: value for name, value in inputs.items() if value is not None}
     if attention_mask is not None and attention_mask.dim() == 3:
         block_mask = architecture_of(model.config).block_mask
         if block_mask is None:
             raise ValueError(f"{model.config.model_type} takes no (B, T, T) attention_mask: train mlm, tlm and dwa.")
-        if inputs_embeds is None:
-            inputs_embeds, input_ids = model.get_input_embeddings()(input_ids), None
-        attention_mask = block_mask(model, inputs_embeds, attention_mask)
-    if token_type_ids is not None:  # not every architecture has a name for them
-        kwargs["token_type_ids"] = token_type_ids
+        if "inputs_embeds" not in inputs:
+            inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
+        attention_mask = block_mask(model, inputs["inputs_embeds"], attention_mask)
     outputs = model(
-        input_ids=input_ids,
+        **inputs,
         attention_mask=attention_mask,
-        position_ids=position_ids,
-        inputs_embeds=inputs_embeds,
         output_hidden_states=bool(output_hidden_states or num_layers is not None),
         return_dict=True,
-        **kwargs,
     )
     return BaseModelOutputWithPoolingAndCrossAttentions(
         last_hidden_state=outputs.last_hidden_state if num_layers is None else outputs.hidden_states[num_layers],

@@ -340,7 +340,7 @@ class ForPreTraining(LMHeadModel):
             raise ValueError(
                 f"objective_weights has {unknown[0]!r}, but {type(self).__name__} only has {', '.join(known)}."
             )
-        states, labels, row_weights, counts, batch_rows, others = [], [], [], {}, {}, {}
+        masked, others, batch_rows = {}, {}, {}
         for name, batch in batches.items():
             objectives = (name, *(reader for reader, read in self.reads.items() if read == name))
             if not any(weights.get(loss, 1.0) for of in objectives for loss in self.losses_of_objective(of)):
@@ -352,16 +352,15 @@ class ForPreTraining(LMHeadModel):
                 places_N, states_NH, labels_N = at_predictions(found.states_BTH, found.labels_BT)
                 rows_N = places_N // found.labels_BT.shape[1]
                 batch_rows[loss] = rows_N if found.examples_B is None else found.examples_B[rows_N]
-                states.append(states_NH)
-                labels.append(labels_N)
-                counts[loss] = len(rows_N)
-                row_weights.append(torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device))
-        if not counts and not others:
+                weights_N = torch.full((len(rows_N),), float(weights.get(loss, 1.0)), device=rows_N.device)
+                masked[loss] = states_NH, labels_N, weights_N
+        if not masked and not others:
             raise ValueError(f"every loss of {', '.join(batches)} has weight 0: leave the objective out.")
         token_losses, totals = {}, []
-        if counts:  # one call of the head, so that its (V, H) gradient exists once
-            total, losses_N = self.lm_head.loss(torch.cat(states), torch.cat(labels), torch.cat(row_weights))
-            token_losses = dict(zip(counts, losses_N.split(list(counts.values())), strict=True))
+        if masked:  # one call of the head, so that its (V, H) gradient exists once
+            total, losses_N = self.lm_head.loss(*map(torch.cat, zip(*masked.values(), strict=True)))
+            counts = [len(labels_N) for _, labels_N, _ in masked.values()]
+            token_losses = dict(zip(masked, losses_N.split(counts), strict=True))
             totals.append(total)
         for name, found in others.items():
             token_losses[name] = found.losses_N
