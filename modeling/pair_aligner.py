@@ -76,7 +76,6 @@ class PairAligner:
         method: str = DEFAULT_METHOD,
         layer: int | None = None,
         batch_size: int = 64,
-        window: int | None = None,
         **matching,
     ):
         self.states = LayerStates(model)
@@ -94,11 +93,7 @@ class PairAligner:
             raise ValueError(f"batch_size is {batch_size}: give 1 or more.")
         self.format = InputFormat.of(tokenizer)
         # a tokenizer without a limit of its own says 1e30, which is no length of a tensor
-        positions = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
-        least = self.format.size + 1
-        self.window = positions if window is None else window
-        if not least <= self.window <= positions:
-            raise ValueError(f"window must be from {least} to the model's {positions} positions, got {self.window}.")
+        self.window = self.states.longest_input or min(tokenizer.model_max_length, NO_LIMIT)
 
     def check_layer(self, layer: int) -> None:
         """Raises `ValueError` for a layer that the model does not have, or that was not read."""

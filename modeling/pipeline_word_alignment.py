@@ -21,14 +21,14 @@ from .pair_aligner import PairAligner, WordAlignment
 TASK = "word-alignment"
 # what `WordAligner` gets; batch_size belongs to every pipeline
 MATCHING = dict.fromkeys(name for options in METHOD_OPTIONS.values() for name in options)
-OPTIONS = ("method", "layer", "window", *MATCHING)
+OPTIONS = ("method", "layer", *MATCHING)
 
 
 class WordAlignmentPipeline(Pipeline):
     """Links the words of sentence pairs.
 
-    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer`, `window` and
-    the options of the method, see `WordAligner`; `probabilities`, see `WordAlignment`.
+    Parameters, given when the pipeline is made or in a call: `batch_size` (default 64), `method`, `layer` and the
+    options of the method, see `WordAligner`; `probabilities`, see `WordAlignment`.
 
     A call takes a pair, (source, target) or {"source": ..., "target": ...}, each side a text or a list of words, and
     returns a dict: `source` and `target`, the words; `links`, pairs of their numbers from 0; `windows`; where a text

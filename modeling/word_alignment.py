@@ -30,12 +30,11 @@ class WordAligner(PairAligner):
         layer: whose states to compare, from 0, the embeddings, to `num_layers`; default: the model's own
             `config.word_alignment_layer`, or `default_layer`.
         batch_size: inputs to a forward pass.
-        window: positions of an input, special tokens included; default: as many as the model has.
         matching: options of the method, see `optimal_transport.METHOD_OPTIONS`. Slope and offset of `ot_words` are by
             default the model's own `config.word_alignment_calibration`, fitted to gold links.
 
-    Raises `ValueError` for an unknown method or option, a layer or window that the model does not have, a slow
-    tokenizer, and a batch size below 1.
+    Raises `ValueError` for an unknown method or option, a layer that the model does not have, a slow tokenizer, and a
+    batch size below 1.
 
     Example:
         >>> aligner = WordAligner.from_pretrained("intfloat/multilingual-e5-small")
