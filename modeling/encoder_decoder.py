@@ -35,8 +35,6 @@ LONGEST_TRANSLATION = 200  # tokens, fairseq's default
 # What a decoder layer takes over from an encoder layer; its cross-attention is its own.
 SHARED_MODULES = ("attention", "intermediate", "output")
 
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-
 
 class Decoder(EncoderPreTrainedModel):
     """Layers of an encoder with causal self-attention and with cross-attention to another sequence, on a KV cache."""
@@ -240,8 +238,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
             decoder_layer_selection: which: `last` n, or `first` n.
             tie_decoder: self-attention and feed-forward of the decoder are the encoder's, or begin as copies of them.
             random: take the architecture only, and draw every weight.
-            kwargs: `hidden_dropout_prob`, `attention_probs_dropout_prob`, and as for `from_pretrained`: `dtype`,
-                `attn_implementation`, `revision`, ...
+            kwargs: as for `from_pretrained`: `dtype`, `attn_implementation`, `revision`, `hidden_dropout_prob`, ...
 
         What the folder lacks (cross-attention in all but VECO's, the LM head where it was saved without) is drawn, and
         a logged warning says so.
@@ -251,7 +248,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
                 model already, no model of XLM-R's shape, or without a weight of the encoder.
         """
         fields = {field.name for field in dataclasses.fields(cls.config_class)} - {"dtype", "architectures"}
-        dropout = {name: kwargs.pop(name) for name in DROPOUT if name in kwargs}
+        given = {name: kwargs.pop(name) for name in fields & kwargs.keys()}
         folder = pretrained_model_name_or_path
         saved, _ = cls.config_class.get_config_dict(folder, **kwargs)
         # an encoder that was loaded from a translation model's folder and saved again is an encoder
@@ -260,7 +257,7 @@ class ForConditionalGeneration(LMHeadModel, GenerationMixin):
         if saved.get("eos_token_id", 2) is None:
             raise ValueError(f"{folder} has no eos_token_id: put its tokenizer into its folder.")
         # fields of this configuration only, and no auto_map: that of another model would name its files
-        shape = {name: saved[name] for name in fields & saved.keys()} | dropout
+        shape = {name: saved[name] for name in fields & saved.keys()} | given
         shape |= {"cross_attention": True, "decoder_layers": None, "is_encoder_decoder": False, "plug_in": False}
         encoder_config = cls.config_class(**shape)
         indices = selected_layers(encoder_config.num_hidden_layers, decoder_layers, decoder_layer_selection)

@@ -134,14 +134,10 @@ class XlmAlignForPreTraining(XlmAlignPreTrainedModel, ForPreTraining):
     def word_logits(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a `word_links` sub-batch, by the states of `config.labeling_layer`: the logits (P, S, T) that its words
         are translations, and where there are words."""
-        states, masks, words = [], [], []
-        for side in ("x", "y"):
-            fields = batch[side]
-            outputs = self.roberta(**encoder_inputs(fields), num_layers=self.config.labeling_layer)
-            states.append(outputs.last_hidden_state.float())
-            masks.append(fields["words"] >= 0)
-            words.append(fields["words"])
-        shares_PST, cells_PST = word_shares(*states, *masks, words)
+        sides = batch["x"], batch["y"]
+        outputs = [self.roberta(**encoder_inputs(side), num_layers=self.config.labeling_layer) for side in sides]
+        states, words = [of.last_hidden_state.float() for of in outputs], [side["words"] for side in sides]
+        shares_PST, cells_PST = word_shares(*states, *(of >= 0 for of in words), words)
         return context_logits(shares_PST, cells_PST), cells_PST
 
     def link_losses(self, batch: dict) -> Losses:

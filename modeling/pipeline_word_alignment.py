@@ -55,9 +55,8 @@ class WordAlignmentPipeline(Pipeline):
 
     def make_aligner(self, **options) -> PairAligner:
         """An aligner by the pipeline's parameters, and by `options` in their place."""
-        options = {"batch_size": self._batch_size, **self._forward_params, **options}
-        given = {name: value for name, value in options.items() if name != "batch_size" or value is not None}
-        return PairAligner(self.model, self.tokenizer, **given)
+        options = {"batch_size": self._batch_size or 64, **self._forward_params, **options}
+        return PairAligner(self.model, self.tokenizer, **options)
 
     def _sanitize_parameters(self, probabilities: bool | None = None, **parameters) -> tuple[dict, dict, dict]:
         if unknown := sorted(parameters.keys() - {*OPTIONS}):
