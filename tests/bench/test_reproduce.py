@@ -1,7 +1,6 @@
 """`make reproduce`: which jobs the claims need, how they are run and resumed, and the page."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,7 +38,7 @@ def test_reproduce_recipes_can_be_read_and_claims_name_what_is_there(plan):
 
 
 def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
-    jobs = {job.name: job.command for job in jobs_of(PLAN, PLAN.claims, flags)}
+    jobs = {name: job.command for name, job in jobs_of(PLAN, PLAN.claims, flags).items()}
     names = list(jobs)
     assert names.index("head") < names.index("xlm-2") < names.index("xlm-2 alignment") and "xlm-3" in names
     assert f"model.start_from={flags.output / 'head' / 'model'}" in jobs["xlm-2"]  # one head for all seeds
@@ -53,18 +52,17 @@ def test_jobs_of_lists_a_job_once_behind_what_it_needs(flags):
 
 def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
     def job_of(name, program):
-        folder, log = flags.output / name, flags.output / f"{name}.txt"
+        folder = flags.output / name
         folder.mkdir(parents=True, exist_ok=True)
-        program = f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"
-        return Job(name, [sys.executable, "-c", program], folder, "done", 0.5, log)
+        return Job(["-c", f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"], folder, "done", 0.5)
 
     resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
-    jobs = [resumed, job_of("b", "(p / 'done').touch()")]
-    assert reproduce.run_jobs(jobs) == ["a"] and [job.is_done for job in jobs] == [False, True]
-    with pytest.raises(ValueError, match="pass"):  # the present result was made by another command
-        reproduce.run_jobs([resumed, job_of("b", "(p / 'done').touch(); pass")])
-    assert reproduce.run_jobs(jobs) == []
-    assert [job.log.read_text().count(job.typed) for job in jobs] == [2, 1]
+    jobs = {"a": resumed, "b": job_of("b", "(p / 'done').touch()")}
+    assert reproduce.run_jobs(jobs, flags) == ["a"] and [job.is_done for job in jobs.values()] == [False, True]
+    with pytest.raises(ValueError):  # the present result was made by another command
+        reproduce.run_jobs({"a": resumed, "b": job_of("b", "(p / 'done').touch(); pass")}, flags)
+    assert reproduce.run_jobs(jobs, flags) == []
+    assert [(flags.output / f"jobs/{name}.txt").read_text().count("python -c") for name in "ab"] == [2, 1]
 
 
 def write_results(folder, values, **more):
