@@ -3,11 +3,10 @@
 import os
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
-from pretraining.checkpoints import checkpoints_of, open_run_folder, save_checkpoint, start_run_folder
+from pretraining.checkpoints import open_run_folder, start_run_folder
 from pretraining.recipe import Recipe
 from pretraining.start.initialization import Start
 from pretraining.tools.train_tokenizer import train_tokenizer
@@ -44,23 +43,6 @@ def test_start_run_folder_removes_leftovers_by_their_own_names(tmp_path):
     start_run_folder(Recipe(output_dir=str(tmp_path)))
     assert not any((tmp_path / name).exists() for name in own)
     assert all((tmp_path / name).exists() for name in others)
-
-
-def test_run_takes_nothing_for_a_checkpoint_by_its_name(tmp_path):
-    """They neither prevent resuming nor count as kept checkpoints, and they are not removed."""
-    others = ["step-12.bak", "step-abc", "my-step-2"]
-    for name in others:
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step-7").touch()
-    accelerator = SimpleNamespace(
-        is_main_process=True, wait_for_everyone=lambda: None, save_state=lambda to: open(f"{to}/state", "x").close()
-    )
-    for step in (1, 2, 3, 10):
-        save_checkpoint(accelerator, tmp_path, {"step": step}, keep=2)
-    assert [path.name for path in checkpoints_of(tmp_path)] == ["step-3", "step-10"]
-    assert set(os.listdir(tmp_path / "checkpoints")) == {*others, "step-7", "step-3", "step-10"}
-    with pytest.raises(ValueError, match="step 7"):
-        save_checkpoint(accelerator, tmp_path, {"step": 7}, keep=2)
 
 
 MLM = "learning_rate: 0.1, steps: 2, objectives: {mlm: {batch_size: 4}}"

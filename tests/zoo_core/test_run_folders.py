@@ -24,7 +24,7 @@ def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestcon
         command = [sys.executable, "-c", HOLDER, str(folder)]
         with subprocess.Popen(command, **pipes, cwd=pytestconfig.rootpath) as holder:
             assert holder.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=f"{folder}.*in use"), run_lock(folder):
+            with pytest.raises(ValueError, match=str(folder)), run_lock(folder):
                 pass
             end(holder)
             holder.wait()
