@@ -9,6 +9,7 @@ import pytest
 
 from bench import reproduce
 from bench.reproduce import Claim, Column, Job, Plan, jobs_of
+from finetuning.results import FORMAT, NEEDED
 from finetuning.tasks.registry import KINDS, kind_of
 from pretraining.recipe import Recipe
 from zoo_core.recipes import load_recipe
@@ -65,16 +66,14 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
     assert [(flags.output / f"jobs/{name}.txt").read_text().count("python -c") for name in "ab"] == [2, 1]
 
 
-def write_results(folder, values, **more):
+def write_results(folder, values):
     """results.json of an alignment task: {(language, layer): AER}."""
     rows = [
         dict(language=language, method="ot", layer=layer, seed=1, split="test", metric="aer", value=value)
         for (language, layer), value in values.items()
     ]
-    content = dict(format=2, task="word_alignment", kind="word_alignment", setting="feature", seeds=[1], scores=rows)
-    content |= dict(model={"folder": "x"}, protocol={"metric": {"name": "aer"}}, warnings=[], **more)
     folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(dict.fromkeys(NEEDED) | {"format": FORMAT, "scores": rows}))
 
 
 def test_write_page_has_means_over_seeds_and_keeps_what_is_gone(flags, tmp_path):

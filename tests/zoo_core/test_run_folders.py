@@ -33,20 +33,6 @@ def test_run_lock_refuses_a_second_run_until_the_first_ends_in_any_way(pytestcon
     assert os.listdir(folder) == ["results"]
 
 
-def test_run_lock_is_of_the_first_process_and_removes_only_folders_that_it_made(tmp_path, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    for place in ("empty", "new/deep"):
-        with run_lock(tmp_path / place):
-            assert (tmp_path / place / LOCK).exists()
-    assert os.listdir(tmp_path) == ["empty"]
-    with run_lock(tmp_path):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        monkeypatch.setenv("RANK", "1")
-        with run_lock(tmp_path):
-            pass
-        assert (tmp_path / LOCK).exists()
-
-
 def test_remove_own_leaves_other_names_and_links(tmp_path):
     folder, elsewhere = tmp_path / "steps", tmp_path / "elsewhere"
     for name in ("step-1", "step-2", "step-3", "step-3.bak", "my-step-3", ".git"):

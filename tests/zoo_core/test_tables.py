@@ -225,27 +225,13 @@ def test_require_column_and_get_column_of_dotted_paths(tmp_path):
     assert get_column({"a": None}, "a.b") is None and get_column({"a": [None, {"b": 0}]}, "a.b") == [None, 0]
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "row"),
-    [("tokens", [["a"], ["b", 3]], 1), ("label", [1] * 12_000 + ["x"], 12_000)],  # not in the first 10 MiB
-)
-def test_require_column_refuses_several_types(tmp_path, column, values, row):
-    content = jsonl(*({column: value, "other": "x" * 1000} for value in values))
-    table = load_table(Table(write(tmp_path / "a.jsonl", content)))
-    assert require_column(table, "other").dtype == "string"
-    with pytest.raises(ValueError, match=f"column {column}.*row {row}"):
-        require_column(table, column)
-
-
 def test_table_fingerprint_follows_the_content(tmp_path, hub_folder):
     def fingerprint(path, **fields):
         table = Table(str(path), **fields)
         return table_fingerprint(table, None, load_table(table))
 
     first = fingerprint(write(tmp_path / "a.txt", "one\n"))
-    assert first == fingerprint(write(tmp_path / "b.txt", "one\n"))
-    assert first != fingerprint(write(tmp_path / "a.txt", "two\n"))
-    assert fingerprint(tmp_path / "a.txt", streaming=True) == fingerprint(tmp_path / "a.txt", streaming=True)
+    assert first == fingerprint(write(tmp_path / "b.txt", "one\n")) != fingerprint(write(tmp_path / "a.txt", "two\n"))
     train = fingerprint(hub_folder, config="en")
     assert len({train, fingerprint(hub_folder, config="de"), fingerprint(hub_folder, config="en", split="test")}) == 3
     write(hub_folder / "en" / "train.jsonl", jsonl({"id": "0", "text": "fish"}))
