@@ -7,7 +7,7 @@ import logging
 import pytest
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from bench._steps import Size
+from bench.masked_lm_step import Size
 from tests.conftest import forget_accelerate
 
 pytestmark = pytest.mark.slow
@@ -36,13 +36,13 @@ def model(sample_tokenizer, tmp_path):
     return str(tmp_path / "model")
 
 
-def test_finetuning(figures, model):
+def test_bench_finetuning(figures, model):
     sizes = "--max_length 40 --batch 8 --train 24 --evaluated 5 --rounds 1".split()
     rows = figures("finetuning", "--model", model, *sizes)["rows"]
     assert len(rows) == 3 and all(row["seconds"] > 0 and 0 <= row["accuracy"] <= 100 for row in rows)
 
 
-def test_masked_lm_step(figures):
+def test_bench_masked_lm_step(figures):
     sizes = "--layers 1 --hidden 64 --vocab 300 --pairs 2 --rounds 1 --batches 1".split()
     found = figures("masked_lm_step", *sizes, "--parts", "random-fp32", "--mfu", "64")["parts"]["random-fp32"]
     peer, packed, ours = found["ways"]
@@ -52,7 +52,7 @@ def test_masked_lm_step(figures):
     assert ours["mfu"] == pytest.approx(peer["mfu"] * ours["ratio"]) and ours["mfu"] > 0
 
 
-def test_word_alignment(figures, model, tmp_path):
+def test_bench_word_alignment(figures, model, tmp_path):
     rows = figures("word_alignment", *"--pairs 3 --rounds 2 --ways word-align plain --model".split(), model)["rows"]
     assert [row["way"] for row in rows] == ["word-align", "plain"] and rows[1]["ratio"] == 1
     assert all(row["seconds"] > 0 and row["memory"] > 0 for row in rows)

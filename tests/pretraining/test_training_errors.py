@@ -52,10 +52,8 @@ BOTH = "phases.0.objectives={mlm: {batch_size: 4, max_length: 48}, btmlm: {batch
 ERNIE_M = ["model.type=ernie_m", BOTH]
 METAXLM, TAUGHT = "model.type=metaxlm", ["model.type=metaxlm", KD, "teacher={path: TEACHER, language: en}"]
 REFUSED = [  # (overrides, what is named)
-    (["bitext=[]"], "`bitext`"),
     (["phases.0.optimizer=carried"], "phases.0.optimizer"),
     ([CARRIED], "phases.1.learning_rate"),
-    (["phases.0.objectives.mlm.max_length=500"], "max_length"),
     (["phases.0.objectives.ca_mlm_pairs={batch_size: 4}"], "objectives.ca_mlm_pairs"),
     (["phases.0.objectives={mlm: {batch_size: 8}, dwa: {}}"], "dwa"),
     ([DWA, "model.config.alignment_layer=3"], "alignment_layer"),

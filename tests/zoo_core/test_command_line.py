@@ -34,7 +34,7 @@ def test_command_parser_prints_one_line(arguments, capsys):
 
 
 @pytest.mark.parametrize("argument", ["--dry_run", "--dry-run", "--dry"])
-def test_names_of_options_have_hyphens_or_underscores(argument):
+def test_command_parser_options_have_hyphens_or_underscores(argument):
     parser = CommandParser()
     parser.add_argument("--dry_run", action="store_true")
     parser.add_argument("--hub-root")

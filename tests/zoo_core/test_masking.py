@@ -1,3 +1,5 @@
+"""Masks against the shares of the papers (15%, of these 80/10/10) over many tokens, and those of each row alone."""
+
 import numpy as np
 import pytest
 
