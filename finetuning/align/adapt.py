@@ -100,7 +100,7 @@ def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     """As `run`, in a folder for what --resume needs."""
     pairs, held_out, rows, gold = [], [], [], None
     if options.files or not options.gold:
-        pairs, held_out = read_own_pairs(read_pairs(options, options.split), options.split)
+        pairs, held_out = read_own_pairs(read_pairs(options, options.split))
     if options.gold:
         tables = [GoldPairs(*read_with_gold(PairReader([file], "text", ["1", "2"]), file, 0)) for file in options.gold]
         rows, gold = read_own_gold(tables)
@@ -126,7 +126,7 @@ def adapt_in(work: Path, output: Path, options: Namespace) -> None:
     print(f"written: {output}, whose configuration recommends layer {layer}")
 
 
-def read_own_pairs(reader: PairReader, split: bool | None) -> tuple[Pairs, Pairs]:
+def read_own_pairs(reader: PairReader) -> tuple[Pairs, Pairs]:
     """Returns the pairs to train on, and those held out; samples a long file evenly. Raises ValueError for too few."""
     total = reader.check() or 0
     every = max(1, total // MOST_PAIRS)
