@@ -110,12 +110,13 @@ class Job(NamedTuple):
 
     command: list[str]  # after `python`, without the place of the mirror
     folder: Path
-    result: str
+    result: Path
     hours: float
 
     @property
-    def is_done(self) -> bool:
-        return (self.folder / self.result).exists()
+    def typed(self) -> str:
+        """The command as anybody would type it."""
+        return shlex.join(["python", *self.command])
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -142,9 +143,9 @@ def main(argv: list[str] | None = None) -> None:
         jobs = jobs_of(plan, [claim for claim in plan.claims if claim.name in (flags.only or names)], flags)
         if flags.list:
             for name, job in jobs.items():
-                state = "done" if job.is_done else f"{job.hours:.2f} h"
-                print(f"{name:40} {state:>8}  {shlex.join(['python', *job.command])}")
-            left = sum(job.hours for job in jobs.values() if not job.is_done)
+                state = "done" if job.result.exists() else f"{job.hours:.2f} h"
+                print(f"{name:40} {state:>8}  {job.typed}")
+            left = sum(job.hours for job in jobs.values() if not job.result.exists())
             total = sum(job.hours for job in jobs.values())
             return print(f"{len(jobs)} jobs, {total:.1f} {plan.unit}; {left:.1f} left")
         failed = [] if flags.page else run_jobs(jobs, flags)
@@ -159,24 +160,23 @@ def run_jobs(jobs: dict[str, Job], flags: argparse.Namespace) -> list[str]:
     Raises ValueError, before anything is run, for a job that was done with another command. The log of a job has its
     command and what it prints.
     """
-    typed = {name: shlex.join(["python", *job.command]) for name, job in jobs.items()}
     logs = {name: flags.output / "jobs" / f"{name}.txt" for name in jobs}
     for name, job in jobs.items():
-        log = logs[name]
-        if job.is_done and log.is_file() and typed[name] not in log.read_text(encoding="utf-8").splitlines():
-            raise ValueError(f"{job.folder} was not made by `{typed[name]}`. Remove it, or give another --output.")
+        if job.result.exists() and logs[name].is_file():
+            if job.typed not in logs[name].read_text(encoding="utf-8").splitlines():
+                raise ValueError(f"{job.folder} was not made by `{job.typed}`. Remove it, or give another --output.")
     (flags.output / "jobs").mkdir(parents=True, exist_ok=True)
     for number, (name, job) in enumerate(jobs.items(), 1):
-        if job.is_done:
+        if job.result.exists():
             continue
         print(f"[{number}/{len(jobs)}] {name}: {job.folder}, {logs[name]}", flush=True)
         more = [f"hub_root={flags.hub_root}"] if flags.hub_root else []
         more += ["--resume"] if (job.folder / "recipe.yaml").exists() else []
         with open(logs[name], "a", encoding="utf-8") as log:
-            print(typed[name], file=log, flush=True)
+            print(job.typed, file=log, flush=True)
             surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
             subprocess.run([sys.executable, *job.command, *more], stdout=log, stderr=log, env=surroundings)
-    return [name for name, job in jobs.items() if not job.is_done]
+    return [name for name, job in jobs.items() if not job.result.exists()]
 
 
 def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[str, Job]:
@@ -185,7 +185,7 @@ def jobs_of(plan: Plan, claims: list[Claim], flags: argparse.Namespace) -> dict[
 
     def add(module: str, work: Work, name: str, folder: Path, result: str, *own: str) -> None:
         start = ["-m", *plan.launch, work.module or module, "--config", work.recipe, *work.set]
-        jobs.setdefault(name, Job([*start, f"output_dir={folder}", *own], folder, result, work.hours))
+        jobs.setdefault(name, Job([*start, f"output_dir={folder}", *own], folder, folder / result, work.hours))
 
     def model_of(name: str, seed: int) -> tuple[str, str]:
         """The run of a model, and where it is or will be, after the jobs that train it and the model it starts from."""

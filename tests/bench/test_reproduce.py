@@ -55,11 +55,13 @@ def test_run_jobs_runs_the_others_after_a_failure_and_resumes(flags):
     def job_of(name, program):
         folder = flags.output / name
         folder.mkdir(parents=True, exist_ok=True)
-        return Job(["-c", f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"], folder, "done", 0.5)
+        return Job(
+            ["-c", f"import pathlib, sys; p = pathlib.Path({str(folder)!r}); {program}"], folder, folder / "done", 0.5
+        )
 
     resumed = job_of("a", "'--resume' in sys.argv and (p / 'done').touch(); (p / 'recipe.yaml').touch()")
     jobs = {"a": resumed, "b": job_of("b", "(p / 'done').touch()")}
-    assert reproduce.run_jobs(jobs, flags) == ["a"] and [job.is_done for job in jobs.values()] == [False, True]
+    assert reproduce.run_jobs(jobs, flags) == ["a"] and [job.result.exists() for job in jobs.values()] == [False, True]
     with pytest.raises(ValueError):  # the present result was made by another command
         reproduce.run_jobs({"a": resumed, "b": job_of("b", "(p / 'done').touch(); pass")}, flags)
     assert reproduce.run_jobs(jobs, flags) == []
